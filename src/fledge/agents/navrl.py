@@ -1,0 +1,178 @@
+"""NavRL's network, exactly, and its released checkpoint (Xu et al., "NavRL", RA-L 2025; MIT licence).
+
+Inputs are the navigation observation (`envs.navigation`). Three traps that cost success when missed:
+the trunk reads [lidar 128 | obstacles 64 | state 8], because TorchRL sorts keys; the Beta parameters are
+1 + softplus(x) + 1e-6; and the critic's output is normalised (value = output * std + mean).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fledge.core.errors import FormatError
+
+Obs = Mapping[str, Tensor]
+
+# where each of our modules lies in NavRL's state dict
+NAVRL_PREFIXES = {
+    "lidar.0": "feature_extractor.module.0.module.0",
+    "lidar.2": "feature_extractor.module.0.module.2",
+    "lidar.4": "feature_extractor.module.0.module.4",
+    "lidar.7": "feature_extractor.module.0.module.7",
+    "lidar.8": "feature_extractor.module.0.module.8",
+    "obstacles.0": "feature_extractor.module.1.module.1.0",
+    "obstacles.2": "feature_extractor.module.1.module.1.2",
+    "obstacles.3": "feature_extractor.module.1.module.1.3",
+    "obstacles.5": "feature_extractor.module.1.module.1.5",
+    "trunk.0": "feature_extractor.module.3.module.0",
+    "trunk.2": "feature_extractor.module.3.module.2",
+    "trunk.3": "feature_extractor.module.3.module.3",
+    "trunk.5": "feature_extractor.module.3.module.5",
+    "alpha": "actor.module.0.module.alpha_layer",
+    "beta": "actor.module.0.module.beta_layer",
+    "critic": "critic.module",
+}
+
+
+class ValueNorm(nn.Module):
+    """Running mean and scale of returns with a debiased exponential average."""
+
+    mean_avg: Tensor
+    square_avg: Tensor
+    weight: Tensor
+
+    def __init__(self, beta: float = 0.995, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.beta, self.epsilon = beta, epsilon
+        self.register_buffer("mean_avg", torch.zeros(1))
+        self.register_buffer("square_avg", torch.zeros(1))
+        self.register_buffer("weight", torch.zeros(()))
+
+    def mean_std(self) -> tuple[Tensor, Tensor]:
+        """Current mean and standard deviation (variance at least 0.01)."""
+        weight = self.weight.clamp(min=self.epsilon)
+        mean = self.mean_avg / weight
+        variance = (self.square_avg / weight - mean**2).clamp(min=1e-2)
+        return mean, variance.sqrt()
+
+    @torch.no_grad()
+    def update(self, returns: Tensor) -> None:
+        """Take a batch of returns into the averages."""
+        self.mean_avg.mul_(self.beta).add_((1 - self.beta) * returns.mean())
+        self.square_avg.mul_(self.beta).add_((1 - self.beta) * returns.square().mean())
+        self.weight.mul_(self.beta).add_(1 - self.beta)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        mean, std = self.mean_std()
+        return (x - mean) / std
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        mean, std = self.mean_std()
+        return x * std + mean
+
+
+def _block(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Linear(inputs, outputs), nn.LeakyReLU(), nn.LayerNorm(outputs)]
+
+
+class NavRLNetwork(nn.Module):
+    """Features, Beta parameters and normalised value of NavRL's policy. Conv2d LiDAR encoder as published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lidar = nn.Sequential(
+            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(288, 128),
+            nn.LayerNorm(128),
+        )
+        self.obstacles = nn.Sequential(*_block(50, 128), *_block(128, 64))
+        self.trunk = nn.Sequential(*_block(200, 256), *_block(256, 256))
+        self.alpha = nn.Linear(256, 3)
+        self.beta = nn.Linear(256, 3)
+        self.critic = nn.Linear(256, 1)
+
+    def features(self, obs: Obs) -> Tensor:
+        """[B, 256] trunk output."""
+        lidar = self.lidar(obs["lidar"])
+        obstacles = self.obstacles(obs["dynamic_obstacle"].flatten(1))
+        return self.trunk(torch.cat([lidar, obstacles, obs["state"]], dim=-1))
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor]:
+        """Return alpha [B, 3], beta [B, 3] and the normalised value [B]."""
+        x = self.features(obs)
+        alpha = 1.0 + F.softplus(self.alpha(x)) + 1e-6
+        beta = 1.0 + F.softplus(self.beta(x)) + 1e-6
+        return alpha, beta, self.critic(x).squeeze(-1)
+
+
+class NavRLPolicy(nn.Module):
+    """NavRL's actor and critic: actions in [0, 1]³ and values in reward units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = NavRLNetwork()
+        self.value_norm = ValueNorm()
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor]:
+        """Return alpha, beta and the value in reward units."""
+        alpha, beta, value = self.network(obs)
+        return alpha, beta, self.value_norm.denormalize(value)
+
+    @torch.no_grad()
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
+        """Action [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        alpha, beta, _ = self.network(obs)
+        if deterministic:
+            return alpha / (alpha + beta)
+        return torch.distributions.Beta(alpha, beta).sample()
+
+
+def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
+    """Return NavRL's policy from its `.pt` file (a plain state dict; nothing in it is executed).
+
+    Raises:
+        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FormatError(f"There is no checkpoint at {path}: give the path of NavRL's released .pt file.")
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
+        raise FormatError(f"{path} is not a PyTorch checkpoint: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
+        raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
+    if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
+        raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
+    policy = NavRLPolicy()
+    own = policy.network.state_dict()
+    renamed: dict[str, Tensor] = {}
+    for ours, theirs in NAVRL_PREFIXES.items():
+        for kind in ("weight", "bias"):
+            key = f"{theirs}.{kind}"
+            if key not in saved:
+                raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
+            if saved[key].shape != own[f"{ours}.{kind}"].shape:
+                raise FormatError(
+                    f"{path} does not fit: {key} has shape {tuple(saved[key].shape)}, NavRL's network "
+                    f"{tuple(own[f'{ours}.{kind}'].shape)}. Was it trained with another LiDAR or obstacle count?"
+                )
+            renamed[f"{ours}.{kind}"] = saved[key]
+    policy.network.load_state_dict(renamed)
+    norm = policy.value_norm
+    norm.mean_avg.copy_(saved["value_norm.running_mean"])
+    norm.square_avg.copy_(saved["value_norm.running_mean_sq"])
+    norm.weight.copy_(saved["value_norm.debiasing_term"])
+    return policy.eval()

@@ -1,0 +1,47 @@
+"""The tree of errors that Fledge raises for a caller's mistake or a failed operation.
+
+    FledgeError                     everything below; the command line prints it as one sentence
+    ├── ConfigError                 an unknown key, a bad value, an impossible combination     (exit 2)
+    ├── InputError                  a tensor or argument of the wrong shape, type or range     (exit 2)
+    ├── FormatError                 a file that is not what it should be, torn, or altered     (exit 1)
+    ├── MemoryBudgetError           the request needs more memory than the machine has         (exit 2)
+    └── NumericsError               NaN or infinity where there must be none                   (exit 1)
+
+A message says what came, what is allowed, and what to do.
+"""
+
+
+class FledgeError(Exception):
+    """Root of all errors raised on purpose by Fledge."""
+
+    exit_code = 1
+
+
+class ConfigError(FledgeError, ValueError):
+    """A configuration that cannot be used: unknown key, bad value, impossible combination."""
+
+    exit_code = 2
+
+
+class InputError(FledgeError, ValueError):
+    """An argument with a wrong shape, type, device or range."""
+
+    exit_code = 2
+
+
+class FormatError(FledgeError):
+    """A file that is not what it should be: wrong kind, torn, altered, or hostile."""
+
+
+class MemoryBudgetError(FledgeError, MemoryError):
+    """A request that needs more memory than the machine has."""
+
+    exit_code = 2
+
+
+class NumericsError(FledgeError, ArithmeticError):
+    """NaN or infinity where there must be none; `dump` names the file to replay it from, if one was written."""
+
+    def __init__(self, message: str, dump: str | None = None) -> None:
+        super().__init__(message)
+        self.dump = dump

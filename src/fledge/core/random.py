@@ -1,0 +1,83 @@
+"""Counter-based random numbers: Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+A draw is a pure function of a 64-bit seed and a 128-bit counter, so a result never depends on how many
+threads, shards or devices asked for it, or in which order. Fledge fills the counter as
+
+    (who, when, purpose, draw)      who  = env, map or obstacle     when = episode or event number
+
+This module is the host's version (NumPy); `fledge.sim.random` is the same function inside kernels.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+M0, M1 = 0xD2511F53, 0xCD9E8D57  # round multipliers
+W0, W1 = 0x9E3779B9, 0xBB67AE85  # key schedule
+ROUNDS = 10
+
+
+class Purpose(enum.IntEnum):
+    """Third counter word: what the draw is for. Values are part of what a seed means; never renumber."""
+
+    START = 1
+    GOAL = 2
+    MAP_CHOICE = 3
+    DOMAIN = 4
+    LIDAR_NOISE = 5
+    STATE_NOISE = 6
+    BOX = 16
+    CROWD_ORIGIN = 17
+    CROWD_GOAL = 18
+    CROWD_SPEED = 19
+    POLICY = 32
+    SHUFFLE = 33
+    WEIGHTS = 34
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """Return the low and high 32-bit words of a seed."""
+    return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+
+
+def philox(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.uint32]:
+    """Return four random words for each counter.
+
+    Args:
+        counter: [..., 4] unsigned 32-bit words.
+        seed: 64-bit key.
+
+    Returns:
+        [..., 4] uint32.
+    """
+    c = np.asarray(counter, dtype=np.uint64)
+    c0, c1, c2, c3 = (c[..., k].copy() for k in range(4))
+    k0, k1 = split_seed(seed)
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    for _ in range(ROUNDS):
+        p0 = c0 * np.uint64(M0)
+        p1 = c2 * np.uint64(M1)
+        c0, c1, c2, c3 = (
+            (p1 >> shift) ^ c1 ^ np.uint64(k0),
+            p1 & low,
+            (p0 >> shift) ^ c3 ^ np.uint64(k1),
+            p0 & low,
+        )
+        k0, k1 = (k0 + W0) & 0xFFFFFFFF, (k1 + W1) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+
+
+def uniform(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.float32]:
+    """Return four floats in [0, 1) for each counter, as `fledge.sim.random.uniform4` does."""
+    return ((philox(counter, seed) >> np.uint32(8)).astype(np.float32)) * np.float32(2.0**-24)
+
+
+def derive_seed(seed: int, *words: int) -> int:
+    """Return a 63-bit seed for a sub-stream, for libraries that take an integer seed (torch.Generator)."""
+    counter = [*(w & 0xFFFFFFFF for w in words), 0, 0, 0, 0][:4]
+    a, b, _, _ = (int(x) for x in philox(counter, seed))
+    return (a << 31) ^ b

@@ -1,0 +1,123 @@
+"""The TensorEnv contract: thousands of envs behind one object, tensors in, tensors out.
+
+Buffers. `step` and `reset` write into the TensorDict passed as `out`, which belongs to the caller, and return it.
+`make_buffers()` makes one. Without `out`, each call returns fresh buffers. Nothing the env returns is ever written again
+unless the caller passes it back as `out`.
+
+    out["obs"]              TensorDict of observations, one entry per key of observation_spec       [N, ...]
+    out["reward"]           float32                                                                  [N]
+    out["terminated"]       bool: the task ended (success, crash); no value beyond                   [N]
+    out["truncated"]        bool: cut off by the clock; bootstrap from final_obs. Never both.        [N]
+    out["outcome"]          uint8: how the episode ended, 0 while it runs                            [N]
+    out["episode_return"]   float32, and "episode_length", int32 decisions: valid where one ended    [N]
+    out["final_obs"]        like obs: the last observation of an episode, valid where one ended      [N, ...]
+
+Auto-reset happens in the same step: where an episode ended, `obs` is already the first observation of the next one.
+`reset(env_mask)` begins new episodes only where the mask is true and leaves all other envs untouched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from fledge.core.errors import InputError
+from fledge.core.specs import TensorSpec
+
+
+class TensorEnv(ABC):
+    """Many envs of one task. Subclasses fill in the specs, physics and state."""
+
+    outcomes: Mapping[int, str] = {}
+    """Names of the values of `outcome`."""
+
+    def __init__(self, num_envs: int, device: str, seed: int) -> None:
+        if num_envs < 1:
+            raise InputError(f"num_envs is {num_envs}, but an env needs at least 1.")
+        if not 0 <= seed < 2**63:
+            raise InputError(f"seed is {seed}, but must lie between 0 and 2**63 - 1.")
+        self.num_envs = num_envs
+        self.device = torch.device(device)
+        self.seed = seed
+
+    @property
+    @abstractmethod
+    def observation_spec(self) -> dict[str, TensorSpec]:
+        """Observation entries by key."""
+
+    @property
+    @abstractmethod
+    def action_spec(self) -> TensorSpec:
+        """What `step` takes."""
+
+    @abstractmethod
+    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        """Begin new episodes (all, or where the mask is true) and observe every env into out["obs"]."""
+
+    @abstractmethod
+    def step(self, action: torch.Tensor, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        """Advance every env by one decision; `dt` overrides the simulated seconds of it where the task allows."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the future: physics, counters, random streams. Tensors are copies."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly from a `state_dict`."""
+
+    def close(self) -> None:  # noqa: B027 - optional for envs without threads
+        """Release threads and buffers."""
+
+    def make_buffers(self) -> TensorDict:
+        """Return zeroed buffers for `out`, ready to be owned by the caller."""
+        n = self.num_envs
+
+        def zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+            return torch.zeros((n, *shape), dtype=dtype, device=self.device)
+
+        def observations() -> TensorDict:
+            return TensorDict({k: zeros(s.dtype, *s.shape) for k, s in self.observation_spec.items()}, [n])
+
+        return TensorDict(
+            {
+                "obs": observations(),
+                "reward": zeros(torch.float32),
+                "terminated": zeros(torch.bool),
+                "truncated": zeros(torch.bool),
+                "outcome": zeros(torch.uint8),
+                "episode_return": zeros(torch.float32),
+                "episode_length": zeros(torch.int32),
+                "final_obs": observations(),
+            },
+            [n],
+        )
+
+    def check_action(self, action: torch.Tensor) -> None:
+        """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
+        spec = self.action_spec
+        expected = (self.num_envs, *spec.shape)
+        if not isinstance(action, torch.Tensor):
+            raise InputError(
+                f"The action is a {type(action).__name__}, but must be a torch.Tensor of shape {expected}."
+            )
+        if tuple(action.shape) != expected:
+            raise InputError(f"The action has shape {tuple(action.shape)}, but must have {expected}.")
+        if action.device.type != self.device.type:
+            raise InputError(f"The action is on {action.device}, but the env is on {self.device}.")
+        if spec.num_values is None:
+            if not action.is_floating_point():
+                raise InputError(f"The action has type {action.dtype}, but must be {spec.dtype}.")
+            # On CUDA this check would wait for the device; kernels treat NaN as the lower bound there.
+            if self.device.type == "cpu" and not torch.isfinite(action).all():
+                bad = int((~torch.isfinite(action)).flatten(1).any(1).nonzero()[0])
+                raise InputError(f"The action of env {bad} is not finite: {action[bad].tolist()}.")
+        else:
+            if action.is_floating_point() or action.dtype == torch.bool:
+                raise InputError(f"The action has type {action.dtype}, but must hold integers below {spec.num_values}.")
+            if self.device.type == "cpu" and ((action < 0) | (action >= spec.num_values)).any():
+                raise InputError(f"The action has values outside [0, {spec.num_values}).")

@@ -1,0 +1,71 @@
+"""Dumps of the NaN guard: one step, ready to be repeated. Plain `.npz` arrays and JSON; nothing in them is executed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from fledge.core.errors import FormatError
+from fledge.envs.navigation.config import (
+    ActionForm,
+    Dynamics,
+    NavigationConfig,
+    RandomizeConfig,
+    RewardConfig,
+    RewardKind,
+    Starts,
+)
+
+
+def save_dump(path: Path, cfg: NavigationConfig, state: Mapping[str, Any], action: torch.Tensor) -> None:
+    """Write what is needed to repeat one step: config, state before it, action."""
+    arrays = {f"drones.{k}": v.cpu().numpy() for k, v in state["drones"].items()}
+    arrays |= {f"maps.{k}": np.asarray(torch.as_tensor(v).cpu()) for k, v in state["maps"].items()}
+    scalars = {k: state[k] for k in ("clock", "seed", "env_offset", "has_reset")}
+    meta = {"config": asdict(cfg), "state": scalars}
+    arrays["meta"] = np.frombuffer(json.dumps(meta, default=lambda e: e.value).encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, action=action.cpu().numpy(), allow_pickle=False, **arrays)
+
+
+def load_dump(path: str | Path) -> tuple[NavigationConfig, dict[str, Any], torch.Tensor]:
+    """Return the config, the state before the step, and the action of a dump."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in file.files}
+        meta = json.loads(bytes(arrays.pop("meta")))
+        action = torch.as_tensor(arrays.pop("action"))
+        raw = dict(meta["config"])
+        raw["reward"] = RewardConfig(**{**raw["reward"], "kind": RewardKind(raw["reward"]["kind"])})
+        raw["randomize"] = RandomizeConfig(**raw["randomize"])
+        enums = {"dynamics": Dynamics, "action_form": ActionForm, "starts": Starts}
+        cfg = NavigationConfig(**{k: enums[k](v) if k in enums else v for k, v in raw.items()})
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path} is not a dump of the NaN guard: {error}") from error
+    state: dict[str, Any] = {**meta["state"], "drones": {}, "maps": {}}
+    for name, array in arrays.items():
+        part, key = name.split(".", 1)
+        state[part][key] = torch.as_tensor(array)
+    return cfg, state, action
+
+
+def replay_dump(path: str | Path) -> TensorDict:
+    """Repeat the dumped step with the guard off, and return what it gives."""
+    from fledge.envs.navigation.env import NavigationEnv
+
+    cfg, state, action = load_dump(path)
+    cfg.nan_guard = False
+    env = NavigationEnv(cfg, seed=int(state["seed"]), env_offset=int(state["env_offset"]))
+    try:
+        env.load_state_dict(state)
+        return env.step(action)
+    finally:
+        env.close()

@@ -1,0 +1,93 @@
+"""Running kernels over env ranges: sharded over threads on the CPU, one launch each on CUDA.
+
+Warp runs a CPU kernel on the calling thread and lets go of the GIL meanwhile, so the same program runs over
+disjoint ranges on several threads. Kernels take the first element of their range as first argument.
+A `Program` is recorded once per set of buffers and replayed cheaply.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import warp as wp
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel launch in a program: `per_item` threads for every element of the range."""
+
+    kernel: Any
+    args: Sequence[Any]
+    per_item: int = 1
+
+
+Program = list[list[Any]]  # [shard][launch]
+
+
+def default_threads() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class Launcher:
+    """Owns the worker threads of one env and the ranges they work on."""
+
+    def __init__(self, device: str, num_threads: int) -> None:
+        self.device = wp.get_device(device)
+        self.num_threads = 1 if self.device.is_cuda else max(1, num_threads)
+        # One worker less than threads: the caller works too. One more for map building off the hot path.
+        self._pool = ThreadPoolExecutor(max_workers=max(1, self.num_threads - 1), thread_name_prefix="fledge-sim")
+        self._builder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-maps")
+
+    def shards(self, size: int) -> list[tuple[int, int]]:
+        """Split range(size) into contiguous (first, count) parts, one per thread, none empty."""
+        parts = min(self.num_threads, size)
+        edges = [size * k // parts for k in range(parts + 1)]
+        return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+
+    def record(self, calls: Sequence[Call], size: int) -> Program:
+        """Prepare launches of `calls`, in order, over every shard of range(size)."""
+        return [
+            [
+                wp.launch(
+                    call.kernel,
+                    dim=count * call.per_item,
+                    inputs=[first, *call.args],
+                    device=self.device,
+                    record_cmd=True,
+                )
+                for call in calls
+            ]
+            for first, count in self.shards(size)
+        ]
+
+    def run(self, program: Program) -> None:
+        """Run every shard's launches; on the CPU returns when all are done, on CUDA when all are queued."""
+        self.run_tasks([lambda launches=launches: _launch_all(launches) for launches in program])
+
+    def run_tasks(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Run independent tasks, the first on the calling thread."""
+        futures: list[Future[None]] = [self._pool.submit(task) for task in tasks[1:]]
+        try:
+            tasks[0]()
+        finally:
+            for future in futures:
+                future.result()
+
+    def run_in_background(self, task: Callable[[], None]) -> Future[None]:
+        """Run one task on the builder thread, in order of submission."""
+        return self._builder.submit(task)
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self._pool.shutdown(wait=True)
+        self._builder.shutdown(wait=True)
+
+
+def _launch_all(launches: Sequence[Any]) -> None:
+    for launch in launches:
+        launch.launch()

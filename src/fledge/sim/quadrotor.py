@@ -1,0 +1,155 @@
+"""A Hummingbird quadrotor under Lee's geometric velocity controller, and its first-order stand-in.
+
+Controller: T. Lee, M. Leok, N. H. McClamroch, "Geometric tracking control of a quadrotor UAV on SE(3)", CDC 2010,
+without the position term, holding no yaw (the desired yaw is the present one). Rotors answer as a first-order filter on
+throttle, thrust goes with its square. Integration is semi-implicit Euler with linear and angular damping.
+
+Frames: `_w` world (z up), `_b` body. Attitude is a unit quaternion (x, y, z, w), body to world.
+"""
+
+import warp as wp
+
+GRAVITY = 9.81
+MASS = 0.716  # kg
+ARM = 0.17  # m
+INERTIA = (0.007, 0.007, 0.012)  # kg m²
+THRUST_CONSTANT = 8.54858e-6  # N s²
+TORQUE_CONSTANT = 1.36777e-7  # N m s²
+MAX_ROTOR_SPEED = 838.0  # rad/s
+ROTOR_FILTER = 0.43  # share of the throttle error removed per step
+MAX_THRUST = THRUST_CONSTANT * MAX_ROTOR_SPEED**2  # N per rotor
+HOVER_THROTTLE = (MASS * GRAVITY / (4.0 * MAX_THRUST)) ** 0.5
+VELOCITY_GAIN = 2.2
+ATTITUDE_GAIN = (0.7, 0.7, 0.035)
+RATE_GAIN = (0.1, 0.1, 0.025)
+DAMPING = 0.2  # 1/s, linear and angular
+
+C_G = wp.constant(GRAVITY)
+C_MASS = wp.constant(MASS)
+C_ARM = wp.constant(ARM)
+C_IX = wp.constant(INERTIA[0])
+C_IY = wp.constant(INERTIA[1])
+C_IZ = wp.constant(INERTIA[2])
+C_KAPPA = wp.constant(TORQUE_CONSTANT / THRUST_CONSTANT)  # m: rotor drag torque per thrust
+C_MAX_THRUST = wp.constant(MAX_THRUST)
+C_FILTER = wp.constant(ROTOR_FILTER)
+C_KV = wp.constant(VELOCITY_GAIN)
+C_KR_XY = wp.constant(ATTITUDE_GAIN[0])
+C_KR_Z = wp.constant(ATTITUDE_GAIN[2])
+C_KW_XY = wp.constant(RATE_GAIN[0])
+C_KW_Z = wp.constant(RATE_GAIN[2])
+
+
+@wp.struct
+class Body:
+    """Rigid-body state of one drone."""
+
+    pos: wp.vec3  # m, world
+    vel: wp.vec3  # m/s, world
+    quat: wp.quat  # body to world
+    rate: wp.vec3  # rad/s, body
+    throttle: wp.vec4  # 0..1 per rotor
+
+
+@wp.struct
+class Airframe:
+    """What domain randomisation may change, as factors on the nominal value."""
+
+    mass: float
+    thrust: float
+    damping: float
+
+
+@wp.func
+def yaw_of(q: wp.quat) -> float:
+    """Heading of the body x axis, radians counter-clockwise from world x."""
+    return wp.atan2(2.0 * (q[3] * q[2] + q[0] * q[1]), 1.0 - 2.0 * (q[1] * q[1] + q[2] * q[2]))
+
+
+@wp.func
+def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
+    """Body torque (3) and collective thrust (1) that steer towards a velocity. Knows only the nominal mass."""
+    rot = wp.quat_to_matrix(body.quat)
+    acc = C_KV * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, C_G)
+    b3 = wp.normalize(acc)
+    # b2 = b3 x heading, heading = (cos yaw, sin yaw, 0) of the present attitude
+    heading = wp.normalize(wp.vec3(rot[0, 0], rot[1, 0], 0.0))
+    b2 = wp.normalize(wp.cross(b3, heading))
+    b1 = wp.cross(b2, b3)
+    r1 = wp.vec3(rot[0, 0], rot[1, 0], rot[2, 0])
+    r2 = wp.vec3(rot[0, 1], rot[1, 1], rot[2, 1])
+    r3 = wp.vec3(rot[0, 2], rot[1, 2], rot[2, 2])
+    # e_R = vee(R_d' R - R' R_d) / 2
+    ex = 0.5 * (wp.dot(b3, r2) - wp.dot(r3, b2))
+    ey = 0.5 * (wp.dot(b1, r3) - wp.dot(r1, b3))
+    ez = 0.5 * (wp.dot(b2, r1) - wp.dot(r2, b1))
+    return wp.vec4(
+        -C_KR_XY * ex - C_KW_XY * body.rate[0],
+        -C_KR_XY * ey - C_KW_XY * body.rate[1],
+        -C_KR_Z * ez - C_KW_Z * body.rate[2],
+        C_MASS * wp.dot(acc, r3),
+    )
+
+
+@wp.func
+def rotor_response(thrust: float, throttle: float) -> float:
+    """Next throttle of a rotor that is asked for a thrust in newtons."""
+    target = wp.sqrt(wp.clamp(thrust / C_MAX_THRUST, 0.0, 1.0))
+    return throttle + C_FILTER * (target - throttle)
+
+
+@wp.func
+def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
+    """One physics step under a velocity command. Rotors at 0, 90, 180, -90 degrees, spinning -1, +1, -1, +1."""
+    wrench = lee_wrench(body, cmd_vel_w)
+    # least-norm mixing: each axis is shared by the rotors that act on it
+    roll = 0.5 * wrench[0] / C_ARM
+    pitch = 0.5 * wrench[1] / C_ARM
+    yaw = 0.25 * wrench[2] / C_KAPPA
+    lift = 0.25 * wrench[3]
+    t0 = rotor_response(lift - pitch + yaw, body.throttle[0])
+    t1 = rotor_response(lift + roll - yaw, body.throttle[1])
+    t2 = rotor_response(lift + pitch + yaw, body.throttle[2])
+    t3 = rotor_response(lift - roll - yaw, body.throttle[3])
+    f = C_MAX_THRUST * frame.thrust
+    f0 = f * t0 * t0
+    f1 = f * t1 * t1
+    f2 = f * t2 * t2
+    f3 = f * t3 * t3
+    wx = body.rate[0]
+    wy = body.rate[1]
+    wz = body.rate[2]
+    ax = (C_ARM * (f1 - f3) - (C_IZ - C_IY) * wy * wz) / (C_IX * frame.mass)
+    ay = (C_ARM * (f2 - f0) - (C_IX - C_IZ) * wz * wx) / (C_IY * frame.mass)
+    az = C_KAPPA * (f0 - f1 + f2 - f3) / (C_IZ * frame.mass)
+    keep = 1.0 - damping * frame.damping * dt
+    rate = (body.rate + wp.vec3(ax, ay, az) * dt) * keep
+    up = wp.quat_rotate(body.quat, wp.vec3(0.0, 0.0, 1.0))
+    acc = up * ((f0 + f1 + f2 + f3) / (C_MASS * frame.mass)) - wp.vec3(0.0, 0.0, C_G)
+    vel = (body.vel + acc * dt) * keep
+    out = Body()
+    out.vel = vel
+    out.pos = body.pos + vel * dt
+    out.rate = rate
+    # exact rotation by the body rate over the step
+    angle = wp.length(rate) * dt
+    quat = body.quat
+    if angle > 1.0e-9:
+        quat = wp.normalize(quat * wp.quat_from_axis_angle(wp.normalize(rate), angle))
+    out.quat = quat
+    out.throttle = wp.vec4(t0, t1, t2, t3)
+    return out
+
+
+@wp.func
+def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
+    """The stand-in: velocity follows its command with the controller's gain; attitude stays."""
+    out = Body()
+    vel = body.vel + (cmd_vel_w - body.vel) * (C_KV * dt * frame.thrust / frame.mass)
+    vel = vel * (1.0 - damping * frame.damping * dt)
+    out.vel = vel
+    out.pos = body.pos + vel * dt
+    out.quat = body.quat
+    out.rate = body.rate
+    out.throttle = body.throttle
+    return out
