@@ -29,7 +29,7 @@ bench: setup
 	$(BIN)/fledge bench sim
 
 demo: setup
-	$(BIN)/fledge demo
+	$(BIN)/python -m fledge.train.demo
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,0 +1,39 @@
+"""Fledge teaches policies to fly. Names resolve on first use: importing this package loads neither torch nor Warp."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "AsyncCheckpointSaver": "fledge.storage",
+    "CheckpointHistory": "fledge.storage",
+    "FledgeError": "fledge.core.errors",
+    "GymnasiumVectorEnv": "fledge.envs.adapters.gymnasium",
+    "NavigationConfig": "fledge.envs.navigation",
+    "NavigationEnv": "fledge.envs.navigation",
+    "PPO": "fledge.learn.ppo",
+    "PPOConfig": "fledge.learn.ppo",
+    "PerformanceMonitor": "fledge.monitor",
+    "RolloutStorage": "fledge.storage",
+    "SyncDataCollector": "fledge.collect.sync",
+    "TorchRLEnv": "fledge.envs.adapters.torchrl",
+    "check_tensor_env": "fledge.envs.checker",
+    "evaluate": "fledge.train.evaluate",
+    "load_checkpoint": "fledge.storage",
+    "load_navrl_checkpoint": "fledge.agents.navrl",
+    "load_policy": "fledge.train.policies",
+    "save_checkpoint": "fledge.storage",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fledge' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

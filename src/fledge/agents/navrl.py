@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fledge.agents.value_norm import ValueNorm
 from fledge.core.errors import FormatError
 
 Obs = Mapping[str, Tensor]
@@ -40,44 +41,7 @@ NAVRL_PREFIXES = {
 }
 
 
-class ValueNorm(nn.Module):
-    """Running mean and scale of returns with a debiased exponential average."""
-
-    mean_avg: Tensor
-    square_avg: Tensor
-    weight: Tensor
-
-    def __init__(self, beta: float = 0.995, epsilon: float = 1e-5) -> None:
-        super().__init__()
-        self.beta, self.epsilon = beta, epsilon
-        self.register_buffer("mean_avg", torch.zeros(1))
-        self.register_buffer("square_avg", torch.zeros(1))
-        self.register_buffer("weight", torch.zeros(()))
-
-    def mean_std(self) -> tuple[Tensor, Tensor]:
-        """Current mean and standard deviation (variance at least 0.01)."""
-        weight = self.weight.clamp(min=self.epsilon)
-        mean = self.mean_avg / weight
-        variance = (self.square_avg / weight - mean**2).clamp(min=1e-2)
-        return mean, variance.sqrt()
-
-    @torch.no_grad()
-    def update(self, returns: Tensor) -> None:
-        """Take a batch of returns into the averages."""
-        self.mean_avg.mul_(self.beta).add_((1 - self.beta) * returns.mean())
-        self.square_avg.mul_(self.beta).add_((1 - self.beta) * returns.square().mean())
-        self.weight.mul_(self.beta).add_(1 - self.beta)
-
-    def normalize(self, x: Tensor) -> Tensor:
-        mean, std = self.mean_std()
-        return (x - mean) / std
-
-    def denormalize(self, x: Tensor) -> Tensor:
-        mean, std = self.mean_std()
-        return x * std + mean
-
-
-def _block(inputs: int, outputs: int) -> list[nn.Module]:
+def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Linear(inputs, outputs), nn.LeakyReLU(), nn.LayerNorm(outputs)]
 
 
@@ -97,8 +61,8 @@ class NavRLNetwork(nn.Module):
             nn.Linear(288, 128),
             nn.LayerNorm(128),
         )
-        self.obstacles = nn.Sequential(*_block(50, 128), *_block(128, 64))
-        self.trunk = nn.Sequential(*_block(200, 256), *_block(256, 256))
+        self.obstacles = nn.Sequential(*mlp_block(50, 128), *mlp_block(128, 64))
+        self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
         self.alpha = nn.Linear(256, 3)
         self.beta = nn.Linear(256, 3)
         self.critic = nn.Linear(256, 1)

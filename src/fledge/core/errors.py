@@ -4,6 +4,7 @@
     ├── ConfigError                 an unknown key, a bad value, an impossible combination     (exit 2)
     ├── InputError                  a tensor or argument of the wrong shape, type or range     (exit 2)
     ├── FormatError                 a file that is not what it should be, torn, or altered     (exit 1)
+    ├── StorageError                a save or a load that could not be carried out             (exit 1)
     ├── MemoryBudgetError           the request needs more memory than the machine has         (exit 2)
     └── NumericsError               NaN or infinity where there must be none                   (exit 1)
 
@@ -31,6 +32,10 @@ class InputError(FledgeError, ValueError):
 
 class FormatError(FledgeError):
     """A file that is not what it should be: wrong kind, torn, altered, or hostile."""
+
+
+class StorageError(FledgeError, OSError):
+    """A save or load that could not be carried out: no room, no permission, nothing there, dropped from a queue."""
 
 
 class MemoryBudgetError(FledgeError, MemoryError):

@@ -1,8 +1,8 @@
 """The TensorEnv contract: thousands of envs behind one object, tensors in, tensors out.
 
 Buffers. `step` and `reset` write into the TensorDict passed as `out`, which belongs to the caller, and return it.
-`make_buffers()` makes one. Without `out`, each call returns fresh buffers. Nothing the env returns is ever written again
-unless the caller passes it back as `out`.
+`make_buffers()` makes one. Without `out`, each call returns fresh buffers. Nothing the env returns is ever written
+again unless the caller passes it back as `out`.
 
     out["obs"]              TensorDict of observations, one entry per key of observation_spec       [N, ...]
     out["reward"]           float32                                                                  [N]

@@ -3,8 +3,8 @@
 Obstacle j of a map has kind j % 8: 0-3 are boxes of width .25, .5, .75, 1.0 m and 1 m height, 4-7 cylinders of the same
 diameters, 5 m tall. So any prefix of a crowd is a balanced crowd, and a curriculum only changes `count`.
 
-Each obstacle heads for a goal near its origin; every `SPEED_STEPS` physics steps it takes a new speed towards the goal, and
-keeps that velocity in between. A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
+Each obstacle heads for a goal near its origin; every `SPEED_STEPS` physics steps it takes a new speed towards the goal,
+and keeps that velocity in between. A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
 """
 
 import warp as wp
@@ -38,7 +38,8 @@ P_SPEED = wp.constant(int(Purpose.CROWD_SPEED))
 class Crowd:
     """Obstacles of all maps. K maps, M obstacles, D physics steps per decision."""
 
-    count: wp.array(dtype=wp.int32)  # [K] obstacles in use
+    placed: wp.array(dtype=wp.int32)  # [K] obstacles that move about
+    count: wp.array(dtype=wp.int32)  # [K] how many of them, from the first, are there to be seen and hit
     born: wp.array(dtype=wp.int32)  # [K] clock (physics steps) at which the map came into use
     origin: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     goal: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
@@ -101,7 +102,7 @@ def place_crowd(
     """One thread a map: origins spread apart, obstacles at rest there, goals to be drawn at age 0."""
     slot = slots[wp.tid()]
     key = keys[slot]
-    n = crowd.count[slot]
+    n = crowd.placed[slot]
     last = crowd.trail.shape[0] - 1
     wanted = 2.0 * wp.sqrt(C_AREA * C_AREA / float(wp.max(n, 1)))
     for j in range(n):
@@ -156,7 +157,7 @@ def step_crowd(
     slot = first + tid / obstacles
     j = tid - (slot - first) * obstacles
     start_age = clock[0] - crowd.born[slot]
-    if j >= crowd.count[slot] or start_age < 0:
+    if j >= crowd.placed[slot] or start_age < 0:
         return
     key = keys[slot]
     origin = crowd.origin[slot, j]

@@ -7,6 +7,7 @@ A `Program` is recorded once per set of buffers and replayed cheaply.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,7 +48,7 @@ class Launcher:
         """Split range(size) into contiguous (first, count) parts, one per thread, none empty."""
         parts = min(self.num_threads, size)
         edges = [size * k // parts for k in range(parts + 1)]
-        return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+        return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
     def record(self, calls: Sequence[Call], size: int) -> Program:
         """Prepare launches of `calls`, in order, over every shard of range(size)."""

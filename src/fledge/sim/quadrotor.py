@@ -119,8 +119,9 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
     wx = body.rate[0]
     wy = body.rate[1]
     wz = body.rate[2]
-    ax = (C_ARM * (f1 - f3) - (C_IZ - C_IY) * wy * wz) / (C_IX * frame.mass)
-    ay = (C_ARM * (f2 - f0) - (C_IX - C_IZ) * wz * wx) / (C_IY * frame.mass)
+    # inertia grows with mass: it divides the torques, and cancels in the gyroscopic terms
+    ax = C_ARM * (f1 - f3) / (C_IX * frame.mass) - (C_IZ - C_IY) / C_IX * wy * wz
+    ay = C_ARM * (f2 - f0) / (C_IY * frame.mass) - (C_IX - C_IZ) / C_IY * wz * wx
     az = C_KAPPA * (f0 - f1 + f2 - f3) / (C_IZ * frame.mass)
     keep = 1.0 - damping * frame.damping * dt
     rate = (body.rate + wp.vec3(ax, ay, az) * dt) * keep

@@ -38,6 +38,7 @@ class Flights:
     slots: list[int] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)
     goals: list[np.ndarray] = field(default_factory=list)
+    grids: dict[int, np.ndarray] = field(default_factory=dict)  # map cells by slot, see sim.terrain
 
 
 @dataclass
@@ -199,3 +200,6 @@ class _Recorder:
             f.slots.append(int(self.last["slot"][i]))
             f.starts.append(self.last["start"][i])
             f.goals.append(self.last["goal"][i])
+            slot = f.slots[-1]
+            if slot not in f.grids:
+                f.grids[slot] = self.env.bank.grid[slot].cpu().numpy().copy()

@@ -16,7 +16,7 @@ import torch
 import warp as wp
 
 from fledge.core.errors import InputError, MemoryBudgetError
-from fledge.core.random import split_seed
+from fledge.core.random import derive_seed, split_seed
 from fledge.envs.navigation.config import NavigationConfig
 from fledge.envs.navigation.model import Maps
 from fledge.sim.crowd import Crowd, place_crowd
@@ -43,7 +43,8 @@ class MapBank:
 
     def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
         self.cfg, self.device, self.launcher, self.bank = cfg, device, launcher, bank
-        self.seed = wp.vec2ui(*split_seed(seed))
+        # Keys of maps made per episode, (env, episode), have no room for the bank: there the seed tells banks apart.
+        self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
         self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
         self.slots = self.active
         if cfg.map_refresh_steps:
@@ -54,6 +55,7 @@ class MapBank:
             "keys": self._zeros(torch.int32, k, 2),
             "clock": self._zeros(torch.int32, 1),
             "count": self._zeros(torch.int32, k),
+            "placed": self._zeros(torch.int32, k),
             "born": self._zeros(torch.int32, k),
             "origin": self._zeros(torch.float32, k, m, 3),
             "goal": self._zeros(torch.float32, k, m, 3),
@@ -66,6 +68,7 @@ class MapBank:
         self.maps = self._bind()
         self._pending: Future[None] | None = None
         self._head = 0
+        self._share = 1.0
         if not cfg.fresh_maps:
             self._assign(np.arange(self.active), np.arange(self.active), born=0)
             self.build(np.arange(self.active))
@@ -89,6 +92,7 @@ class MapBank:
         t = self.tensors
         crowd = Crowd()
         crowd.count = wp.from_torch(t["count"])
+        crowd.placed = wp.from_torch(t["placed"])
         crowd.born = wp.from_torch(t["born"])
         for name in ("origin", "goal", "vel", "trail"):
             setattr(crowd, name, wp.from_torch(t[name], dtype=wp.vec3))
@@ -104,6 +108,15 @@ class MapBank:
         shares = self.cfg.movers_cycle
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
+    def set_movers_share(self, share: float) -> None:
+        """Show this share of every map's moving obstacles from now on (a curriculum); kinds stay balanced."""
+        self.wait()
+        self._share = share
+        self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
+
+    def _shown(self, placed: torch.Tensor) -> torch.Tensor:
+        return (placed.double() * self._share).round().int()
+
     def _assign(self, slots: np.ndarray, positions: np.ndarray, born: int) -> None:
         keys = np.stack([positions, np.full_like(positions, BANK_FLAG | self.bank)], 1).astype(np.uint32)
         self._set_keys(slots, keys, [self.movers_on(int(p)) for p in positions], born)
@@ -111,7 +124,8 @@ class MapBank:
     def _set_keys(self, slots: np.ndarray, keys: np.ndarray, counts: list[int], born: int) -> None:
         index = torch.as_tensor(slots, device=self.device, dtype=torch.long)
         self.tensors["keys"][index] = torch.as_tensor(keys.astype(np.uint32).view(np.int32), device=self.device)
-        self.tensors["count"][index] = torch.as_tensor(counts, dtype=torch.int32, device=self.device)
+        self.tensors["placed"][index] = torch.as_tensor(counts, dtype=torch.int32, device=self.device)
+        self.tensors["count"][index] = self._shown(self.tensors["placed"][index])
         self.tensors["born"][index] = born
 
     def build(self, slots: np.ndarray, crowd: bool = True) -> None:
@@ -166,7 +180,7 @@ class MapBank:
     def state_dict(self) -> dict[str, Any]:
         """Keys, clock and crowds; forests are rebuilt from their keys."""
         self.wait()
-        return {"head": self._head, **{k: v.clone() for k, v in self.tensors.items()}}
+        return {"head": self._head, "share": self._share, **{k: v.clone() for k, v in self.tensors.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore keys, clock and crowds, and rebuild every forest."""
@@ -179,5 +193,5 @@ class MapBank:
                 )
         for name, tensor in self.tensors.items():
             tensor.copy_(state[name])
-        self._head = int(state["head"])
+        self._head, self._share = int(state["head"]), float(state["share"])
         self.build(np.arange(self.slots), crowd=False)

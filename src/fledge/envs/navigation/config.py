@@ -40,7 +40,7 @@ class RewardKind(enum.Enum):
 @dataclass
 class RewardConfig:
     kind: RewardKind = RewardKind.progress
-    """navrl: 1 + speed towards the goal + log clearances - height penalty. progress: metres gained, with the terms below."""
+    """navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained, with the terms below."""
     height: float = 2.0
     """Weight of the squared metres outside the start-goal height band, per second (navrl: 8, per decision)."""
     near: float = 0.4

@@ -47,7 +47,8 @@ def load_dump(path: str | Path) -> tuple[NavigationConfig, dict[str, Any], torch
         raw["reward"] = RewardConfig(**{**raw["reward"], "kind": RewardKind(raw["reward"]["kind"])})
         raw["randomize"] = RandomizeConfig(**raw["randomize"])
         enums = {"dynamics": Dynamics, "action_form": ActionForm, "starts": Starts}
-        cfg = NavigationConfig(**{k: enums[k](v) if k in enums else v for k, v in raw.items()})
+        fields: dict[str, Any] = {k: enums[k](v) if k in enums else v for k, v in raw.items()}
+        cfg = NavigationConfig(**fields)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(f"{path} is not a dump of the NaN guard: {error}") from error
     state: dict[str, Any] = {**meta["state"], "drones": {}, "maps": {}}

@@ -1,4 +1,4 @@
-"""NavigationEnv: drones crossing a forest of columns and moving obstacles on LiDAR. See `TensorEnv` for the contract."""
+"""NavigationEnv: drones crossing a forest and a crowd on LiDAR. See `TensorEnv` for the contract."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NavigationEnv(TensorEnv):
         bank: Which bank of maps; two banks of one seed have no map in common.
     """
 
-    outcomes = {int(o): o.name.lower() for o in Outcome}
+    outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class NavigationEnv(TensorEnv):
         self._spare = self.make_buffers()  # final_obs and results of calls that do not pass them
         self._bindings: OrderedDict[tuple[int, ...], _Binding] = OrderedDict()
         crowd_args = [self.bank.maps.keys, self.bank.maps.clock, int(cfg.floating_boxes), cfg.dt_s]
-        crowd = Call(step_crowd, [*crowd_args, self.params.seed, self.bank.maps.crowd], cfg.moving_obstacles)
+        crowd = Call(step_crowd, [*crowd_args, self.bank.seed, self.bank.maps.crowd], cfg.moving_obstacles)
         self._crowd = self.launcher.record([crowd], self.bank.slots) if cfg.moving_obstacles else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
         self._has_reset = False
@@ -113,18 +113,18 @@ class NavigationEnv(TensorEnv):
             )
         if not self._has_reset and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
-        out = self.make_buffers() if out is None else out
-        binding = self._binding(out)
+        into = self._scratch() if out is None else out
+        binding = self._binding(into)
         self._make_fresh_maps(env_mask)
         mask = wp.from_torch(env_mask.contiguous())
         begin = Call(episode.restart_masked, [self.params, self.bank.maps, self.drones, mask])
         self.launcher.run(self.launcher.record([begin], self.num_envs))
         self.launcher.run(binding.observe)
         for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in out.keys():
-                out[name].zero_()
+            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
+                into[name].zero_()
         self._has_reset = True
-        return out
+        return into.clone() if out is None else into
 
     def step(self, action: torch.Tensor, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         if dt is not None and not math.isclose(dt, self.decision_s):
@@ -133,22 +133,28 @@ class NavigationEnv(TensorEnv):
             raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
         self.check_action(action)
         before = self.state_dict() if self.cfg.nan_guard else None
-        out = self.make_buffers() if out is None else out
-        binding = self._binding(out)
+        into = self._scratch() if out is None else out
+        binding = self._binding(into)
         self._action.copy_(action.reshape(self.num_envs, -1))
         self.bank.before_step(self._clock)
         if self._crowd:
             self.launcher.run(self._crowd)
-        self.launcher.run(binding.advance)
-        self.launcher.run(self._tick)  # maps dealt at the end of this step are those in use at the next
+        # From here on the clock is that of the state reached: sensor noise and dealt maps belong to it, so that a
+        # masked reset after this step observes the other drones just as the step did.
+        self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
+        self.launcher.run(binding.advance)
         if self.cfg.fresh_maps:
             self._make_fresh_maps(binding.ended())
         self.bank.before_step(self._clock)
         self._restart_ended(binding)
         if before is not None:
-            self._guard(before, action, out)
-        return out
+            self._guard(before, action, into)
+        return into.clone() if out is None else into
+
+    def _scratch(self) -> TensorDict:
+        """The env's own buffers, zeroed. Copying them costs less than preparing launches for buffers seen only once."""
+        return self._spare.zero_()
 
     def _restart_ended(self, binding: _Binding) -> None:
         """Begin the next episode where one ended. On the CPU, shards without any are skipped."""

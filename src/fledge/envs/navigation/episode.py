@@ -88,7 +88,7 @@ def conclude(
     else:
         reward = progress_reward(i, p, drones, obs, movers[1], ended)
     if p.lidar_noise > 0.0 or p.lidar_dropout > 0.0:
-        add_lidar_noise(i, p, maps, obs)
+        add_lidar_noise(i, p, maps, drones, obs)
     outcome = int(0)
     if terminated or truncated:
         outcome = TIMEOUT
@@ -256,7 +256,7 @@ def observe(
     if p.see_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)
     if p.lidar_noise > 0.0 or p.lidar_dropout > 0.0:
-        add_lidar_noise(i, p, maps, obs)
+        add_lidar_noise(i, p, maps, drones, obs)
     observe_self(i, p, maps, drones, obs)
     observe_obstacles(i, p, maps, drones, obs)
 

@@ -1,4 +1,4 @@
-"""Observations: LiDAR, own state, nearest obstacles, occupancy grid. Layouts are NavRL's (spec: navigation, Observation)."""
+"""Observations: LiDAR, own state, nearest obstacles, occupancy grid. Layouts are NavRL's."""
 
 import warp as wp
 
@@ -12,6 +12,7 @@ from fledge.sim.terrain import C_SOLID, C_STEP, cell_at
 
 P_LIDAR = wp.constant(wp.uint32(int(Purpose.LIDAR_NOISE)))
 P_STATE = wp.constant(wp.uint32(int(Purpose.STATE_NOISE)))
+FIRST = wp.constant(wp.uint32(0x80000000))
 
 vec5 = wp.types.vector(length=5, dtype=wp.float32)
 vec5i = wp.types.vector(length=5, dtype=wp.int32)
@@ -90,13 +91,21 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
 
 
 @wp.func
-def add_lidar_noise(i: int, p: Params, maps: Maps, obs: Obs):
+def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
+    """Fourth counter word of noise n. An episode's first observation shares its clock with the last of the previous."""
+    if drones.step[i] == 0:
+        return wp.uint32(n) + FIRST
+    return wp.uint32(n)
+
+
+@wp.func
+def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
     """Gaussian error on beams that hit something, and beams that return nothing."""
     who = wp.uint32(i + p.env_offset)
     when = wp.uint32(maps.clock[0])
     for n in range(p.azimuths * p.elevations):
         if obs.lidar[i, n] > 0.0:
-            u = uniform4(who, when, P_LIDAR, wp.uint32(n), p.seed)
+            u = uniform4(who, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
             noisy = obs.lidar[i, n] + p.lidar_noise * normal2(u[0], u[1])[0]
             obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.range_m)
             if u[2] < p.lidar_dropout:
@@ -114,8 +123,8 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
     if p.state_noise > 0.0:
         who = wp.uint32(i + p.env_offset)
         when = wp.uint32(maps.clock[0])
-        a = uniform4(who, when, P_STATE, wp.uint32(0), p.seed)
-        b = uniform4(who, when, P_STATE, wp.uint32(1), p.seed)
+        a = uniform4(who, when, P_STATE, noise_draw(0, drones, i), p.seed)
+        b = uniform4(who, when, P_STATE, noise_draw(1, drones, i), p.seed)
         n0 = normal2(a[0], a[1])
         n1 = normal2(a[2], a[3])
         n2 = normal2(b[0], b[1])
@@ -199,7 +208,7 @@ def draw_grid(
     result: Result,
     obs: Obs,
 ):
-    """One thread a row of the occupancy grid: cell (r, c) lies r cells forward and c cells to the left, drone in the middle.
+    """One thread a row of the occupancy grid: cell (r, c) lies r cells forward, c to the left, the drone in the middle.
 
     A cell is occupied where a column, or a moving obstacle, is not cleared by the drone's radius at its present height.
     """

@@ -1,0 +1,137 @@
+"""NavRL's LiDAR encoder as matrix products: the same function as its three Conv2d, about three times faster on a CPU.
+
+A LiDAR image is 36 azimuths by 4 elevations. Convolving it with a 5x3 kernel is exactly a 1-D convolution over the
+azimuth with the elevations folded into the channels: the kernel's three elevation taps become a banded matrix between
+"channel and elevation" in and out (1.33 times the arithmetic, all of it in matrix products).
+
+Layout: batch innermost, [azimuth * channel * elevation, B]. The window of five azimuths that an output looks at is
+then one contiguous block of rows, so every output azimuth is one product `kernel @ rows`, with nothing copied or
+gathered, forward or backward. Layers write into the middle of zero-padded buffers, which the next layer reads.
+
+Parameters keep Conv2d's shapes, so NavRL's weights load unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+TAPS = 5  # azimuth taps of every layer
+PAD = 2  # azimuths of zero padding on either side
+AZIMUTHS, ELEVATIONS = 36, 4
+
+
+def band(width_in: int, stride: int) -> Tensor:
+    """[3, in, out]: 1 where elevation tap t connects elevation `in` to `out` (padding 1)."""
+    width_out = (width_in - 1) // stride + 1
+    table = torch.zeros(3, width_in, width_out)
+    for out in range(width_out):
+        for tap in range(3):
+            source = out * stride + tap - 1
+            if 0 <= source < width_in:
+                table[tap, source, out] = 1.0
+    return table
+
+
+class AzimuthConv(nn.Module):
+    """Parameters of a Conv2d(in, out, (5, 3), padding (2, 1)), and their folded form."""
+
+    table: Tensor
+
+    def __init__(self, channels_in: int, channels_out: int, elevations: int, strides: tuple[int, int]) -> None:
+        super().__init__()
+        like = nn.Conv2d(channels_in, channels_out, (TAPS, 3), stride=strides, padding=(PAD, 1))
+        assert like.bias is not None
+        self.weight, self.bias = like.weight, like.bias
+        self.stride = strides[0]
+        self.register_buffer("table", band(elevations, strides[1]), persistent=False)
+
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Return kernel [out * elevation, TAPS * in * elevation] and bias [out * elevation, 1]."""
+        out, inputs = self.weight.shape[:2]
+        width_in, width_out = self.table.shape[1:]
+        kernel = torch.einsum("oikt,twv->ovkiw", self.weight, self.table)
+        kernel = kernel.reshape(out * width_out, TAPS * inputs * width_in)
+        return kernel, self.bias[:, None].expand(out, width_out).reshape(-1, 1)
+
+
+class _EluConvs(torch.autograd.Function):
+    """Three layers of `elu(kernel @ window + bias)` over the azimuth, from [36 * 4, B] to [288, B]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, strides: tuple[int, ...], *layers: Tensor) -> Tensor:
+        batch = x.shape[1]
+        rows, width = AZIMUTHS, ELEVATIONS
+        padded = _padded(x, rows, width, batch)
+        padded[PAD * width : -PAD * width] = x
+        buffers = [padded]
+        for kernel, bias, stride in zip(layers[0::2], layers[1::2], strides, strict=True):
+            out = kernel.shape[0]
+            rows_out = (rows - 1) // stride + 1
+            following = _padded(x, rows_out, out, batch)
+            for r in range(rows_out):
+                window = buffers[-1].narrow(0, r * stride * width, TAPS * width)
+                torch.addmm(bias, kernel, window, out=following.narrow(0, (PAD + r) * out, out))
+            F.elu_(following)  # elu(0) = 0: the padding stays
+            buffers.append(following)
+            rows, width = rows_out, out
+        ctx.save_for_backward(*buffers, *layers[0::2])
+        ctx.strides = strides
+        return buffers[-1].narrow(0, PAD * width, rows * width)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        count = len(ctx.strides)
+        buffers, kernels = ctx.saved_tensors[: count + 1], ctx.saved_tensors[count + 1 :]
+        grad = grads[0]
+        found: list[Tensor | None] = []
+        for k in range(count - 1, -1, -1):
+            kernel, stride, below = kernels[k], ctx.strides[k], buffers[k]
+            out, width = kernel.shape[0], kernel.shape[1] // TAPS
+            rows = grad.shape[0] // out
+            above = buffers[k + 1].narrow(0, PAD * out, rows * out)
+            grad = torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, above)
+            grad_kernel = torch.zeros_like(kernel)
+            needs_below = k > 0 or ctx.needs_input_grad[0]
+            grad_below = torch.zeros_like(below) if needs_below else None
+            turned = kernel.t()
+            for r in range(rows):
+                g = grad.narrow(0, r * out, out)
+                grad_kernel.addmm_(g, below.narrow(0, r * stride * width, TAPS * width).t())
+                if grad_below is not None:
+                    grad_below.narrow(0, r * stride * width, TAPS * width).addmm_(turned, g)
+            found = [grad_kernel, grad.view(rows, out, -1).sum((0, 2)).unsqueeze(1), *found]
+            if grad_below is not None:
+                grad = grad_below.narrow(0, PAD * width, below.shape[0] - 2 * PAD * width)
+        return (grad if ctx.needs_input_grad[0] else None, None, *found)
+
+
+def _padded(like: Tensor, rows: int, width: int, batch: int) -> Tensor:
+    """A buffer for `rows` azimuths of `width` values, with zeros before and after."""
+    buffer = like.new_empty((rows + 2 * PAD) * width, batch)
+    buffer[: PAD * width].zero_()
+    buffer[-PAD * width :].zero_()
+    return buffer
+
+
+class LidarEncoder(nn.Module):
+    """[B, 144] LiDAR to [B, 128]: NavRL's three convolutions, linear layer and normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            [AzimuthConv(1, 4, 4, (1, 1)), AzimuthConv(4, 16, 4, (2, 1)), AzimuthConv(16, 16, 4, (2, 2))]
+        )
+        self.linear = nn.Linear(288, 128)
+        self.norm = nn.LayerNorm(128)
+
+    def forward(self, lidar: Tensor) -> Tensor:
+        layers = [part for conv in self.convs for part in conv.folded()]  # type: ignore[operator]
+        strides = tuple(conv.stride for conv in self.convs)
+        x = _EluConvs.apply(lidar.t().contiguous(), strides, *layers)
+        # Conv2d flattens as (channel, azimuth, elevation), we hold (azimuth, channel, elevation): turn the weights
+        weight = self.linear.weight.view(128, 16, 9, 2).permute(0, 2, 1, 3).reshape(128, 288)
+        return self.norm(torch.addmm(self.linear.bias[:, None], weight, x).t())

@@ -1,0 +1,45 @@
+"""Scripted pilots for navigation: what a policy has to beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class StraightPilot:
+    """Flies straight at the goal at full speed, whatever is in the way."""
+
+    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
+        """Action [B, 3]."""
+        return towards(obs["state"][:, 0:3], obs["state"][:, 3])
+
+
+class GapPilot:
+    """Heads for the most open LiDAR direction near the goal's. Simple, and blind to moving obstacles' velocities."""
+
+    def __init__(self, range_m: float = 4.0) -> None:
+        self.range_m = range_m
+
+    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
+        """Action [B, 3]."""
+        state, lidar = obs["state"], obs["lidar"].squeeze(1)
+        azimuths = lidar.shape[1]
+        angles = torch.arange(azimuths, device=lidar.device) * (2 * math.pi / azimuths)
+        free = self.range_m - lidar[..., 1:3].amax(-1) if lidar.shape[2] > 2 else self.range_m - lidar.amax(-1)
+        # a direction is as free as the worst of its neighbours
+        around = torch.stack([free.roll(k, 1) for k in (-2, -1, 0, 1, 2)]).amin(0)
+        goal_angle = torch.atan2(state[:, 1], state[:, 0])
+        offset = angles[None] - goal_angle[:, None]
+        score = around.clamp(max=2.5) / 2.5 * 2.0 + offset.cos()
+        best = angles[score.argmax(1)]
+        heading = torch.stack([best.cos(), best.sin(), state[:, 2]], dim=-1)
+        speed = (around.amax(1) / 2.0).clamp(0.3, 1.0)
+        return towards(heading * speed[:, None], state[:, 3])
+
+
+def towards(direction: Tensor, distance: Tensor) -> Tensor:
+    """Full speed along a direction [B, 3], slowing down over the last metre, as an action in [0, 1]³."""
+    return (direction * distance.clamp(max=1.0)[:, None]).clamp(-1, 1) * 0.5 + 0.5

@@ -1,0 +1,163 @@
+"""A TensorEnv as a Gymnasium vector env: NumPy in, NumPy out, same-step auto-reset.
+
+Where an episode ended, `obs` is already the first observation of the next one, as in Gymnasium's own vector envs with
+`AutoresetMode.SAME_STEP`, and `infos` holds
+
+    infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
+    infos["final_info"]     outcome, episode_return, episode_length, each [N] with its own mask      "_final_info": mask
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from fledge.core.errors import InputError
+from fledge.core.specs import TensorSpec
+from fledge.envs.base import TensorEnv
+
+Array = npt.NDArray[Any]
+EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
+
+
+class GymnasiumVectorEnv(VectorEnv):
+    """A vector env whose arrays belong to the caller: nothing it returned is written again.
+
+    A TensorEnv is built for one seed. `reset(seed=s)` therefore goes back to how `env` was handed over if s is its own
+    seed, and replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused. Hand over a new env,
+    so that the first way and the second are the same.
+
+    Args:
+        env: Closed by `close()`.
+        make_env: Makes the same env for another seed.
+    """
+
+    def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
+        self.env, self._make_env = env, make_env
+        self.num_envs = env.num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+        self.single_observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
+        self.single_action_space = space_of(env.action_spec)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._initial = env.state_dict()
+        self._buffers = env.make_buffers()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Begin new episodes and return the observations of all envs.
+
+        Args:
+            seed: Start over as a new env of this seed would.
+            options: {"reset_mask": [N] bool array} begins new episodes only where it is true.
+        """
+        mask = self._reset_mask(options or {})
+        if seed is not None:
+            if mask is not None:
+                raise InputError("reset got a seed and a reset_mask, but a seed restarts every env: pass one of them.")
+            self._reseed(seed)
+        super().reset(seed=seed)
+        self.env.reset(mask, out=self._buffers)
+        return _copies(self._buffers["obs"]), {}
+
+    def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
+        """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
+        try:
+            action = torch.as_tensor(np.asarray(actions), device=self.env.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"The actions are not an array of numbers ({error}): pass {self.action_space}.") from error
+        out = self.env.step(action, out=self._buffers)
+        flags = _copy(out["terminated"]), _copy(out["truncated"])
+        return _copies(out["obs"]), _copy(out["reward"]), *flags, self._infos(flags[0] | flags[1])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Release the env's threads."""
+        self.env.close()
+
+    def _infos(self, ended: Array) -> dict[str, Any]:
+        """What is known of the episodes that ended in this step; empty if none did."""
+        if not ended.any():
+            return {}
+        index = np.flatnonzero(ended)
+        rows = {k: _copy(v[torch.as_tensor(index, device=v.device)]) for k, v in self._buffers["final_obs"].items()}
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for row, env in enumerate(index):
+            final_obs[env] = {k: v[row] for k, v in rows.items()}
+        final_info: dict[str, Any] = {}
+        for name in EPISODE_FIGURES:
+            figure = _copy(self._buffers[name])
+            final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
+        return {
+            "final_obs": final_obs,
+            "_final_obs": ended.copy(),
+            "final_info": final_info,
+            "_final_info": ended.copy(),
+        }
+
+    def _reset_mask(self, options: Mapping[str, Any]) -> torch.Tensor | None:
+        unknown = sorted(set(options) - {"reset_mask"})
+        if unknown:
+            raise InputError(f"options has {', '.join(unknown)}, but only reset_mask is known.")
+        mask = options.get("reset_mask")
+        if mask is None:
+            return None
+        good = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
+        if not good or not mask.any():
+            raise InputError(
+                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) that is true somewhere, "
+                f"not {getattr(mask, 'dtype', type(mask).__name__)} of shape {np.shape(mask)}."
+            )
+        return torch.as_tensor(mask, device=self.env.device)
+
+    def _reseed(self, seed: int) -> None:
+        """Make `self.env` as good as new, for this seed."""
+        if not isinstance(seed, numbers.Integral):
+            raise InputError(f"seed is {seed!r}, but must be one integer for all envs.")
+        if int(seed) == self.env.seed:
+            self.env.load_state_dict(self._initial)
+            return
+        if self._make_env is None:
+            raise InputError(
+                f"reset got seed {seed}, but this env was built for seed {self.env.seed}: pass that seed, or none, or "
+                "make the adapter with make_env=..., a function from a seed to an env."
+            )
+        env = self._make_env(int(seed))
+        if (env.num_envs, env.observation_spec, env.action_spec) != (
+            self.num_envs,
+            self.env.observation_spec,
+            self.env.action_spec,
+        ):
+            env.close()
+            raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
+        self.env.close()
+        self.env, self._initial = env, env.state_dict()
+
+
+def space_of(spec: TensorSpec) -> spaces.Space:
+    """The Gymnasium space of one env's tensor."""
+    if spec.num_values is not None:
+        return (
+            spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
+            if spec.shape
+            else spaces.Discrete(spec.num_values)
+        )
+    dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    return spaces.Box(spec.low, spec.high, spec.shape, dtype.type)
+
+
+def _copy(tensor: torch.Tensor) -> Array:
+    """The values as an array of its own."""
+    return np.array(tensor.cpu().numpy())
+
+
+def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {k: _copy(v) for k, v in tensors.items()}

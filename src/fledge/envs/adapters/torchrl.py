@@ -1,0 +1,154 @@
+"""A TensorEnv as a TorchRL env of batch size [N].
+
+TorchRL resets envs itself, by a masked `_reset` after the step in which they ended; a TensorEnv has by then begun the
+next episode. The adapter reconciles the two: `next` carries the last observation of the ended episode, and the first
+one of the next episode waits until TorchRL asks for it. No episode is begun twice, and none is lost.
+
+    TensorEnv        step: A ends ─ B begins        step in B …
+    TorchRL          step → next = last of A        reset(_reset) → first of B        step in B …
+
+Keys are flat: those of `observation_spec`, and `outcome`, `episode_return`, `episode_length`, which are 0 except in the
+`next` of the step that ended an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.data import TensorSpec as TorchRLSpec
+from torchrl.envs import EnvBase
+
+from fledge.core.errors import InputError
+from fledge.core.specs import TensorSpec
+from fledge.envs.base import TensorEnv
+
+EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
+
+
+class TorchRLEnv(EnvBase):
+    """A TorchRL env, ready for its collectors, transforms and rollouts.
+
+    A TensorEnv is built for one seed. `set_seed(s)` goes back to how `env` was handed over if s is its own seed, and
+    replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused. Either way the first episodes of
+    that seed begin at once, and the next `reset` returns their first observations.
+
+    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. Below, they
+    fly on unseen, and begin a new episode at their next reset.
+
+    Args:
+        env: Closed by `close()`.
+        make_env: Makes the same env for another seed.
+    """
+
+    def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
+        super().__init__(device=env.device, batch_size=[env.num_envs])
+        self.tensor_env, self._make_env = env, make_env
+        self._initial = env.state_dict()
+        self._buffers = env.make_buffers()
+        # Envs that have begun an episode which TorchRL has not seen yet. Its first observation is in the buffers.
+        self._waiting = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        taken = {"action", "reward", "done", "terminated", "truncated", "next", *EPISODE_FIGURES}
+        clash = sorted(taken & set(env.observation_spec))
+        if clash:
+            raise InputError(f"The env observes {', '.join(clash)}, but TorchRL uses that name for something else.")
+        self._make_specs()
+
+    def _make_specs(self) -> None:
+        env, n = self.tensor_env, self.tensor_env.num_envs
+        buffers = self._buffers
+        figures = {k: Unbounded(shape=(n, 1), dtype=buffers[k].dtype, device=env.device) for k in EPISODE_FIGURES}
+        entries = {k: spec_of(s, n, env.device) for k, s in env.observation_spec.items()}
+        self.observation_spec = Composite({**entries, **figures}, shape=(n,), device=env.device)
+        self.action_spec = spec_of(env.action_spec, n, env.device)
+        self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32, device=env.device)
+        flag = Categorical(2, shape=(n, 1), dtype=torch.bool, device=env.device)
+        flags = {k: flag.clone() for k in ("done", "terminated", "truncated")}
+        self.full_done_spec = Composite(flags, shape=(n,), device=env.device)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        out = self.tensor_env.step(tensordict.get("action"), out=self._buffers)
+        ended = out["terminated"] | out["truncated"]
+        entries = {k: _choose(ended, out["final_obs"][k], v) for k, v in out["obs"].items()}
+        for name in EPISODE_FIGURES:
+            entries[name] = torch.where(ended, out[name], torch.zeros_like(out[name])).unsqueeze(-1)
+        entries["reward"] = out["reward"].clone().unsqueeze(-1)
+        flags = {"done": ended, "terminated": out["terminated"], "truncated": out["truncated"]}
+        entries |= {k: v.clone().unsqueeze(-1) for k, v in flags.items()}
+        self._waiting = ended
+        moved = tensordict.get("_step", None)
+        if moved is not None:
+            moved = moved.reshape(self.batch_size)
+            self._waiting = ended & moved
+            still = {k: tensordict.get(k, torch.zeros_like(v)) for k, v in entries.items()}
+            entries = {k: _choose(moved, v, still[k]) for k, v in entries.items()}
+        return TensorDict(entries, self.batch_size, device=self.device)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        mask = torch.ones_like(self._waiting)
+        if tensordict is not None and (asked := tensordict.get("_reset", None)) is not None:
+            mask = asked.reshape(self.batch_size)
+        begin = mask & ~self._waiting
+        if begin.any():
+            # Re-observes every env, so the waiting first observations stay in the buffers.
+            self.tensor_env.reset(begin, out=self._buffers)
+        self._waiting = self._waiting & ~mask
+        entries = {k: v.clone() for k, v in self._buffers["obs"].items()}
+        for name in EPISODE_FIGURES:
+            entries[name] = torch.zeros_like(self._buffers[name]).unsqueeze(-1)
+        for name in ("done", "terminated", "truncated"):
+            entries[name] = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
+        return TensorDict(entries, self.batch_size, device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is None:
+            return
+        env = self.tensor_env
+        if seed == env.seed:
+            env.load_state_dict(self._initial)
+        elif self._make_env is None:
+            raise InputError(
+                f"set_seed got {seed}, but this env was built for seed {env.seed}: pass that seed, or make the adapter "
+                "with make_env=..., a function from a seed to an env."
+            )
+        else:
+            self._replace(self._make_env(seed))
+        self.tensor_env.reset(out=self._buffers)
+        self._waiting = torch.ones_like(self._waiting)
+
+    def _replace(self, env: TensorEnv) -> None:
+        old = self.tensor_env
+        if (env.num_envs, env.observation_spec, env.action_spec) != (
+            old.num_envs,
+            old.observation_spec,
+            old.action_spec,
+        ):
+            env.close()
+            raise InputError(
+                f"make_env({env.seed}) made an env of another size or with other specs than the first one."
+            )
+        old.close()
+        self.tensor_env, self._initial = env, env.state_dict()
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Release the env's threads."""
+        self.tensor_env.close()
+        self.is_closed = True
+
+
+def spec_of(spec: TensorSpec, num_envs: int, device: torch.device) -> TorchRLSpec:
+    """The TorchRL spec of a tensor of all envs."""
+    shape = (num_envs, *spec.shape)
+    if spec.num_values is not None:
+        return Categorical(spec.num_values, shape=shape, dtype=spec.dtype, device=device)
+    if spec.bounded:
+        return Bounded(spec.low, spec.high, shape=shape, dtype=spec.dtype, device=device)
+    return Unbounded(shape=shape, dtype=spec.dtype, device=device)
+
+
+def _choose(mask: torch.Tensor, yes: torch.Tensor, no: torch.Tensor) -> torch.Tensor:
+    """A new tensor with rows of `yes` where the mask is true and rows of `no` elsewhere."""
+    return torch.where(mask.reshape(-1, *[1] * (yes.dim() - 1)), yes, no)

@@ -1,0 +1,43 @@
+"""All parameters of a module in one flat tensor, and all gradients in another.
+
+Ranks average gradients with one collective, the norm is one reduction, and the optimiser updates one tensor.
+Parameters and gradients stay usable under their own names: they are views.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class FlatParameters:
+    """Owns the two flat buffers of a module's trainable parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.values = nn.Parameter(flat)
+        self.grads = torch.zeros_like(flat)
+        self.values.grad = self.grads
+        offset = 0
+        for p in parameters:
+            part = slice(offset, offset + p.numel())
+            p.data = self.values.data[part].view_as(p)
+            p.grad = self.grads[part].view_as(p)
+            offset += p.numel()
+
+    def zero_grad(self) -> None:
+        self.grads.zero_()
+
+    def average_grads(self, ranks: int) -> None:
+        """Average gradients over all ranks."""
+        if ranks > 1:
+            dist.all_reduce(self.grads)
+            self.grads.div_(ranks)
+
+    def clip_grad_norm(self, limit: float) -> Tensor:
+        """Scale gradients so that their norm is at most `limit`; returns the norm before."""
+        norm = torch.linalg.vector_norm(self.grads)
+        self.grads.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+        return norm

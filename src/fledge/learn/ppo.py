@@ -1,0 +1,191 @@
+"""Proximal policy optimisation (Schulman et al. 2017) on time-major rollouts, data-parallel from the first line.
+
+The rollout belongs to the collector and is read only here:
+
+    input [T, N, F]   raw [T, N, A]   log_prob, value, next_value, reward, terminated, truncated [T, N]
+
+`value` and `next_value` are in reward units. Every rank learns from its own rollout; gradients, advantage statistics
+and value statistics are averaged over ranks, so all ranks hold the same weights at all times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import Tensor
+from torch.nn import functional as F
+
+from fledge.agents.actor_critic import ActorCritic
+from fledge.core.errors import ConfigError, NumericsError
+from fledge.learn.flat import FlatParameters
+from fledge.learn.returns import gae
+
+
+@dataclass
+class PPOConfig:
+    rollout_steps: int = 64
+    """Decisions per drone and iteration."""
+    epochs: int = 3
+    """Passes over each rollout."""
+    minibatch: int = 4096
+    """Samples per gradient step, over all ranks."""
+    lr: float = 7e-4
+    """Adam's learning rate at the start."""
+    lr_final_share: float = 0.05
+    """Share of the learning rate left at the end (linear)."""
+    gamma: float = 0.99
+    """Discount per decision."""
+    gae_lambda: float = 0.95
+    """Decay of the advantage estimate: 0 trusts the critic, 1 the returns."""
+    clip: float = 0.2
+    """Largest relative change of an action's probability that still earns."""
+    value_clip: float = 0.0
+    """Clip value changes to this many normalised units (0: no clipping)."""
+    huber_delta: float = 10.0
+    """Where the value loss turns from quadratic to linear, normalised units."""
+    value_coef: float = 1.0
+    """Weight of the value loss."""
+    entropy_coef: float = 0.001
+    """Weight of the entropy bonus at the start."""
+    entropy_final_share: float = 0.0
+    """Share of the entropy bonus left at the end (linear)."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    normalize_advantage: bool = True
+    """Advantages get mean 0 and deviation 1 over the whole rollout."""
+    popart: bool = True
+    """Keep predictions unchanged when the value normalisation moves."""
+    log_std_max: float = -0.5
+    """Ceiling of the Gaussian head's log standard deviation at the start."""
+    log_std_max_final: float = -1.3
+    """The same at the end (linear)."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+
+    def validate(self) -> None:
+        for name in ("rollout_steps", "epochs", "minibatch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"ppo.{name} is {getattr(self, name)}, but must be at least 1.")
+        if not 0 < self.lr < 1:
+            raise ConfigError(f"ppo.lr is {self.lr}, but must lie between 0 and 1.")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"ppo.{name} is {getattr(self, name)}, but must lie between 0 and 1.")
+
+
+class PPO:
+    """Learner: owns the optimiser and the flat parameters of a policy."""
+
+    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1) -> None:
+        cfg.validate()
+        self.policy, self.cfg, self.ranks = policy, cfg, ranks
+        self.flat = FlatParameters(policy)
+        device = self.flat.values.device
+        self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
+        self._sums = torch.zeros(8, device=device)
+        self.last_loss = torch.zeros((), device=device)
+
+    def schedule(self, progress: float) -> None:
+        """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
+        cfg = self.cfg
+        self.optimizer.param_groups[0]["lr"] = cfg.lr * (1 + (cfg.lr_final_share - 1) * progress)
+        self.entropy_coef = cfg.entropy_coef * (1 + (cfg.entropy_final_share - 1) * progress)
+        ceiling = getattr(self.policy.head, "log_std_max", None)
+        if ceiling is not None:
+            ceiling.fill_(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
+
+    def update(self, rollout: TensorDict, progress: float = 0.0) -> dict[str, float]:
+        """Learn from one rollout; returns mean losses and diagnostics."""
+        cfg = self.cfg
+        self.schedule(progress)
+        advantage, target = gae(
+            rollout["reward"],
+            rollout["value"],
+            rollout["next_value"],
+            rollout["terminated"],
+            rollout["truncated"],
+            cfg.gamma,
+            cfg.gae_lambda,
+        )
+        mean, square, adv_mean, adv_square = self._mean_over_ranks(
+            torch.stack([target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()])
+        )
+        norm = self.policy.value_norm
+        if cfg.popart:
+            norm.update_preserving(mean, square, self.policy.critic)
+        else:
+            norm.update(mean, square)
+        if cfg.normalize_advantage:
+            advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
+        batch = {
+            "input": rollout["input"].flatten(0, 1),
+            "raw": rollout["raw"].flatten(0, 1),
+            "log_prob": rollout["log_prob"].flatten(),
+            "advantage": advantage.flatten(),
+            "target": norm.normalize(target.flatten()),
+            "value": norm.normalize(rollout["value"].flatten()),
+        }
+        size = batch["log_prob"].numel()
+        part = max(1, min(cfg.minibatch // self.ranks, size))
+        self._sums.zero_()
+        for _ in range(cfg.epochs):
+            order = torch.randperm(size, device=self.flat.values.device)
+            for first in range(0, size - part + 1, part):
+                index = order[first : first + part]
+                self._step({k: v.index_select(0, index) for k, v in batch.items()})
+        return self._report()
+
+    def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""
+        cfg = self.cfg
+        params, value = self.policy(batch["input"])
+        log_ratio = self.policy.head.log_prob(params, batch["raw"]) - batch["log_prob"]
+        ratio = log_ratio.exp()
+        gain = batch["advantage"]
+        policy_loss = -torch.min(ratio * gain, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * gain).mean()
+        value_loss = F.huber_loss(value, batch["target"], reduction="none", delta=cfg.huber_delta)
+        if cfg.value_clip > 0:
+            near = batch["value"] + (value - batch["value"]).clamp(-cfg.value_clip, cfg.value_clip)
+            value_loss = torch.max(
+                value_loss, F.huber_loss(near, batch["target"], reduction="none", delta=cfg.huber_delta)
+            )
+        value_loss = value_loss.mean()
+        entropy = self.policy.head.entropy(params).mean()
+        loss = policy_loss + cfg.value_coef * value_loss - self.entropy_coef * entropy
+        with torch.no_grad():
+            kl = (ratio - 1 - log_ratio).mean()
+            clipped = ((ratio - 1).abs() > cfg.clip).float().mean()
+            parts = torch.stack([policy_loss, value_loss, entropy, kl, clipped])
+        return loss, parts
+
+    def _step(self, batch: dict[str, Tensor]) -> None:
+        self.flat.zero_grad()
+        loss, parts = self.losses(batch)
+        loss.backward()
+        self.flat.average_grads(self.ranks)
+        norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm)
+        self.optimizer.step()
+        self.last_loss = loss.detach()
+        self._sums[:5] += parts
+        self._sums[5] += norm
+        self._sums[6] += self.last_loss
+        self._sums[7] += 1
+
+    def _report(self) -> dict[str, float]:
+        """Mean of what `_step` summed. One transfer per iteration, and the one place where NaN is looked for."""
+        values = (self._sums[:7] / self._sums[7]).tolist()
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "loss")
+        report = dict(zip(names, values, strict=True))
+        bad = [name for name, value in report.items() if not abs(value) < float("inf")]
+        if bad:
+            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+        return report | {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _mean_over_ranks(self, values: Tensor) -> Tensor:
+        if self.ranks > 1:
+            dist.all_reduce(values)
+            values.div_(self.ranks)
+        return values

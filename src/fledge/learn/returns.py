@@ -1,0 +1,34 @@
+"""Generalised advantage estimation (Schulman et al. 2016) that keeps termination and truncation apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Tensor, Tensor]:
+    """Return advantages and value targets, both [T, N].
+
+    Args:
+        reward: [T, N].
+        value: [T, N] value of the observation acted on.
+        next_value: [T, N] value of what the step led to: the final observation where an episode was truncated, the
+            next observation elsewhere. Ignored where terminated.
+        terminated: [T, N] bool, the task ended: nothing follows.
+        truncated: [T, N] bool, the clock ended the episode: its future counts, but the next row is another episode.
+    """
+    alive = (~terminated).to(reward.dtype)
+    carry = (~(terminated | truncated)).to(reward.dtype) * (gamma * gae_lambda)
+    advantage = reward + gamma * next_value * alive - value
+    for t in range(reward.shape[0] - 2, -1, -1):
+        advantage[t].addcmul_(carry[t], advantage[t + 1])
+    return advantage, advantage + value

@@ -1,0 +1,55 @@
+"""What a model weighs, and what its checkpoints are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fledge.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def format_checkpoint_name(
+    iteration: int | str, prefix: str = "checkpoint", extension: str = ".pt", width: int = 0
+) -> str:
+    """A file name such as `checkpoint_1000.pt` or `checkpoint_final.pt`.
+
+    Args:
+        iteration: A number, or a word such as "final".
+        prefix: Beginning of the name.
+        extension: End of the name, with its dot.
+        width: Digits to pad a number to, so that names sort.
+    """
+    label = f"{iteration:0{width}d}" if isinstance(iteration, int) else str(iteration)
+    if not label or "/" in label or "\\" in label or (isinstance(iteration, int) and iteration < 0):
+        raise InputError(f"iteration is {iteration!r}; it must be a number from 0 or a plain word: it names a file")
+    return f"{prefix}_{label}{extension}"
+
+
+def get_model_size(model: nn.Module) -> dict[str, float]:
+    """Counts of a model: parameters, trainable ones, buffers (numbers), and all of their bytes and megabytes."""
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    size = sum(tensor.nbytes for tensor in (*parameters, *buffers))
+    return {
+        "parameters": sum(tensor.numel() for tensor in parameters),
+        "trainable": sum(tensor.numel() for tensor in parameters if tensor.requires_grad),
+        "buffers": sum(tensor.numel() for tensor in buffers),
+        "bytes": size,
+        "megabytes": size / 1e6,
+    }
+
+
+def print_model_info(model: nn.Module, name: str | None = None) -> str:
+    """Print a model's size, in all and per direct child; returns the text."""
+    size = get_model_size(model)
+    lines = [
+        f"{name or type(model).__name__}: {size['parameters']:,} parameters ({size['trainable']:,} trainable), "
+        f"{size['buffers']:,} buffer values, {size['megabytes']:.2f} MB"
+    ]
+    for child_name, child in model.named_children():
+        part = get_model_size(child)
+        lines.append(f"  {child_name} ({type(child).__name__}): {part['parameters']:,}, {part['megabytes']:.2f} MB")
+    text = "\n".join(lines)
+    print(text)
+    return text

@@ -1,0 +1,61 @@
+"""Checkpoints that never stall training and never get lost, their history, and rollout archives.
+
+Names resolve on first use: importing this room costs nothing and starts nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fledge.storage.checkpoint import (
+        convert_checkpoint,
+        find_checkpoint,
+        inspect_checkpoint,
+        load_checkpoint,
+        save_checkpoint,
+    )
+    from fledge.storage.handle import CheckpointHandle
+    from fledge.storage.history import CheckpointHistory
+    from fledge.storage.retention import HistoryEntry
+    from fledge.storage.rollouts import RolloutStorage
+    from fledge.storage.saver import AsyncCheckpointSaver
+
+__all__ = [
+    "AsyncCheckpointSaver",
+    "CheckpointHandle",
+    "CheckpointHistory",
+    "HistoryEntry",
+    "RolloutStorage",
+    "convert_checkpoint",
+    "find_checkpoint",
+    "inspect_checkpoint",
+    "load_checkpoint",
+    "save_checkpoint",
+]
+
+_HOME = {
+    "AsyncCheckpointSaver": "saver",
+    "CheckpointHandle": "handle",
+    "CheckpointHistory": "history",
+    "HistoryEntry": "retention",
+    "RolloutStorage": "rollouts",
+    "convert_checkpoint": "checkpoint",
+    "find_checkpoint": "checkpoint",
+    "inspect_checkpoint": "checkpoint",
+    "load_checkpoint": "checkpoint",
+    "save_checkpoint": "checkpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

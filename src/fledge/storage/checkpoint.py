@@ -1,0 +1,270 @@
+"""Saving and loading one checkpoint: the plain calls, without threads.
+
+Contract
+    `save_checkpoint(state, path)` returns when the file is durable. `load_checkpoint(path)` finds what was saved under
+    that name in any of the formats, verifies it, and gives the state back. `inspect_checkpoint` says what is in a file
+    without loading the tensors. `convert_checkpoint` goes between the formats, which follow from the names:
+
+        .fledge         native: a zip with one compressed, checksummed member per tensor
+        .pt, .pth       torch.save
+        .lz4            an LZ4 frame around a torch.save file (the prior design's)
+        .safetensors    safetensors
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from fledge.core.errors import ConfigError, FormatError, StorageError
+from fledge.storage import foreign
+from fledge.storage.container import Plans, Written, write_container
+from fledge.storage.durable import durable_file
+from fledge.storage.leaves import Leaf, bytes_of
+from fledge.storage.reader import MANIFEST, CheckpointFile
+from fledge.storage.tree import Node, flatten, select, unflatten
+
+NATIVE = ".fledge"
+FORMATS = ("native", "lz4", "pt", "safetensors")
+_SUFFIXES = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safetensors"}
+
+
+def target_path(path: str | os.PathLike[str], format: str) -> Path:
+    """Where a checkpoint of a format goes: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
+    if format not in FORMATS:
+        raise ConfigError(f"codec is {format!r}; allowed are {', '.join(FORMATS)}")
+    path, suffix = Path(path), _SUFFIXES[format]
+    return path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Format that a file's name asks for."""
+    suffix = Path(path).suffix.lower()
+    formats = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safetensors": "safetensors"}
+    if suffix not in formats:
+        raise ConfigError(f"{path} ends in {suffix or 'nothing'}; allowed are {', '.join(formats)}: name the format")
+    return formats[suffix]
+
+
+def write_state(
+    path: Path,
+    format: str,
+    node: Node,
+    leaves: Sequence[Leaf],
+    *,
+    level: int | None = None,
+    metadata: dict[str, Any] | None = None,
+    base: str | os.PathLike[str] | None = None,
+    plans: Plans | None = None,
+) -> Written:
+    """Write staged leaves durably to `path`, in a format."""
+    if format == "native":
+        with durable_file(path) as stream:
+            if base is None:
+                return write_container(stream, node, leaves, level=level, metadata=metadata, plans=plans)
+            with CheckpointFile(base) as opened:
+                if opened.path.resolve().parent != path.resolve().parent:
+                    raise ConfigError(f"base {base} is in another folder than {path}: a delta needs its base beside it")
+                return write_container(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+    if base is not None:
+        raise ConfigError(f"a {format} file cannot be a delta: leave out base, or use the native format")
+    with durable_file(path) as stream:
+        _write_foreign(stream, format, node, leaves, level, metadata or {})
+    return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
+
+
+def _write_foreign(
+    stream: BinaryIO, format: str, node: Node, leaves: Sequence[Leaf], level: int | None, metadata: dict[str, Any]
+) -> None:
+    if format == "lz4":
+        foreign.write_lz4(stream, node, leaves, 9 if level is None else level)
+    elif format == "pt":
+        foreign.write_pt(stream, node, leaves)
+    else:
+        foreign.write_safetensors(stream, node, leaves, metadata)
+
+
+def stage_now(leaves: Sequence[Leaf]) -> None:
+    """Give every leaf its bytes, sharing the caller's memory where that is possible."""
+    for leaf in leaves:
+        leaf.data = bytes_of(leaf.source)
+
+
+def save_checkpoint(
+    state: Any,
+    path: str | os.PathLike[str],
+    *,
+    codec: str = "native",
+    compression_level: int | None = None,
+    metadata: dict[str, Any] | None = None,
+    base: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Save a state and wait until it is durable; returns the file's path.
+
+    Args:
+        state: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
+        path: Where to save; the native suffix is appended if the name has another.
+        codec: "native", "lz4", "pt" or "safetensors".
+        compression_level: 0 (store) to 9 (densest); None goes by size.
+        metadata: Plain values kept beside the state.
+        base: An earlier native checkpoint in the same folder, to save the difference to.
+    """
+    target = target_path(path, codec)
+    node, leaves = flatten(state)
+    stage_now(leaves)
+    write_state(target, codec, node, leaves, level=compression_level, metadata=metadata, base=base)
+    return target
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The file that a checkpoint's name stands for: itself, or the newest of `path.fledge` and `path.lz4`."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    others = [path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4"), path.with_suffix(NATIVE)]
+    found = [other for other in others if other.is_file()]
+    if not found:
+        raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name")
+    return max(found, key=lambda other: other.stat().st_mtime_ns)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], device: torch.device | str = "cpu", keys: Sequence[str] | None = None
+) -> Any:
+    """The state saved under a name, verified.
+
+    Args:
+        path: The name given when saving, or the file itself; native, `.pt`, `.lz4` and `.safetensors` are told apart by
+            their content.
+        device: Where tensors go.
+        keys: Paths of the parts wanted, such as "model" or "optimizer/state"; only these are read from a native file.
+
+    Raises:
+        FormatError: The file is torn, altered, or not a checkpoint.
+        StorageError: There is no such file.
+        InputError: `keys` names something that is not in it.
+    """
+    found = find_checkpoint(path)
+    kind = sniff(found)
+    if kind == "native":
+        with CheckpointFile(found) as opened:
+            return opened.state(device, list(keys) if keys is not None else None)
+    state = _load_foreign(found, kind, device)
+    return state if keys is None else _select_state(state, keys)
+
+
+def _load_foreign(path: Path, kind: str, device: torch.device | str) -> Any:
+    if kind == "safetensors":
+        return foreign.load_safetensors(path, device)
+    if kind == "lz4":
+        return foreign.load_pt(io.BytesIO(foreign.unpack_lz4(path)), str(path), device)
+    with open(path, "rb") as stream:
+        return foreign.load_pt(stream, str(path), device)
+
+
+def _select_state(state: Any, keys: Sequence[str]) -> Any:
+    node, leaves = flatten(state)
+    return unflatten(select(node, keys), lambda number: leaves[number].source)
+
+
+def sniff(path: Path) -> str:
+    """Format of a file, by its content."""
+    with open(path, "rb") as stream:
+        head = stream.read(16)
+        if head[:4] == foreign.LZ4_MAGIC:
+            return "lz4"
+        if head[:4] == foreign.ZIP_MAGIC:
+            return "native" if path.suffix == NATIVE or _has_manifest(stream) else "pt"
+    if path.suffix == NATIVE or not head:
+        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, torn or something else")
+    return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
+
+
+def _has_manifest(stream: BinaryIO) -> bool:
+    try:
+        return MANIFEST in zipfile.ZipFile(stream).NameToInfo
+    except Exception:  # torn: the loader will say so
+        return False
+
+
+def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file holds: format, metadata, and per tensor its name, dtype, shape, codec and bytes."""
+    found = find_checkpoint(path)
+    kind = sniff(found)
+    size = found.stat().st_size
+    if kind != "native":
+        return _inspect_foreign(found, kind, size)
+    with CheckpointFile(found) as opened:
+        rows = [
+            {
+                "name": entry.name,
+                "kind": entry.kind,
+                "dtype": entry.dtype,
+                "shape": list(entry.shape),
+                "codec": f"{entry.codec}, delta" if entry.base_name else entry.codec,
+                "bytes": entry.nbytes,
+                "stored": entry.stored,
+                "lossy_from": entry.lossy_from,
+                "sha256": entry.sha256,
+            }
+            for entry in opened.entries
+        ]
+        total = sum(entry.nbytes for entry in opened.entries)
+        info = {"path": str(found), "format": kind, "file_bytes": size, "tensor_bytes": total}
+        info |= {"ratio": size / total if total else None, "id": opened.id, "base": opened.base_file}
+        return info | {"depth": opened.depth, "metadata": opened.metadata, "tensors": rows}
+
+
+def _inspect_foreign(path: Path, kind: str, size: int) -> dict[str, Any]:
+    _, leaves = flatten(_load_foreign(path, kind, "cpu"))
+    rows = [
+        {
+            "name": "/".join(map(str, leaf.path)),
+            "kind": leaf.kind,
+            "dtype": leaf.dtype,
+            "shape": list(leaf.shape),
+            "codec": "raw",
+            "bytes": leaf.nbytes,
+            "stored": None if kind == "lz4" else leaf.nbytes,
+            "lossy_from": None,
+        }
+        for leaf in leaves
+    ]
+    total = sum(leaf.nbytes for leaf in leaves)
+    info: dict[str, Any] = {"path": str(path), "format": kind, "file_bytes": size, "tensor_bytes": total}
+    return info | {"ratio": size / total if total else None, "metadata": {}, "tensors": rows}
+
+
+def convert_checkpoint(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    keys: Sequence[str] | None = None,
+    compression_level: int | None = None,
+) -> dict[str, Any]:
+    """Write a checkpoint in the format that `dst`'s name asks for; returns both files' sizes.
+
+    Args:
+        src: Any format.
+        dst: A name ending in `.fledge`, `.pt`, `.lz4` or `.safetensors`.
+        keys: Parts to take, such as "model"; all by default.
+        compression_level: 0 to 9 for `.fledge` and `.lz4`.
+    """
+    format = format_of(dst)
+    found = find_checkpoint(src)
+    state = load_checkpoint(found, keys=keys)
+    metadata: dict[str, Any] = {}
+    if sniff(found) == "native":
+        with CheckpointFile(found) as opened:
+            metadata = opened.metadata
+    node, leaves = flatten(state)
+    stage_now(leaves)
+    write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
+    sizes = found.stat().st_size, Path(dst).stat().st_size
+    return {"source": str(found), "target": str(dst), "source_bytes": sizes[0], "target_bytes": sizes[1]}

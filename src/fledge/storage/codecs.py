@@ -1,0 +1,219 @@
+"""Codecs: bytes of one array in, fewer bytes out, and back bit for bit.
+
+Contract
+    A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `encode` gives a list
+    of byte blocks that together are one member of the file; `decode` gives the bytes back into memory that the
+    caller has allocated, and checks every declared size before it calls a decoder: a hostile member costs at most the
+    memory that the caller granted. `choose` measures the candidates of a level on a sample and picks by size with a
+    handicap for the slower one; it never looks at a clock, so the same state gives the same file.
+
+    Background work must not hold the GIL. Measured on 16 MB: pcodec releases it; blosc2 keeps it unless
+    `set_releasegil(True)`, which is set here, where blosc2 is imported.
+
+Member layout of every codec but `raw`: for each chunk a little-endian uint32 length and the compressed bytes; then zero
+bytes up to 1/256 of the decoded size, if it would be smaller. So no honest member expands more than 256 times, and
+a reader may refuse those that claim to.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import blosc2
+import numpy as np
+from pcodec import ChunkConfig, DeltaSpec, ModeSpec
+from pcodec import standalone as pco
+
+from fledge.core.errors import ConfigError, FormatError
+
+blosc2.set_releasegil(True)
+
+CHUNK_BYTES = 4 * 2**20
+MAX_EXPANSION = 256  # LZ4's own limit; honest files never exceed it (see padding above)
+MIN_GAIN = 0.05  # below this a member is stored raw: it loads faster and costs nothing
+SMALL = 128  # bytes; headers eat the gain below this
+SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
+BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
+Block = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class _Blosc:
+    """A Blosc2 chunk: byte shuffle, optionally byte delta, then LZ4 or Zstd."""
+
+    compressor: blosc2.Codec
+    level: int
+    filters: tuple[blosc2.Filter, ...]
+    format_code: int  # how a chunk's header names the compressor
+
+    def encode(self, words: np.ndarray, floats: bool) -> bytes:
+        return blosc2.compress2(
+            words,
+            codec=self.compressor,
+            clevel=self.level,
+            typesize=words.itemsize,
+            filters=list(self.filters),
+            filters_meta=[0] * len(self.filters),
+            nthreads=1,
+        )
+
+    def decode(self, chunk: memoryview, out: np.ndarray) -> None:
+        self._check_header(chunk, out.nbytes)
+        blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
+
+    def _check_header(self, chunk: memoryview, nbytes: int) -> None:
+        """Refuse a chunk whose header asks for anything but what `encode` writes.
+
+        Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised on
+        request, so the numbers are checked before it sees them (layout: c-blosc2's README_CHUNK_FORMAT).
+        """
+        if len(chunk) < 32:
+            raise FormatError(f"a compressed chunk of {len(chunk)} bytes is shorter than its header: the file is torn")
+        flags, (declared, _, stored) = chunk[2], struct.unpack_from("<iii", chunk, 4)
+        allowed = {0, *(int(f.value) for f in self.filters)}
+        special = (chunk[31] >> 4) & 7
+        plain = chunk[0] == 5 and flags & 0b1101 == 0b101 and flags >> 5 == self.format_code
+        plain = plain and chunk[31] & 0b10001111 == 0 and special in (0, 1)  # 0: data, 1: all zero
+        if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
+            raise FormatError(
+                "a compressed chunk's header is not one that Fledge writes: the file is damaged or hostile"
+            )
+        if declared != nbytes or stored != len(chunk):
+            raise FormatError(
+                f"a compressed chunk claims {declared} bytes in {stored}, but {nbytes} in {len(chunk)} are due: "
+                "the file is damaged"
+            )
+
+
+@dataclass(frozen=True)
+class _Pcodec:
+    """Pcodec: adaptive bins and entropy coding of numbers; the densest for trained weights."""
+
+    level: int
+
+    def encode(self, words: np.ndarray, floats: bool) -> bytes:
+        # Weights have no order to exploit: skipping the search for one doubles the speed at the same size (measured).
+        if floats:
+            config = ChunkConfig(
+                compression_level=self.level, mode_spec=ModeSpec.classic(), delta_spec=DeltaSpec.no_op()
+            )
+        else:
+            config = ChunkConfig(compression_level=self.level)
+        return pco.simple_compress(words, config)
+
+    def decode(self, chunk: memoryview, out: np.ndarray) -> None:
+        progress = pco.simple_decompress_into(bytes(chunk), out)
+        if progress.n_processed != out.size or not progress.finished:
+            raise FormatError(f"a compressed chunk holds other than the {out.size} numbers due: the file is damaged")
+
+
+CODECS: dict[str, _Blosc | _Pcodec] = {
+    "lz4-shuffle": _Blosc(blosc2.Codec.LZ4, 5, (_SHUFFLE,), 1),
+    "zstd-shuffle": _Blosc(blosc2.Codec.ZSTD, 1, (_SHUFFLE,), 4),
+    "zstd-bytedelta": _Blosc(blosc2.Codec.ZSTD, 1, (_SHUFFLE, _BYTEDELTA), 4),
+    "pco": _Pcodec(8),
+}
+CODEC_NAMES = ("raw", *CODECS)
+
+# How much smaller a slower codec must be to be worth it, relative to the fastest.
+_HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005, "pco": 1.01}
+
+
+def candidates(level: int | None, total_bytes: int) -> tuple[str, ...]:
+    """Codecs that a compression level allows: 0 none, 1-2 LZ4, 3-5 and Zstd, 6-9 and pcodec; None goes by size."""
+    if level is None:
+        level = 9 if total_bytes <= BIG_STATE else 4
+    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
+        raise ConfigError(f"compression_level is {level!r}; allowed are 0 (store) to 9 (densest), or None for by size")
+    if level == 0:
+        return ()
+    names = ("lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")
+    return names[: 1 if level <= 2 else 3 if level <= 5 else 4]
+
+
+def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
+    """The codec that makes a sample of `data` smallest, or "raw" when none saves `MIN_GAIN`."""
+    names = [name for name in names if name != "pco" or word > 1]
+    if data.nbytes < SMALL or not names:
+        return "raw"
+    sample = _sample(data, word)
+    sizes = {name: len(CODECS[name].encode(sample, floats)) for name in names}
+    best = min(sizes, key=lambda name: sizes[name] * _HANDICAP[name])
+    return best if sizes[best] <= (1 - MIN_GAIN) * sample.nbytes else "raw"
+
+
+def _sample(data: np.ndarray, word: int) -> np.ndarray:
+    words = data.view(_WORDS[word])
+    block = SAMPLE_BYTES // word
+    if words.size <= SAMPLE_BLOCKS * block:
+        return words
+    starts = np.linspace(0, words.size - block, SAMPLE_BLOCKS).astype(np.int64)
+    return np.concatenate([words[start : start + block] for start in starts])
+
+
+def encode(name: str, data: np.ndarray, word: int, floats: bool) -> list[Block] | None:
+    """`data` as the blocks of one member, or None when that saves less than `MIN_GAIN`."""
+    if name == "raw":
+        return [data.data]
+    words = data.view(_WORDS[word])
+    step = CHUNK_BYTES // word
+    blocks: list[Block] = []
+    size = 0
+    for start in range(0, words.size, step):
+        chunk = CODECS[name].encode(words[start : start + step], floats)
+        blocks += [struct.pack("<I", len(chunk)), chunk]
+        size += 4 + len(chunk)
+    padding = -(-data.nbytes // MAX_EXPANSION) - size
+    if padding > 0:
+        blocks.append(bytes(padding))
+    return blocks if max(size, size + padding) <= (1 - MIN_GAIN) * data.nbytes else None
+
+
+def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
+    """CRC-32 (what a zip wants) and size of a member."""
+    crc = size = 0
+    for block in blocks:
+        crc = zlib.crc32(block, crc)
+        size += len(block)
+    return crc, size
+
+
+def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
+    """Fill `out` (uint8) with the decoded bytes of a member; FormatError if it holds anything but exactly them."""
+    if name == "raw":
+        if len(member) != out.nbytes:
+            raise FormatError(f"a raw member has {len(member)} bytes, but {out.nbytes} are due: the file is damaged")
+        out[:] = np.frombuffer(member, np.uint8)
+        return
+    codec, words, step = CODECS[name], out.view(_WORDS[word]), CHUNK_BYTES // word
+    place = 0
+    for start in range(0, words.size, step):
+        if place + 4 > len(member):
+            raise FormatError("a compressed member ends in the middle: the file is torn")
+        (length,) = struct.unpack_from("<I", member, place)
+        chunk = member[place + 4 : place + 4 + length]
+        if len(chunk) != length:
+            raise FormatError("a compressed member ends in the middle of a chunk: the file is torn")
+        _decode_chunk(codec, chunk, words[start : start + step])
+        place += 4 + length
+    if any(member[place:]):
+        raise FormatError("a compressed member has data after its end: the file is damaged")
+
+
+def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
+    try:
+        codec.decode(chunk, out)
+    except FormatError:
+        raise
+    except Exception as error:
+        raise FormatError(f"a compressed chunk cannot be decoded ({str(error)[:120]}): the file is damaged") from error
+    except BaseException as error:  # a Rust panic is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise FormatError("a compressed chunk cannot be decoded: the file is damaged") from None

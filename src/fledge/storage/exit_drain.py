@@ -1,0 +1,88 @@
+"""Nothing queued is lost when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
+
+Contract
+    Objects with a `drain()` are registered while they may hold unsaved work. At exit, and when one of the two signals
+    comes, all of them are drained; then the handler that was there before gets the signal (its default action
+    included), so a program's own handling keeps working. A second signal during the drain skips it.
+    Signal handlers can only be set from the main thread; elsewhere only the drain at exit is set up.
+    kill -9 cannot be caught: then the last durable checkpoint is what is left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any, Protocol
+
+logger = logging.getLogger("fledge.storage")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Drainable(Protocol):
+    """Something with work that must be finished before the process ends."""
+
+    def drain(self, timeout: float | None = None) -> bool: ...
+
+
+_alive: list[Drainable] = []
+_previous: dict[int, Any] = {}
+_owner = os.getpid()
+_draining = False
+
+
+def register(item: Drainable, signals: bool = True) -> None:
+    """Drain `item` before the process ends."""
+    global _owner
+    if _owner != os.getpid():  # a forked child: the parent's items live on the parent's threads
+        _alive.clear()
+        _owner = os.getpid()
+    _alive.append(item)
+    if signals and not _previous and threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            _previous[number] = signal.signal(number, _on_signal)
+
+
+def unregister(item: Drainable) -> None:
+    """Forget `item`; with the last one gone, the previous signal handlers come back."""
+    if item in _alive:
+        _alive.remove(item)
+    if not _alive and _previous and threading.current_thread() is threading.main_thread():
+        for number, handler in _previous.items():
+            if signal.getsignal(number) is _on_signal:  # else someone has chained onto us since: leave it
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _previous.clear()
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    global _draining
+    if not _draining and os.getpid() == _owner:
+        _draining = True
+        try:
+            _drain_all(f"signal {signal.Signals(number).name}")
+        finally:
+            _draining = False
+    previous = _previous.get(number, signal.SIG_DFL)
+    if callable(previous):
+        previous(number, frame)
+    elif previous != signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _drain_all(why: str) -> None:
+    for item in list(_alive):
+        with contextlib.suppress(Exception):
+            if not item.drain(0):
+                logger.warning("%s: finishing the checkpoints that are queued", why)
+                item.drain()
+
+
+@atexit.register
+def _at_exit() -> None:
+    if os.getpid() == _owner:
+        _drain_all("exit")

@@ -1,0 +1,167 @@
+"""Leaves of a saved state: tensors, NumPy arrays, NumPy scalars and byte strings, each as a run of bytes.
+
+Contract
+    `describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: what it is (kind, dtype, shape)
+    and where its bytes are now (`source`). Staging fills `Leaf.data` with those bytes, C order, native byte order for
+    tensors. `restore` turns bytes and a description, which may come from a hostile file and must have passed
+    `check_description`, back into the same object. Nothing here reads or writes files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import FormatError, InputError
+
+_TORCH_NAMES = (
+    "float64", "float32", "float16", "bfloat16", "complex32", "complex64", "complex128", "bool", "uint8", "int8",
+    "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+)  # fmt: skip
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _TORCH_NAMES}
+DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+# The NumPy types a file may name. Objects and records are left out: they would need pickle.
+_NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU]\d{1,7})")
+
+KINDS = ("tensor", "array", "scalar", "bytes")
+MAX_DIMS = 64  # NumPy's own limit
+MAX_DIM = 2**48
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One leaf: what it is, where its bytes come from, and (once staged) the bytes."""
+
+    path: tuple[Any, ...]
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    source: Any = None
+    data: np.ndarray | None = None  # [nbytes] uint8, C order
+    order: tuple[int, ...] | None = None  # axes of the stored array, when another layout compresses better
+    lossy_from: str | None = None  # dtype of the caller's tensor, when fewer bits are stored (declared)
+
+
+def word_size(kind: str, dtype: str) -> int:
+    """Bytes of the unit that filters and differences work on: a real number, not a complex pair."""
+    if kind == "bytes":
+        return 1
+    if kind == "tensor":
+        torch_dtype = TORCH_DTYPES[dtype]
+        return torch_dtype.itemsize // 2 if torch_dtype.is_complex else torch_dtype.itemsize
+    numpy_dtype = np.dtype(dtype)
+    if numpy_dtype.kind in "SU":
+        return 4 if numpy_dtype.kind == "U" else 1
+    return numpy_dtype.itemsize // 2 if numpy_dtype.kind == "c" else numpy_dtype.itemsize
+
+
+def is_float(kind: str, dtype: str) -> bool:
+    """Whether the words are floating-point numbers (neighbours unrelated) and not integers."""
+    if kind == "tensor":
+        torch_dtype = TORCH_DTYPES[dtype]
+        return torch_dtype.is_floating_point or torch_dtype.is_complex
+    return kind != "bytes" and np.dtype(dtype).kind in "fc"
+
+
+def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor) -> Leaf:
+    """Description of a tensor, without a copy."""
+    name = DTYPE_NAMES.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided or tensor.is_meta:
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}; "
+            f"dense tensors of {', '.join(TORCH_DTYPES)} can be saved: convert it first"
+        )
+    return Leaf(path, "tensor", name, tensor.shape, tensor.nbytes, tensor)
+
+
+def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Leaf:
+    """Description of a NumPy array or scalar, without a copy."""
+    dtype = array.dtype.str
+    if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed "
+            "are numbers, dates and fixed-length strings: split records and convert objects first"
+        )
+    kind = "array" if isinstance(array, np.ndarray) else "scalar"
+    return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
+
+
+def format_path(path: tuple[Any, ...]) -> str:
+    """A path as a caller would index it: `['optimizer']['state'][0]`."""
+    return "".join(f"[{key!r}]" for key in path) or "(top level)"
+
+
+def bytes_of(source: Any) -> np.ndarray:
+    """Bytes of a leaf, C order: a view where the memory is contiguous and on the CPU, else a copy."""
+    if isinstance(source, torch.Tensor):
+        plain = source.detach().resolve_conj().resolve_neg()
+        return plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if isinstance(source, bytes):
+        return np.frombuffer(source, np.uint8)
+    return np.frombuffer(bytearray(source.tobytes()), np.uint8)
+
+
+def check_description(kind: Any, dtype: Any, shape: Any) -> int:
+    """Bytes that a described leaf takes; FormatError where the description is not one we could have written."""
+    if not isinstance(dtype, str) or kind not in KINDS:
+        raise FormatError(
+            f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown: the file is damaged"
+        )
+    well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
+    if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
+        raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged")
+    if kind == "bytes":
+        if dtype != "uint8" or len(shape) != 1:
+            raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged")
+        return int(shape[0])
+    if kind == "scalar" and shape:
+        raise FormatError(f"a NumPy scalar with shape {str(shape)[:80]}: the file is damaged")
+    if kind == "tensor":
+        if dtype not in TORCH_DTYPES:
+            raise FormatError(
+                f"tensor dtype {str(dtype)[:40]!r} is unknown to this version: allowed are {_TORCH_NAMES}"
+            )
+        return math.prod(shape) * TORCH_DTYPES[dtype].itemsize
+    if not _NUMPY_DTYPE.fullmatch(dtype):
+        raise FormatError(f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint: the file is damaged or hostile")
+    try:
+        return math.prod(shape) * np.dtype(dtype).itemsize
+    except TypeError as error:
+        raise FormatError(f"NumPy dtype {dtype!r} does not exist: the file is damaged") from error
+
+
+def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, device: torch.device) -> Any:
+    """The object that was saved, from its bytes; a tensor shares `data` when it stays on the CPU."""
+    if kind == "bytes":
+        return data.tobytes()
+    if kind == "tensor":
+        if data.nbytes == 0:
+            return torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
+        return torch.from_numpy(data).view(TORCH_DTYPES[dtype]).view(shape).to(device)
+    array = data.view(np.dtype(dtype)).reshape(shape) if data.nbytes else np.empty(shape, np.dtype(dtype))
+    return array if kind == "array" else array[()]
+
+
+def permute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+    """Bytes of a C-order tensor, rearranged to C order of its transpose by `order`."""
+    return np.ascontiguousarray(_cells(data, dtype).reshape(shape).transpose(order)).reshape(-1).view(np.uint8)
+
+
+def unpermute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+    """The inverse of `permute`; `shape` is that of the tensor, before it was rearranged."""
+    stored = _cells(data, dtype).reshape([shape[axis] for axis in order])
+    return np.ascontiguousarray(stored.transpose(np.argsort(order))).reshape(-1).view(np.uint8)
+
+
+def _cells(data: np.ndarray, dtype: str) -> np.ndarray:
+    # complex128 stands for 16 bytes; NumPy copies it bit for bit
+    cell = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}[TORCH_DTYPES[dtype].itemsize]
+    return data.view(cell)

@@ -1,0 +1,1 @@
+"""Benchmarks: each checks the result first, then times it beside its baseline. One module a subject."""

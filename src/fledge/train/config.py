@@ -1,0 +1,121 @@
+"""The configuration of a run: typed dataclasses, YAML presets, `key=value` overrides (OmegaConf structured configs).
+
+    defaults  <-  preset (YAML)  <-  overrides of the command line
+
+The string under a field is its help text. The resolved config is saved with the run, and is what resume reads.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fledge.core.errors import ConfigError
+from fledge.envs.navigation.config import NavigationConfig
+from fledge.learn.ppo import PPOConfig
+
+
+class PolicyKind(enum.Enum):
+    """Which network flies."""
+
+    features = "features"
+    navrl = "navrl"
+
+
+class WandbMode(enum.Enum):
+    """Whether Weights & Biases logs."""
+
+    disabled = "disabled"
+    offline = "offline"
+    online = "online"
+
+
+@dataclass
+class PolicyConfig:
+    kind: PolicyKind = PolicyKind.features
+    """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products)."""
+    hidden: list[int] = field(default_factory=lambda: [256, 128])
+    """Widths of the MLP's layers (features only)."""
+
+
+@dataclass
+class CurriculumConfig:
+    movers_start: float = 0.25
+    """Share of the moving obstacles shown at the beginning."""
+    ramp: float = 0.25
+    """Share of training over which it grows to 1 (0: all from the start)."""
+
+
+@dataclass
+class WandbConfig:
+    mode: WandbMode = WandbMode.disabled
+    """disabled, offline or online. Needs `pip install fledge[wandb]`; never asks for a key."""
+    project: str = "fledge"
+    """Project name."""
+
+
+@dataclass
+class TrainConfig:
+    task: str = "navigation"
+    """What to train on."""
+    algo: str = "ppo"
+    """Learning algorithm."""
+    seed: int = 0
+    """Decides everything random in the run."""
+    ranks: int = 0
+    """Processes that share the drones and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    total_frames: int = 10_000_000
+    """Decisions to train for, over all drones and ranks."""
+    max_minutes: float = 0.0
+    """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
+    init_from: str = ""
+    """Start from the weights of this run or policy file."""
+    env: NavigationConfig = field(default_factory=NavigationConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    tensorboard: bool = True
+    """Write TensorBoard event files into the run."""
+    log_interval: int = 1
+    """Iterations between log lines."""
+    save_interval: int = 50
+    """Iterations between checkpoints."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints kept whole; older ones are thinned to weights."""
+    keep_best: int = 1
+    """Checkpoints kept for the best training success."""
+    compress_checkpoint: bool = True
+    """Compress checkpoints (losslessly)."""
+    async_checkpoint_queue_size: int = 3
+    """Checkpoints that may wait for the disk before training waits."""
+    save_compression_level: int = 1
+    """Effort of the checkpoint codecs, 1 to 9."""
+    rollout_save_interval: int = 0
+    """Iterations between archived rollouts; 0: none."""
+    eval_interval: int = 0
+    """Iterations between evaluations on held-out maps; 0: none."""
+    eval_episodes: int = 256
+    """Episodes per evaluation during training."""
+    compile: bool = False
+    """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        if self.task != "navigation":
+            raise ConfigError(f"task is {self.task!r}, but must be 'navigation'.")
+        if self.algo != "ppo":
+            raise ConfigError(f"algo is {self.algo!r}, but must be 'ppo'.")
+        if self.total_frames < 1:
+            raise ConfigError(f"total_frames is {self.total_frames}, but training needs at least 1 decision.")
+        for name in ("save_interval", "log_interval", "keep_checkpoints", "async_checkpoint_queue_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.ranks < 0 or self.max_minutes < 0:
+            raise ConfigError("ranks and max_minutes must be 0 or more.")
+        if not self.policy.hidden or min(self.policy.hidden) < 1:
+            raise ConfigError("policy.hidden must list at least one width of 1 or more.")
+        self.env.validate()
+        self.ppo.validate()

@@ -1,0 +1,123 @@
+"""Ranks: the processes that share a run. One per core on a CPU (gloo), one per GPU on CUDA (NCCL).
+
+`fledge train` is rank 0 and starts the others; under `torchrun` every process is told its rank by the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fledge.core.errors import ConfigError, FledgeError
+from fledge.sim.launch import default_threads
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among those of the run."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, item: Any) -> list[Any]:
+        """Every rank's item, in order, on rank 0; an empty list elsewhere. In memory only, nothing is written."""
+        if self.size == 1:
+            return [item]
+        items: list[Any] = [None] * self.size
+        dist.gather_object(item, items if self.is_first else None)
+        return items if self.is_first else []
+
+    def share(self, item: Any) -> Any:
+        """Rank 0's item, on every rank."""
+        if self.size == 1:
+            return item
+        box = [item]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+
+def default_ranks(device: str) -> int:
+    """One rank per GPU, or per core of a CPU."""
+    return max(1, torch.cuda.device_count()) if device.startswith("cuda") else default_threads()
+
+
+def under_torchrun() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "FLEDGE_CHILD" not in os.environ
+
+
+@contextlib.contextmanager
+def joined_ranks(size: int, device: str, child_args: Sequence[str]) -> Iterator[Ranks]:
+    """Yield this process's place among `size` ranks, starting the others if nobody has.
+
+    Args:
+        child_args: Command line (after the interpreter) that starts another rank of the same run.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    else:
+        ranks = Ranks(0, size)
+        if size > 1:
+            children = _start_children(size, child_args)
+    threads = max(1, default_threads() // max(1, min(ranks.size, default_threads())))
+    torch.set_num_threads(threads)
+    try:
+        if ranks.size > 1:
+            backend = "nccl" if device.startswith("cuda") else "gloo"
+            dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=timedelta(minutes=10))
+        yield ranks
+    except RuntimeError as error:
+        if not isinstance(error, FledgeError) and ranks.size > 1 and _is_lost_connection(error):
+            raise FledgeError(
+                f"Rank {ranks.rank} lost another rank; the run stops. Resume it with --resume."
+            ) from error
+        raise
+    finally:
+        if ranks.size > 1 and dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+        for child in children:
+            try:
+                child.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    words = ("connection", "gloo", "nccl", "timed out", "socket")
+    return any(word in str(error).lower() for word in words)
+
+
+def _start_children(size: int, child_args: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if not child_args:
+        raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
+    children = []
+    for rank in range(1, size):
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "FLEDGE_CHILD": "1"}
+        children.append(subprocess.Popen([sys.executable, *child_args], env=env, stdin=subprocess.DEVNULL))
+    return children

@@ -1,0 +1,140 @@
+"""A run: everything one rank needs to train, how it starts, and how it is saved and restored, exactly.
+
+A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from fledge.agents.actor_critic import ActorCritic
+from fledge.agents.build import build_from_description, describe
+from fledge.collect.sync import SyncDataCollector
+from fledge.core.errors import ConfigError
+from fledge.core.random import Purpose, derive_seed
+from fledge.envs.navigation import NavigationEnv, Outcome
+from fledge.learn.ppo import PPO
+from fledge.train.config import TrainConfig
+from fledge.train.ranks import Ranks
+
+OUTCOMES = [o.name.lower() for o in Outcome if o]
+
+
+class Run:
+    """Env, policy, learner and collector of one rank, and the counters of the run."""
+
+    def __init__(self, cfg: TrainConfig, ranks: Ranks) -> None:
+        cfg.validate()
+        self.cfg, self.ranks = cfg, ranks
+        self.iteration = self.frames = 0
+        self.seconds = 0.0
+        # All ranks build the same weights, then draw their own actions and minibatches.
+        torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
+        self.description = describe(cfg.policy.kind.value, cfg.policy.hidden, cfg.env)
+        self.policy: ActorCritic = build_from_description(self.description).to(cfg.device)
+        torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
+        self.env = make_rank_env(cfg, ranks)
+        self.learner = PPO(self.policy, cfg.ppo, ranks.size)
+        frames = self.env.num_envs * cfg.ppo.rollout_steps
+        self.collector = SyncDataCollector(self.env, self.policy, frames)
+        self.frames_per_iteration = frames * ranks.size
+        self.total_iterations = -(-cfg.total_frames // self.frames_per_iteration)
+
+    @property
+    def progress(self) -> float:
+        """Share of training done, 0 to 1."""
+        return min(1.0, self.iteration / max(1, self.total_iterations - 1))
+
+    @property
+    def finished(self) -> bool:
+        return self.iteration >= self.total_iterations
+
+    def collect(self) -> TensorDict:
+        """Fly one rollout under the curriculum."""
+        ramp, start = self.cfg.curriculum.ramp, self.cfg.curriculum.movers_start
+        share = 1.0 if ramp <= 0 else min(1.0, start + (1 - start) * self.progress / ramp)
+        self.env.bank.set_movers_share(share)
+        return self.collector.rollout()
+
+    def learn(self, rollout: TensorDict) -> dict[str, float]:
+        """Update the policy from a rollout."""
+        losses = self.learner.update(rollout, self.progress)
+        self.iteration += 1
+        self.frames += self.frames_per_iteration
+        return losses
+
+    def episode_metrics(self, rollout: TensorDict) -> dict[str, float]:
+        """Counts and means of the episodes that ended in a rollout, over all ranks."""
+        outcome = rollout["outcome"]
+        ended = outcome > 0
+        counts = torch.bincount(outcome.flatten(), minlength=len(Outcome)).double()
+        sums = [
+            rollout["reward"].sum(),
+            rollout["episode_return"][ended].sum(),
+            rollout["episode_length"][ended].sum(),
+        ]
+        values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
+        episodes = max(sum(values[1:6]), 1.0)
+        metrics = {name: values[i + 1] / episodes for i, name in enumerate(OUTCOMES)}
+        metrics |= {"episodes": sum(values[1:6]), "reward": values[6] / self.frames_per_iteration}
+        metrics |= {"return": values[7] / episodes, "length": values[8] / episodes}
+        return metrics
+
+    # ---- saving ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole run on rank 0 (what belongs to other ranks is gathered); an empty dict elsewhere."""
+        mine = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
+        if self.cfg.device.startswith("cuda"):
+            mine["cuda_rng"] = torch.cuda.get_rng_state()
+        everyone = self.ranks.gather(mine)
+        if not self.ranks.is_first:
+            return {}
+        return {
+            "model": self.policy.state_dict(),
+            "optimizer": self.learner.optimizer.state_dict(),
+            "ranks": everyone,
+            "iteration": self.iteration,
+            "frames": self.frames,
+            "seconds": self.seconds,
+            "task": self.cfg.task,
+            "policy": self.description,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Continue from a saved run. Returns whether it continues bit for bit (the same number of ranks)."""
+        if state["task"] != self.cfg.task:
+            raise ConfigError(f"The checkpoint is of task {state['task']!r}, this run of {self.cfg.task!r}.")
+        self.policy.load_state_dict(state["model"])
+        self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
+        self.seconds = float(state["seconds"])
+        exact = len(state["ranks"]) == self.ranks.size
+        if exact:
+            mine = state["ranks"][self.ranks.rank]
+            self.collector.load_state_dict(mine["collector"])
+            torch.set_rng_state(mine["rng"].cpu())
+            if "cuda_rng" in mine:
+                torch.cuda.set_rng_state(mine["cuda_rng"].cpu())
+        return exact
+
+    def close(self) -> None:
+        self.collector.shutdown()
+
+
+def make_rank_env(cfg: TrainConfig, ranks: Ranks) -> NavigationEnv:
+    """This rank's share of the drones, with a bank of maps of its own."""
+    share = cfg.env.num_envs // ranks.size
+    return NavigationEnv(
+        dataclasses.replace(cfg.env, num_envs=share),
+        device=cfg.device,
+        seed=cfg.seed,
+        num_threads=1 if ranks.size > 1 else None,
+        env_offset=ranks.rank * share,
+        total_envs=cfg.env.num_envs,
+        bank=ranks.rank,
+    )

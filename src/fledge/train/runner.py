@@ -1,0 +1,227 @@
+"""The training loop, and all that surrounds it: logging, checkpoints, clean stops, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from fledge.core.errors import ConfigError, FledgeError, NumericsError
+from fledge.monitor import PerformanceMonitor
+from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, WandbLogger
+from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.train.config import TrainConfig, WandbMode
+from fledge.train.memory import keep_freed_memory
+from fledge.train.overrides import build_config
+from fledge.train.policies import load_policy_state
+from fledge.train.ranks import Ranks
+from fledge.train.run import Run
+
+RECENT = 20  # iterations that "recent success" looks back over
+
+
+def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) -> dict[str, float]:
+    """Train to the end of the config (or a signal) and return the last metrics.
+
+    Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
+    """
+    keep_freed_memory()
+    run = Run(cfg, ranks)
+    desk = Desk(run, folder, resume) if ranks.is_first else None
+    try:
+        start_run(run, desk, resume)
+        with stop_on_signals() as stopped:
+            monitor, metrics = PerformanceMonitor(), dict[str, float]()
+            while not run.finished:
+                begun = time.perf_counter()
+                with monitor.timer("data_collection"):
+                    rollout = run.collect()
+                with monitor.timer("policy_training"):
+                    if desk:
+                        desk.saver.fence()  # weights change from here on
+                    losses = run.learn(rollout)
+                metrics = run.episode_metrics(rollout) | losses
+                run.seconds += time.perf_counter() - begun
+                if desk:
+                    desk.log(metrics, monitor)
+                    desk.archive(rollout, monitor)
+                stop = ranks.sum(torch.tensor([float(stopped())])).item() > 0 or out_of_time(run)
+                if run.iteration % cfg.save_interval == 0 or run.finished or stop:
+                    with monitor.timer("checkpoint_save"):
+                        state = run.state_dict()  # gathers: every rank takes part
+                        if desk:
+                            desk.save(state)
+                if stop:
+                    break
+        return desk.finish(metrics) if desk else metrics
+    except NumericsError as error:
+        raise dump_numerics(run, folder, error) from error
+    finally:
+        if desk:
+            desk.close()
+        run.close()
+
+
+def start_run(run: Run, desk: Desk | None, resume: bool) -> None:
+    """Load the newest checkpoint (resume) or the weights to start from, on every rank."""
+    state = desk.load(resume) if desk else None
+    state = run.ranks.share(state)
+    if state is None:
+        return
+    if resume:
+        exact = run.load_state_dict(state)
+        if desk:
+            how = "continues bit for bit" if exact else "other number of ranks: continues, but not bit for bit"
+            desk.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; {how}.")
+    else:
+        run.policy.load_state_dict(state["model"])
+
+
+def out_of_time(run: Run) -> bool:
+    limit = run.cfg.max_minutes * 60
+    flag = torch.tensor([float(limit > 0 and run.seconds > limit)])
+    return run.ranks.sum(flag).item() > 0
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Any]:
+    """Yield a function that tells whether Ctrl-C or SIGTERM came. A second Ctrl-C stops at once."""
+    came: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+        if os.environ.get("RANK", "0") == "0":
+            print("\nStopping after this iteration and saving; Ctrl-C again to stop at once.", file=sys.stderr)
+
+    old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def dump_numerics(run: Run, folder: Path, error: NumericsError) -> NumericsError:
+    """Save what led to a NaN (weights, optimiser, env before the next step) and say where."""
+    from fledge.storage import save_checkpoint
+
+    path = folder / f"nan_dump_rank{run.ranks.rank}.fledge"
+    state = {
+        "model": run.policy.state_dict(),
+        "optimizer": run.learner.optimizer.state_dict(),
+        "rollout": run.collector.latest,
+        "iteration": run.iteration,
+    }
+    save_checkpoint(state, path)
+    return NumericsError(f"{error} The state is in {path}; `fledge inspect` lists it.", dump=str(path))
+
+
+class Desk:
+    """What rank 0 does besides learning: metrics, checkpoints, archives, progress."""
+
+    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
+        cfg = run.cfg
+        self.run, self.folder = run, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            OmegaConf.save(OmegaConf.structured(cfg), folder / "config.yaml")
+        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        # signals: the training loop finishes its iteration, saves and drains the queue itself
+        self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
+        self.saver.attach(run.learner.optimizer)
+        self.history = CheckpointHistory(
+            folder / "checkpoints",
+            saver=self.saver,
+            keep_whole=cfg.keep_checkpoints,
+            keep_best=cfg.keep_best,
+        )
+        self.rollouts = RolloutStorage(folder / "rollouts") if cfg.rollout_save_interval else None
+        self.console = ConsoleLogger(run.total_iterations)
+        self.loggers: list[Logger] = []
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self.last: dict[str, float] = {}
+        self.newest: CheckpointHandle | None = None
+
+    def load(self, resume: bool) -> dict[str, Any] | None:
+        """The state to start from, if any; opens the metric files at the right step."""
+        cfg = self.run.cfg
+        state = None
+        if resume:
+            state, _ = self.history.load_latest()
+            self.console.start = int(state["iteration"])
+        elif cfg.init_from:
+            state = load_policy_state(cfg.init_from)
+        step = int(state["iteration"]) if resume and state else None
+        self.loggers = [FileLogger(self.folder, step), self.console]
+        if cfg.tensorboard:
+            self.loggers.append(TensorBoardLogger(self.folder, step))
+        if cfg.wandb.mode is not WandbMode.disabled:
+            config = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
+            self.loggers.append(WandbLogger(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config))  # type: ignore[arg-type]
+        return state
+
+    def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        run = self.run
+        self.recent.append((metrics["episodes"] * metrics["success"], metrics["episodes"]))
+        flown = sum(n for _, n in self.recent)
+        metrics["success_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
+        metrics["frames"] = run.frames
+        metrics["seconds"] = run.seconds
+        last = monitor.get_stats(window=1)
+        metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
+        metrics["simulate_s"] = run.collector.simulate_s
+        metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
+        metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
+        self.last = metrics
+        if run.iteration % run.cfg.log_interval == 0 or run.finished:
+            for logger in self.loggers:
+                logger.log(run.iteration, metrics)
+        if run.iteration % 100 == 0:
+            self.console.say(monitor.get_summary())
+            stats = self.saver.get_stats()
+            self.console.say(
+                f"[Checkpoint Stats] saved {stats['saves']}, ratio {stats['ratio']:.2f}, queue {stats['queue_size']}, "
+                f"stall p99 {stats['stall_p99_ms']:.2f} ms"
+            )
+
+    def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
+        every = self.run.cfg.rollout_save_interval
+        if self.rollouts is not None and self.run.iteration % every == 0:
+            with monitor.timer("rollout_save"):
+                self.rollouts.save(rollout, self.run.iteration)
+
+    def save(self, state: dict[str, Any]) -> None:
+        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get("success_recent"))
+
+    def finish(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Wait until everything is on disk; raises if the last checkpoint is not."""
+        self.saver.shutdown()
+        if self.newest is not None:
+            self.newest.wait()
+        return metrics
+
+    def close(self) -> None:
+        self.console.close()
+        with contextlib.suppress(FledgeError):
+            self.saver.shutdown()
+        for logger in self.loggers:
+            logger.close()
+
+
+def read_run_config(folder: Path, overrides: list[str]) -> TrainConfig:
+    """The saved config of a run, with overrides."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed.")
+    return build_config(TrainConfig, [("train", str(path))], overrides)

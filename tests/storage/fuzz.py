@@ -1,0 +1,147 @@
+"""Loads mutated files, in a process with little memory: each must be refused, or give exactly what was saved.
+
+Half of the cases change bytes of the file; the other half change members or the manifest and then make every checksum
+and size fit again, so that the change reaches the decoders. Run: python -m tests.storage.fuzz CASES SEED
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import torch
+
+from fledge.core.errors import FledgeError
+from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.storage.codecs import CODEC_NAMES
+from tests.storage.forgery import pack, unpack
+from tests.storage.states import assert_same, copy_state
+
+MEMORY = 3 * 2**30  # of address space, torch's libraries included
+SECONDS = 20.0  # per file; a real one takes milliseconds
+
+
+def seeds(folder: Path) -> dict[Path, Any]:
+    """Files to mutate, with what they hold."""
+    torch.manual_seed(0)
+    smooth = torch.cumsum(torch.randn(64, 40), 0)
+    state: dict[str, Any] = {
+        "model": {"w": torch.randn(40, 50) * 0.02, "b": torch.zeros(300), "i": torch.arange(900), "s": smooth},
+        "opt": {0: {"step": torch.tensor(3.0), "m": torch.randn(500).to(torch.bfloat16)}},
+        "plain": [1, 2.5, None, "x", (1, 2), float("nan"), 2**70, b"bytes", np.arange(50)],
+    }
+    files = {}
+    for level in (0, 2, 5, 9):
+        files[save_checkpoint(state, folder / f"level{level}", compression_level=level)] = state
+    changed = copy_state(state)
+    changed["model"]["w"] += 1e-4
+    base = folder / "level9.fledge"
+    files[save_checkpoint(changed, folder / "delta", base=base)] = changed
+    flat = {"w": state["model"]["w"], "b": state["model"]["b"]}
+    torch.save(flat, folder / "x.pt")
+    (folder / "x.pt.lz4").write_bytes(lz4.frame.compress((folder / "x.pt").read_bytes(), content_checksum=True))
+    files[folder / "x.pt.lz4"] = flat
+    return files
+
+
+def flip_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Damage: bits flipped, bytes set, ranges cut, doubled, zeroed or swapped, the end torn off."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        at, size = rng.randrange(len(out)), rng.choice((1, 4, 30, 500))
+        match rng.randrange(7):
+            case 0:
+                out[at] ^= 1 << rng.randrange(8)
+            case 1:
+                out[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                del out[at : at + size]
+            case 3:
+                out[at:at] = out[at : at + size]
+            case 4:
+                out[at : at + size] = bytes(len(out[at : at + size]))
+            case 5:
+                out[at : at + size] = rng.randbytes(len(out[at : at + size]))
+            case _:
+                del out[at:]
+        if not out:
+            return b"P"
+    return bytes(out)
+
+
+ODD_VALUES = (
+    0, -1, 1, 2**31, 2**40, 2**63, 1.5, "", "x", "raw", "pco", "zstd-shuffle", "float64", "uint8", "<f8", "../x", None, True,
+    [], {}, [0], [2**40], [1, 2, 3], {"leaf": 0}, {"leaf": 99}, {"dict": {}}, {"items": [[1, 2]]}, {"tuple": [{"leaf": 1}]},
+)  # fmt: skip
+
+
+def change_json(value: Any, rng: random.Random, depth: int = 0) -> Any:
+    """The same JSON with one place changed."""
+    if isinstance(value, dict) and value and (depth < 1 or rng.random() < 0.85):
+        key = rng.choice(list(value))
+        if rng.random() < 0.05:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: change_json(value[key], rng, depth + 1)}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        at = rng.randrange(len(value))
+        return [*value[:at], change_json(value[at], rng, depth + 1), *value[at + 1 :]]
+    return rng.choice(ODD_VALUES)
+
+
+def forge_bytes(path: Path, rng: random.Random) -> bytes:
+    """A file whose manifest or members lie, with all checksums of the container right."""
+    members, manifest = unpack(path)
+    manifest = copy.deepcopy(manifest)
+    for _ in range(rng.choice((1, 1, 3))):
+        if rng.random() < 0.5:
+            manifest = change_json(manifest, rng)
+        else:
+            name = rng.choice(list(members))
+            members[name] = flip_bytes(members[name], rng) if members[name] else b"x"
+            if rng.random() < 0.2:
+                leaves = manifest.get("leaves") if isinstance(manifest, dict) else None
+                for leaf in leaves if isinstance(leaves, list) else []:
+                    if isinstance(leaf, dict) and leaf.get("name") == name:
+                        leaf["codec"] = rng.choice(CODEC_NAMES)
+    return pack(list(members.items()), manifest, deflate=rng.random() < 0.3)
+
+
+def run(cases: int, seed: int) -> dict[str, int]:
+    """Counts of what became of the mutated files; raises on anything but a refusal or the saved state."""
+    rng = random.Random(seed)
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = seeds(folder)
+        for case in range(cases):
+            source = rng.choice(list(files))
+            forged = source.suffix == ".fledge" and rng.random() < 0.5
+            data = forge_bytes(source, rng) if forged else flip_bytes(source.read_bytes(), rng)
+            target = folder / f"mutant{source.suffix}"
+            target.write_bytes(data)
+            start = time.perf_counter()
+            try:
+                state = load_checkpoint(target)
+            except FledgeError:
+                counts["refused"] += 1
+            else:
+                if not forged:  # a forger may write any state he likes; damage may not change one
+                    assert_same(state, copy_state(files[source]), f"case {case}")
+                counts["loaded"] += 1
+            assert time.perf_counter() - start < SECONDS, f"case {case} took too long"
+    return {"cases": cases, **counts}
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]))))

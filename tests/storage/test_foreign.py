@@ -1,0 +1,120 @@
+"""Other tools' files: in and out, by name and by content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.storage import convert_checkpoint, inspect_checkpoint, load_checkpoint, save_checkpoint
+from tests.storage.states import assert_same, copy_state, training
+
+
+def state() -> dict[str, Any]:
+    model, optimizer = training()
+    return {
+        "model": dict(model.state_dict()),
+        "optimizer": optimizer.state_dict(),
+        "step": 3,
+        "name": "x",
+        "f": (1, 2.5),
+    }
+
+
+def test_a_plain_pt_is_loaded(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "a.pt")
+    assert_same(load_checkpoint(tmp_path / "a.pt"), copy_state(state()))
+    assert list(load_checkpoint(tmp_path / "a.pt", keys=["model"])) == ["model"]
+
+
+def test_the_prior_designs_file_is_found_and_loaded(tmp_path: Path) -> None:
+    torch.save(state(), tmp_path / "raw.pt")
+    packed = lz4.frame.compress((tmp_path / "raw.pt").read_bytes(), compression_level=9)
+    (tmp_path / "checkpoint_100.pt.lz4").write_bytes(packed)
+    assert_same(load_checkpoint(tmp_path / "checkpoint_100.pt"), copy_state(state()))
+
+
+def test_what_we_write_as_lz4_the_prior_design_reads(tmp_path: Path) -> None:
+    path = save_checkpoint(state(), tmp_path / "a.pt", codec="lz4")
+    assert path.name == "a.pt.lz4"
+    (tmp_path / "b.pt").write_bytes(lz4.frame.decompress(path.read_bytes()))
+    assert_same(torch.load(tmp_path / "b.pt", weights_only=True), copy_state(state()))
+
+
+def test_a_plain_safetensors_is_loaded(tmp_path: Path) -> None:
+    tensors = {"a.weight": torch.randn(3, 4), "b": torch.arange(5)}
+    save_file(tensors, tmp_path / "a.safetensors")
+    assert_same(load_checkpoint(tmp_path / "a.safetensors"), tensors)
+
+
+def test_what_we_write_as_safetensors_others_read(tmp_path: Path) -> None:
+    weights = {"model": {"w": torch.randn(3, 4), "h": torch.randn(2).bfloat16()}, "note": "x"}
+    path = save_checkpoint(weights, tmp_path / "a.safetensors", codec="safetensors")
+    assert_same(load_file(path), {"model.w": weights["model"]["w"], "model.h": weights["model"]["h"]})
+
+
+def full_state() -> dict[str, Any]:
+    return state() | {
+        "array": np.arange(6.0).reshape(2, 3),
+        "scalar": np.float32(2.5),
+        "bytes": b"\x00x",
+        "tied": [0, 0],
+    }
+
+
+@pytest.mark.parametrize("suffix", [".fledge", ".safetensors"])
+def test_there_and_back_is_exact(tmp_path: Path, suffix: str) -> None:
+    source = save_checkpoint(full_state(), tmp_path / "a")
+    convert_checkpoint(source, tmp_path / f"b{suffix}")
+    result = convert_checkpoint(tmp_path / f"b{suffix}", tmp_path / "c.fledge")
+    assert_same(load_checkpoint(tmp_path / "c.fledge"), copy_state(full_state()))
+    assert result["target_bytes"] == (tmp_path / "c.fledge").stat().st_size
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".lz4"])
+def test_to_pt_and_back_keeps_all_tensors(tmp_path: Path, suffix: str) -> None:
+    source = save_checkpoint(state(), tmp_path / "a", metadata={"k": 1})
+    convert_checkpoint(source, tmp_path / f"b{suffix}")
+    convert_checkpoint(tmp_path / f"b{suffix}", tmp_path / "c.fledge")
+    assert_same(load_checkpoint(tmp_path / "c.fledge"), copy_state(state()))
+
+
+def test_one_part_can_be_converted(tmp_path: Path) -> None:
+    source = save_checkpoint(state(), tmp_path / "a", metadata={"run": "x"})
+    convert_checkpoint(source, tmp_path / "m.fledge", keys=["model"])
+    assert list(load_checkpoint(tmp_path / "m.fledge")) == ["model"]
+    assert inspect_checkpoint(tmp_path / "m.fledge")["metadata"] == {"run": "x"}
+
+
+def test_tied_weights_go_to_safetensors_once(tmp_path: Path) -> None:
+    weight = torch.randn(100, 100)
+    path = save_checkpoint({"a": weight, "b": weight}, tmp_path / "t.safetensors", codec="safetensors")
+    assert path.stat().st_size < 1.2 * weight.nbytes
+    again = load_checkpoint(path)
+    assert again["a"].data_ptr() == again["b"].data_ptr()
+
+
+def test_every_format_can_be_inspected(tmp_path: Path) -> None:
+    for codec in ("native", "pt", "lz4", "safetensors"):
+        path = save_checkpoint(state(), tmp_path / codec / "a.pt", codec=codec)
+        info = inspect_checkpoint(path)
+        assert info["format"] == codec
+        assert info["file_bytes"] == path.stat().st_size
+        assert sum(row["bytes"] for row in info["tensors"]) == info["tensor_bytes"]
+
+
+def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "a.pt")
+    source = save_checkpoint(state(), tmp_path / "a")
+    with pytest.raises(ConfigError, match="allowed are"):
+        convert_checkpoint(source, tmp_path / "b.onnx")
+    odd = save_checkpoint({"c": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "c")
+    with pytest.raises(InputError, match="safetensors cannot hold"):
+        convert_checkpoint(odd, tmp_path / "c.safetensors")

@@ -1,0 +1,197 @@
+"""CheckpointHistory: what it keeps, what it thins, and that nothing it keeps is ever unreadable."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, HistoryEntry, inspect_checkpoint, load_checkpoint
+from fledge.storage import history as history_module
+from fledge.storage.retention import Policy, plan
+from tests.storage.states import assert_same, copy_state, state_at, train_step, training
+
+
+def save_all(history: CheckpointHistory, steps: range, metric: Any = None) -> None:
+    for step in steps:
+        history.save(state_at(step, 2000), step, metric=metric(step) if metric else None)
+
+
+def test_the_newest_stay_whole_and_older_keep_their_weights(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path, keep_whole=2)
+    save_all(history, range(1, 6))
+    assert [(entry.step, entry.thin) for entry in history.entries()] == [
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+        (5, False),
+    ]
+    thin = load_checkpoint(history.entries()[0].path)
+    assert list(thin) == ["model", "step"]  # weights and plain values; no optimiser
+    assert_same(thin["model"], state_at(1, 2000)["model"])
+
+
+def test_the_best_by_metric_are_never_removed_nor_rounded(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path, keep_whole=1, keep_best=2, keep_thin=0, thin_dtype="bfloat16")
+    save_all(history, range(1, 9), metric=lambda step: -abs(step - 3.2))
+    assert [entry.step for entry in history.entries()] == [3, 4, 8]
+    best = history.best()
+    assert best is not None
+    assert best.step == 3
+    assert_same(history.load(best)["model"], state_at(3, 2000)["model"])
+    low = CheckpointHistory(tmp_path / "low", keep_whole=1, keep_best=1, keep_thin=0, higher_is_better=False)
+    save_all(low, range(1, 5), metric=lambda step: abs(step - 2))
+    assert [entry.step for entry in low.entries()] == [2, 4]
+
+
+def test_rounded_weights_are_declared_and_come_back_in_their_dtype(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path, keep_whole=1, thin_dtype="bfloat16")
+    save_all(history, range(1, 3))
+    path = history.entries()[0].path
+    rows = {row["name"]: row for row in inspect_checkpoint(path)["tensors"]}
+    assert (rows["model/weight"]["dtype"], rows["model/weight"]["lossy_from"]) == ("bfloat16", "float32")
+    weight = load_checkpoint(path)["model"]["weight"]
+    assert_same(weight, state_at(1, 2000)["model"]["weight"].bfloat16().float())
+
+
+@pytest.mark.parametrize("delta", ["thin", "all"])
+@pytest.mark.parametrize("keep_thin", [None, 2])
+def test_deltas_stay_readable_while_others_are_thinned_and_removed(
+    tmp_path: Path, delta: Any, keep_thin: int | None
+) -> None:
+    model, optimizer = training(width=64)
+    history = CheckpointHistory(tmp_path, keep_whole=2, keep_best=1, keep_thin=keep_thin, delta=delta, max_chain=3)
+    wanted: dict[int, Any] = {}
+    for step in range(14):
+        train_step(model, optimizer, 64)
+        wanted[step] = copy_state(dict(model.state_dict()))
+        history.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metric=-abs(step - 5))
+        for entry in history.entries():
+            assert_same(history.load(entry)["model"], wanted[entry.step])
+    assert any(entry.base for entry in history.entries())
+    assert {12, 13, 5} <= {entry.step for entry in history.entries()}
+    assert all("optimizer" in history.load(entry) for entry in history.entries()[-2:])
+
+
+def test_saving_a_step_again_does_not_break_deltas_to_it(tmp_path: Path) -> None:
+    model, optimizer = training(width=64)
+    history = CheckpointHistory(tmp_path, keep_whole=4, delta="all")
+    for step in (1, 2, 2, 1, 3):
+        train_step(model, optimizer, 64)
+        history.save({"model": model.state_dict()}, step)
+    assert [entry.step for entry in history.entries()] == [2, 1, 3]  # in the order of saving
+    for entry in history.entries():
+        history.load(entry)
+    assert history.load_latest()[1].step == 3
+
+
+def test_latest_moves_only_once_the_file_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = CheckpointHistory(tmp_path)
+    history.save(state_at(1, 100), 1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise StorageError("no room")
+
+    monkeypatch.setattr(history_module, "write_state", fail)
+    with pytest.raises(StorageError):
+        history.save(state_at(2, 100), 2)
+    assert json.loads((tmp_path / "latest").read_text()) == {"file": "checkpoint_000000001.fledge", "step": 1}
+
+
+def test_resume_goes_by_the_order_of_saving_not_by_the_step(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path)
+    save_all(history, range(5, 8))
+    again = CheckpointHistory(tmp_path)  # a run that went back to an earlier point
+    again.save(state_at(6, 2000), 6)
+    assert again.load_latest()[1].step == 6
+
+
+def test_resume_skips_what_does_not_verify_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history = CheckpointHistory(tmp_path)
+    save_all(history, range(1, 4))
+    for entry in history.entries()[1:]:
+        entry.path.write_bytes(entry.path.read_bytes()[:-20])
+    state, info = history.load_latest()
+    assert info.step == 1
+    assert_same(state, state_at(1, 2000))
+    assert {name for name, _ in info.skipped} == {"checkpoint_000000002.fledge", "checkpoint_000000003.fledge"}
+    assert "cannot be used" in caplog.text
+
+
+def test_an_empty_folder_says_that_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no checkpoint to resume from"):
+        CheckpointHistory(tmp_path / "none").load_latest()
+    assert CheckpointHistory(tmp_path / "none").latest() is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_thin_checkpoint_is_not_resumed_from_unless_asked(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path, keep_whole=1)
+    save_all(history, range(1, 3))
+    os.unlink(history.entries()[-1].path)
+    with pytest.raises(StorageError):
+        history.load_latest()
+    assert history.load_latest(allow_thin=True)[1].step == 1
+
+
+def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
+    model, optimizer = training()
+    with AsyncCheckpointSaver() as saver:
+        saver.attach(optimizer)
+        history = CheckpointHistory(tmp_path, saver=saver, keep_whole=2)
+        for step in range(6):
+            want = copy_state(dict(model.state_dict()))
+            handle = history.save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metadata={"x": step}
+            )
+            train_step(model, optimizer)
+        handle.wait(60)
+    state, info = history.load_latest(keys=["model"])
+    assert (info.step, info.metadata) == (5, {"x": 5})
+    assert_same(state, {"model": want})
+    assert [entry.thin for entry in history.entries()] == [True] * 4 + [False] * 2
+
+
+def test_bad_settings_and_states_are_refused(tmp_path: Path) -> None:
+    for bad in ({"keep_whole": 0}, {"keep_best": -1}, {"delta": "some"}, {"thin_dtype": "int4"}, {"max_chain": 99}):
+        with pytest.raises(ConfigError):
+            CheckpointHistory(tmp_path, **bad)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"none of the weights \['model'\]"):
+        CheckpointHistory(tmp_path).save({"policy": torch.ones(1)}, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_no_plan_breaks_a_chain_or_touches_what_must_stay(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 12))
+    entries: list[HistoryEntry] = []
+    for i in range(count):
+        thin = data.draw(st.booleans())
+        bases = [entry.path.name for entry in entries if entry.thin == thin]
+        base = data.draw(st.sampled_from([None, *bases]))
+        metric = data.draw(st.none() | st.integers(-3, 3))
+        entries.append(HistoryEntry(Path(f"f{i}"), i, metric, i, thin, 1, base, str(i)))
+    keep_thin = data.draw(st.none() | st.integers(0, 4))
+    policy = Policy(data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3)), keep_thin, data.draw(st.booleans()))
+    todo = plan(entries, policy)
+    removed, thinned = ({entry.path.name for entry in group} for group in (todo.remove, todo.thin))
+    whole = [entry.path.name for entry in entries if not entry.thin]
+    assert not (removed | thinned) & set(whole[-policy.keep_whole :])
+    assert not removed & todo.best
+    assert not removed & thinned
+    for entry in entries:
+        name = entry.path.name
+        if name not in removed | thinned:  # stays as it is, so its base must too
+            assert entry.base not in removed | thinned
+    order = [entry.path.name for entry in todo.thin]
+    for entry in todo.thin:  # a delta is rewritten before its base is
+        assert entry.base not in order or order.index(entry.base) > order.index(entry.path.name)
+    assert plan([entry for entry in entries if entry.path.name not in removed | thinned], policy).remove == ()

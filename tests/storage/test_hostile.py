@@ -1,0 +1,240 @@
+"""Files from an enemy: refused with one clear error, in bounded time and memory, and nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import pytest
+import torch
+
+from fledge.core.errors import FormatError
+from fledge.storage import load_checkpoint, save_checkpoint
+from tests.storage.forgery import forge, pack, unpack
+from tests.storage.states import state_at
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def honest(tmp_path: Path) -> Path:
+    return save_checkpoint(state_at(1, size=400), tmp_path / "a")
+
+
+def refused(path: Path, match: str | None = None) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=match):
+            load_checkpoint(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+class Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("kind", ["pt", "legacy pt", "lz4", "pickle"])
+def test_a_pickle_bomb_does_not_go_off(tmp_path: Path, kind: str) -> None:
+    trace, path = tmp_path / "trace", tmp_path / "x.pt"
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(trace)))
+    else:
+        torch.save({"a": Bomb(trace)}, path, _use_new_zipfile_serialization=kind != "legacy pt")
+    if kind == "lz4":
+        path = tmp_path / "x.pt.lz4"
+        path.write_bytes(lz4.frame.compress((tmp_path / "x.pt").read_bytes()))
+    refused(path, "never unpickles code")
+    assert not trace.exists()
+
+
+def test_a_bomb_named_like_ours_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": Bomb(tmp_path / "trace")}, tmp_path / "x.fledge")
+    refused(tmp_path / "x.fledge", r"zip without manifest\.json|encrypted or packed")
+    assert not (tmp_path / "trace").exists()
+
+
+def change_leaf(path: Path, **fields: Any) -> None:
+    forge(path, lambda _, manifest: manifest["leaves"][0].update(fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shape": [2**40]}, {"shape": [2**31, 2**31, 2**31]}, {"shape": [-1]}, {"shape": [1.5]}, {"shape": "400"},
+        {"shape": [1] * 1000}, {"shape": [True]}, {"shape": None}, {"shape": [10**30]},
+        {"dtype": "object"}, {"dtype": "__class__"}, {"dtype": None}, {"dtype": ["float32"]},
+        {"kind": "array", "dtype": "|O8"}, {"kind": "array", "dtype": "<U999999999"}, {"kind": "pickle"},
+        {"kind": "array", "dtype": "<M8[zz]"},
+        {"codec": "pickle"}, {"codec": None}, {"codec": "raw"}, {"codec": "pco", "shape": [399]},
+        {"name": "../../x"}, {"name": "/etc/passwd"}, {"name": "manifest.json"}, {"name": "nothing"}, {"name": 3},
+        {"sha256": "0" * 32}, {"sha256": None}, {"order": [1]}, {"order": [0, 0]}, {"order": ["0"]},
+        {"lossy_from": "os.system"}, {"base_name": "model/bias", "base_sha256": "x"},
+    ],
+)  # fmt: skip
+def test_a_leaf_that_lies_is_refused(honest: Path, fields: dict[str, Any]) -> None:
+    change_leaf(honest, **fields)
+    refused(honest)
+
+
+def nest(levels: int) -> Any:
+    node: Any = 1
+    for _ in range(levels):
+        node = [node]
+    return node
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"leaf": 10**9}, {"leaf": -1}, {"leaf": "0"}, {"leaf": True}, {"eval": "1"}, {"dict": [1]}, {"items": [[1]]},
+        {"items": [[{"leaf": 0}, 1]]}, {"items": [[[1], 2]]}, {"float": "zz"}, {"int": "1" * 200_000}, {"complex": [1]},
+        {"complex": ["a", 1]}, {}, {"dict": {}, "leaf": 0}, nest(600),
+    ],
+)  # fmt: skip
+def test_a_tree_that_lies_is_refused(honest: Path, tree: Any) -> None:
+    forge(honest, lambda _, manifest: manifest.update(tree=tree))
+    refused(honest)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"file": "../a.fledge", "id": "x", "depth": 1}, {"file": "/etc/passwd", "id": "x", "depth": 1}, {"file": "a"}, [],
+        {"file": "a.fledge", "id": "x", "depth": 10**9}, {"file": "a.fledge", "id": "x", "depth": 0}, "a.fledge",
+    ],
+)  # fmt: skip
+def test_a_base_that_lies_is_refused(honest: Path, base: Any) -> None:
+    forge(honest, lambda _, manifest: manifest.update(base=base))
+    refused(honest)
+
+
+def test_a_file_that_is_its_own_base_ends(honest: Path) -> None:
+    def own_base(_: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        manifest["base"] = {"file": honest.name, "id": "x", "depth": 3}
+        leaf = manifest["leaves"][0]
+        leaf["base_name"], leaf["base_sha256"] = leaf["name"], leaf["sha256"]
+
+    forge(honest, own_base)
+    refused(honest, "base")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"format": "fledge-checkpoint"}', b"1" * 9000]
+)
+def test_a_manifest_that_is_none_is_refused(honest: Path, text: bytes) -> None:
+    honest.write_bytes(pack(list(unpack(honest)[0].items()), text))
+    refused(honest)
+
+
+def test_a_newer_version_says_update(honest: Path) -> None:
+    forge(honest, lambda _, manifest: manifest.update(version=2))
+    refused(honest, "format version 2; this Fledge reads 1: update")
+
+
+def test_a_manifest_bomb_is_refused(honest: Path) -> None:
+    text = b"[" + b"[]," * 20_000_000 + b"[]]"  # deflates to 60 kB
+    honest.write_bytes(pack([], text, deflate=True))
+    refused(honest, "larger than")
+
+
+def test_a_bomb_of_zeros_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    path = save_checkpoint({"a": torch.zeros(2**20)}, tmp_path / "z")
+
+    def shrink(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        members["a"] = members["a"][:64]
+        manifest["leaves"][0]["shape"] = [2**34]
+
+    forge(path, shrink)
+    refused(path, "declares")
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/abs", "a\\b", "c:evil", "a/../b", ".", "a//b"])
+def test_members_that_would_unpack_elsewhere_are_refused(honest: Path, name: str) -> None:
+    members, manifest = unpack(honest)
+    honest.write_bytes(pack([*members.items(), (name, b"x")], manifest))
+    refused(honest, "only plain relative names")
+
+
+def test_duplicate_members_are_refused(honest: Path) -> None:
+    members, manifest = unpack(honest)
+    honest.write_bytes(pack([*members.items(), ("model/bias", bytes(28))], manifest))
+    refused(honest, "two members of the same name")
+    members, manifest = unpack(save_checkpoint(state_at(1), honest.parent / "b"))
+    honest.write_bytes(pack([*members.items(), ("manifest.json", b"{}")], manifest))
+    refused(honest, "two members of the same name")
+
+
+def test_a_deflated_tensor_is_refused(honest: Path) -> None:
+    _, manifest = unpack(honest)
+    with zipfile.ZipFile(honest, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model/weight", bytes(2**24))
+        archive.writestr("manifest.json", json.dumps(manifest))
+    refused(honest)
+
+
+def test_a_pt_with_packed_members_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(2**20)}, tmp_path / "x.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "x.pt") as old,
+        zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    refused(tmp_path / "y.pt", "zip bomb")
+
+
+def test_an_lz4_bomb_is_refused(tmp_path: Path) -> None:
+    packed = lz4.frame.compress(bytes(2**28), block_size=7)
+    (tmp_path / "x.pt.lz4").write_bytes(packed[: len(packed) // 8])
+    with pytest.raises(FormatError, match=r"torn, or a bomb"):
+        load_checkpoint(tmp_path / "x.pt.lz4")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    for name, content in {
+        "a.fledge": b"",
+        "b.fledge": b"hello",
+        "c.pt": b"hello",
+        "d.safetensors": b"\xff" * 64,
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        refused(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe.fledge")
+    with pytest.raises(Exception, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "pipe.fledge")
+
+
+def fuzz(cases: int, seed: int) -> dict[str, int]:
+    command = [sys.executable, "-m", "tests.storage.fuzz", str(cases), str(seed)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_500_mutated_files_are_refused_or_unchanged() -> None:
+    counts = fuzz(500, seed=0)
+    assert counts["cases"] == 500
+    assert counts["refused"] > 300
+
+
+@pytest.mark.slow
+def test_12000_mutated_files_are_refused_or_unchanged() -> None:
+    counts = fuzz(12_000, seed=1)
+    assert counts["cases"] == 12_000
+    assert counts["refused"] > 8_000

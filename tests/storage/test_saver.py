@@ -1,0 +1,334 @@
+"""AsyncCheckpointSaver: a snapshot of the call's moment, nothing lost, nothing silent."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.storage import AsyncCheckpointSaver, load_checkpoint
+from fledge.storage import pipeline as pipeline_module
+from fledge.storage import saver as saver_module
+from tests.storage.states import assert_same, awkward_state, copy_state, state_at, train_step, training
+
+
+@pytest.fixture
+def saver() -> Iterator[AsyncCheckpointSaver]:
+    with AsyncCheckpointSaver() as made:
+        yield made
+
+
+class Gate:
+    """Holds the background writer until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.reached = threading.Event(), threading.Event()
+        real = saver_module.write_state
+
+        def held(*args: Any, **kwargs: Any) -> Any:
+            self.reached.set()
+            assert self.open.wait(60)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(saver_module, "write_state", held)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate(monkeypatch)
+    yield made
+    made.open.set()
+
+
+def scramble(value: Any) -> None:
+    """Change every tensor and array in place, and every container."""
+    if isinstance(value, torch.Tensor) and value.numel():
+        with torch.no_grad():
+            raw = value.untyped_storage()
+            torch.frombuffer(np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * raw.nbytes()).from_address(raw.data_ptr())),
+                             dtype=torch.uint8).bitwise_xor_(0x5A)  # fmt: skip
+    elif isinstance(value, np.ndarray) and value.size:
+        raw_bytes = value.base if isinstance(value.base, np.ndarray) else value
+        raw_bytes.reshape(-1, order="A").view(np.uint8)[:] ^= 0x5A
+    elif isinstance(value, dict):
+        for item in value.values():
+            scramble(item)
+        value.clear()
+    elif isinstance(value, list | tuple):
+        for item in value:
+            scramble(item)
+        if isinstance(value, list):
+            value.clear()
+
+
+def test_a_change_right_after_the_call_is_not_in_the_file(
+    saver: AsyncCheckpointSaver, tmp_path: Path, gate: Gate
+) -> None:
+    state = awkward_state()
+    want = copy_state(state)
+    handle = saver.save_async(state, tmp_path / "a.pt")
+    assert handle.staged
+    scramble(state)
+    gate.open.set()
+    assert_same(load_checkpoint(handle.wait(60)), want)
+
+
+def test_training_on_right_after_the_call_does_not_show(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    model, optimizer = training()
+    saver.attach(optimizer)
+    wanted = []
+    for i in range(8):
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "i": i, "seen": np.full(5, i)}
+        wanted.append(
+            copy_state({key: dict(value) if isinstance(value, dict) else value for key, value in state.items()})
+        )
+        saver.save_async(state, tmp_path / f"{i}.pt")
+        state["seen"][:] = -1
+        train_step(model, optimizer)  # weights, Adam's moments and steps, batch-norm's statistics: all in place
+    assert saver.drain(60)
+    for i, want in enumerate(wanted):
+        assert_same(load_checkpoint(tmp_path / f"{i}.pt"), want)
+
+
+def test_without_an_optimiser_everything_is_staged_before_the_call_returns(
+    saver: AsyncCheckpointSaver, tmp_path: Path, gate: Gate
+) -> None:
+    model, _ = training()
+    handle = saver.save_async(model.state_dict(), tmp_path / "a")
+    assert handle.staged
+    assert not handle.durable
+
+
+class SlowStager:
+    """Holds staging in the background until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        real = pipeline_module.Stager.copy
+
+        def held(stager: Any, leaves: Any, events: Any) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                assert self.open.wait(60)
+            real(stager, leaves, events)
+
+        monkeypatch.setattr(pipeline_module.Stager, "copy", held)
+
+
+def test_a_step_of_an_attached_optimiser_waits_for_staging(
+    saver: AsyncCheckpointSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = training()
+    saver.attach(optimizer)
+    slow = SlowStager(monkeypatch)
+    want = copy_state(dict(model.state_dict()))
+    handle = saver.save_async(model.state_dict(), tmp_path / "a")
+    assert not handle.staged  # parameters are still being copied, and the call has returned
+    stepped = threading.Event()
+    thread = threading.Thread(target=lambda: (train_step(model, optimizer), stepped.set()))
+    thread.start()
+    assert not stepped.wait(0.3)
+    slow.open.set()
+    assert stepped.wait(60)
+    thread.join()
+    assert_same({k: v for k, v in load_checkpoint(handle.wait(60)).items() if "running" not in k and "num" not in k},
+                {k: v for k, v in want.items() if "running" not in k and "num" not in k})  # fmt: skip
+
+
+def test_what_no_optimiser_owns_is_copied_at_once(
+    saver: AsyncCheckpointSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = training()
+    saver.attach(optimizer)
+    slow = SlowStager(monkeypatch)
+    first = next(model.parameters())
+    flat = torch.randn(500)
+    aliased = torch.nn.Parameter(flat[:100])
+    other = torch.optim.SGD([aliased], lr=0.1)
+    saver.attach(other)
+    state = {"model": model.state_dict(), "buffer": torch.ones(5), "array": first.detach().numpy()[:2], "flat": flat}
+    want = copy_state({**state, "model": dict(state["model"])})
+    handle = saver.save_async(state, tmp_path / "a")
+    state["buffer"].zero_()
+    flat[100:] = 0  # longer than the parameter that starts at the same byte
+    model[1].running_mean.fill_(7)  # a buffer: no step of an optimiser fences it
+    slow.open.set()
+    assert_same(load_checkpoint(handle.wait(60)), want)
+
+
+def test_fence_waits_until_parameters_may_be_changed_by_hand(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    model, optimizer = training(width=300)
+    saver.attach(optimizer)
+    want = copy_state(dict(model.state_dict()))
+    handle = saver.save_async(model.state_dict(), tmp_path / "a")
+    saver.fence()
+    assert handle.staged
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert_same(load_checkpoint(handle.wait(60)), want)
+
+
+def test_staging_buffers_are_reused(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    for i in range(6):
+        saver.save_async(state_at(i), tmp_path / str(i)).wait(60)
+    assert saver.get_stats()["buffer_bytes"] < 2 * 4 * 40_100
+
+
+def test_the_handle_passes_two_stages(saver: AsyncCheckpointSaver, tmp_path: Path, gate: Gate) -> None:
+    handle = saver.save_async(state_at(1), tmp_path / "a.pt", metadata={"iteration": 1})
+    assert handle.wait_staged(60)
+    assert gate.reached.wait(60)
+    assert (handle.status, handle.durable, handle.done) == ("writing", False, False)
+    with pytest.raises(StorageError, match="still writing"):
+        handle.wait(0.01)
+    gate.open.set()
+    assert handle.wait(60) == tmp_path / "a.pt.fledge"
+    assert handle.durable
+
+
+def fill(saver: AsyncCheckpointSaver, folder: Path, gate: Gate, count: int) -> list[Any]:
+    """One checkpoint in writing and `count` waiting."""
+    handles = [saver.save_async(state_at(0), folder / "0")]
+    assert gate.reached.wait(60)
+    return [*handles, *(saver.save_async(state_at(i), folder / str(i)) for i in range(1, count + 1))]
+
+
+def test_a_full_queue_waits_and_says_so(tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with AsyncCheckpointSaver(max_queue_size=2) as saver:
+        fill(saver, tmp_path, gate, 2)
+        threading.Timer(0.2, gate.open.set).start()
+        with caplog.at_level(logging.WARNING):
+            saver.save_async(state_at(3), tmp_path / "3")
+        assert "2 checkpoints wait to be written: waiting" in caplog.text
+        assert saver.get_stats()["waits"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{i}.fledge" for i in range(4)]
+
+
+def test_a_full_queue_can_drop_the_oldest(tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with AsyncCheckpointSaver(max_queue_size=2, full_queue="drop_oldest") as saver:
+        handles = fill(saver, tmp_path, gate, 2)
+        newest = saver.save_async(state_at(3), tmp_path / "3")
+        assert [handle.status for handle in handles] == ["writing", "dropped", "queued"]
+        assert "dropped" in caplog.text
+        gate.open.set()
+        assert_same(load_checkpoint(newest.wait(60)), state_at(3))
+        with pytest.raises(StorageError, match="dropped"):
+            handles[1].wait(60)
+        assert saver.get_stats()["dropped"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.fledge", "2.fledge", "3.fledge"]
+
+
+def test_a_full_queue_can_skip_the_new_one(tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with AsyncCheckpointSaver(max_queue_size=1, full_queue="skip") as saver:
+        fill(saver, tmp_path, gate, 1)
+        handle = saver.save_async(state_at(3), tmp_path / "3")
+        assert handle.status == "skipped"
+        assert "skipped" in caplog.text
+        assert saver.get_stats()["skipped"] == 1
+        gate.open.set()
+
+
+def test_shutdown_with_a_full_queue_loses_nothing(tmp_path: Path, gate: Gate) -> None:
+    saver = AsyncCheckpointSaver(max_queue_size=3)
+    fill(saver, tmp_path, gate, 3)
+    assert saver.shutdown(timeout=0.05) is False
+    gate.open.set()
+    assert saver.shutdown() is True
+    for i in range(4):
+        assert_same(load_checkpoint(tmp_path / str(i)), state_at(i))
+    with pytest.raises(StorageError, match="shut down"):
+        saver.save_async(state_at(1), tmp_path / "x")
+
+
+def test_an_error_surfaces_at_the_next_call_and_in_the_stats(
+    saver: AsyncCheckpointSaver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    handle = saver.save_async(state_at(1), tmp_path / "file" / "a")
+    saver.drain(60)
+    assert handle.status == "failed"
+    good = saver.save_async(state_at(2), tmp_path / "b")  # training goes on
+    assert "an earlier checkpoint was not saved" in caplog.text
+    good.wait(60)
+    stats = saver.get_stats()
+    assert (stats["failures"], stats["saves"]) == (1, 1)
+    assert "could not be written" in stats["last_error"]
+    with pytest.raises(StorageError, match="could not be written"):
+        handle.wait(60)
+
+
+def test_an_error_can_be_raised_at_the_next_call(tmp_path: Path) -> None:
+    saver = AsyncCheckpointSaver(on_error="raise")
+    (tmp_path / "file").write_text("in the way")
+    saver.save_async(state_at(1), tmp_path / "file" / "a")
+    saver.drain(60)
+    with pytest.raises(StorageError, match="an earlier checkpoint was not saved"):
+        saver.save_async(state_at(2), tmp_path / "b")
+    saver.save_async(state_at(2), tmp_path / "b")
+    assert saver.shutdown()
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_the_call(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\['x'\] is a object"):
+        saver.save_async({"x": object()}, tmp_path / "a")
+    saver.save_async(state_at(1), tmp_path / "b").wait(60)
+
+
+def test_stats_say_what_was_saved(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    assert saver.get_stats()["ratio"] is None
+    handles = [saver.save_async(state_at(i), tmp_path / str(i)) for i in range(3)]
+    sizes = [handle.wait(60).stat().st_size for handle in handles]
+    stats = saver.get_stats()
+    assert (stats["saves"], stats["failures"], stats["queue_size"]) == (3, 0, 0)
+    assert stats["bytes_out"] == sum(sizes)
+    assert stats["bytes_in"] == 3 * 4 * (40_000 + 8)
+    assert stats["ratio"] == stats["bytes_out"] / stats["bytes_in"]
+    assert 0 < stats["stall_p50_ms"] <= stats["stall_p99_ms"]
+    assert stats["age_s"] >= 0
+    assert stats["last_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("codec", "compress", "name"),
+    [
+        ("native", True, "a.pt.fledge"), ("native", False, "a.pt.fledge"), ("lz4", True, "a.pt.lz4"), ("lz4", False, "a.pt"),
+        ("pt", True, "a.pt"), ("safetensors", True, "a.pt.safetensors"),
+    ],
+)  # fmt: skip
+def test_every_format_is_written_and_found_by_its_name(tmp_path: Path, codec: str, compress: bool, name: str) -> None:
+    with AsyncCheckpointSaver(codec=codec) as saver:
+        path = saver.save_async(state_at(1), tmp_path / "a.pt", compress=compress).wait(60)
+    assert path == tmp_path / name
+    assert_same(load_checkpoint(path if codec == "safetensors" else tmp_path / "a.pt"), state_at(1))
+
+
+def test_a_delta_can_be_saved_in_the_background(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    model, optimizer = training(width=200)
+    first = saver.save_async({"model": model.state_dict()}, tmp_path / "0").wait(60)
+    train_step(model, optimizer, 200)
+    want = copy_state(dict(model.state_dict()))
+    second = saver.save_async({"model": model.state_dict()}, tmp_path / "1", base=first).wait(60)
+    assert second.stat().st_size < first.stat().st_size
+    assert_same(load_checkpoint(second), {"model": want})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"max_queue_size": 0}, {"full_queue": "block"}, {"on_error": "x"}, {"codec": "zip"}, {"compression_level": 99}],
+)
+def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        AsyncCheckpointSaver(**bad)
+
+
+def test_verbose_prints_a_line_per_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with AsyncCheckpointSaver(verbose=True) as saver:
+        saver.save_async(state_at(1), tmp_path / "a")
+    assert "[Checkpoint]" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""The command line as a user meets it."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from fledge.agents.actor_critic import FeaturePolicy
+from fledge.cli import main
+from fledge.storage import save_checkpoint
+
+TINY = ["env.num_envs=16", "env.num_maps=2", "env.static_obstacles=30", "env.moving_obstacles=8"]
+NAVRL = Path(__file__).parents[2] / "shared" / "data" / "navrl_checkpoint.pt"
+KEYS = {"success", "collision_static", "collision_moving", "out_of_bounds", "timeout", "episodes", "success_ci95"}
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    policy = FeaturePolicy(hidden=(16,))
+    description = {"kind": "features", "hidden": [16], "lidar": [36, 4], "range_m": 4.0}
+    path = tmp_path / "small.fledge"
+    save_checkpoint({"model": policy.state_dict(), "policy": description, "task": "navigation"}, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["eval"], ["train"], ["bench"], ["bench", "sim"], ["export"], ["inspect"], ["convert"]]
+)
+def test_help_exists_and_says_something(command: list[str]) -> None:
+    done = call(*command, "--help")
+    assert done.exit_code == 0
+    assert len(done.output) > 150
+
+
+def test_help_config_lists_every_setting_with_its_meaning() -> None:
+    lines = call("train", "--help-config").output.splitlines()
+    keys = [line.split("=")[0] for line in lines if not line.startswith(" ")]
+    assert {"env.num_envs", "ppo.lr", "env.reward.crash", "save_interval", "wandb.mode"} <= set(keys)
+    undocumented = [a for a, b in itertools.pairwise(lines) if not a.startswith(" ") and b.startswith("     (")]
+    assert not undocumented
+
+
+def test_eval_prints_rates_that_add_up() -> None:
+    done = call("eval", "gap", *TINY, "--episodes", "24", "--json")
+    assert done.exit_code == 0, done.output
+    row = json.loads(done.stdout)
+    assert set(row) >= KEYS
+    assert row["episodes"] == 24
+    rates = ("success", "collision_static", "collision_moving", "out_of_bounds", "timeout")
+    assert sum(row[k] for k in rates) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_eval_compares_policies_on_the_same_episodes_and_draws_them(policy_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "flights.png"
+    done = call("eval", "straight", str(policy_file), *TINY, "--episodes", "16", "--picture", str(picture))
+    assert done.exit_code == 0, done.output
+    assert "straight" in done.stdout
+    assert "small.fledge" in done.stdout
+    assert (tmp_path / "flights_1.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_eval_is_reproducible_for_any_number_of_threads() -> None:
+    rows = [json.loads(call("eval", "gap", *TINY, "--episodes", "32", "--json", "--threads", n).stdout) for n in "13"]
+    for row in rows:
+        del row["wall_seconds"], row["env_steps_per_second"]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.skipif(not NAVRL.is_file(), reason="NavRL's released policy is not here")
+def test_eval_flies_navrls_checkpoint_in_its_preset() -> None:
+    done = call(
+        "eval",
+        "--navrl-checkpoint",
+        str(NAVRL),
+        "env.moving_obstacles=0",
+        "env.num_maps=4",
+        "--episodes",
+        "32",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["success"] >= 0.75
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval"], "Name a policy"),
+        (["eval", "nobody"], "There is no policy"),
+        (["eval", "gap", "--episodes", "0"], "at least 1"),
+        (["eval", "gap", "--env", "moon"], "There is no env preset"),
+        (["eval", "gap", "env.num_envs=-3"], "at least 1"),
+        (["eval", "gap", "env.numenvs=3"], "Did you mean env.num_envs?"),
+        (["eval", "gap", "env.num_maps=100000000"], "GiB"),
+        (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
+        (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
+        (["export", "gap", "out.onnx"], "scripted pilot"),
+        (["inspect", "missing.fledge"], "missing.fledge"),
+    ],
+)
+def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
+    done = call(*words)
+    assert done.exit_code in (1, 2), done.output
+    assert sentence in done.output
+    assert "Traceback" not in done.output
+
+
+def test_export_writes_files_that_fly_the_same(policy_file: Path, tmp_path: Path) -> None:
+    done = call("export", str(policy_file), str(tmp_path / "p.ts"), "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["max_difference"] <= 1e-5
+    wrong = call("export", str(policy_file), str(tmp_path / "p.txt"))
+    assert wrong.exit_code == 2
+    assert "must end in" in wrong.output
+
+
+@pytest.mark.slow
+def test_onnx_export_flies_the_same(policy_file: Path, tmp_path: Path) -> None:
+    done = call("export", str(policy_file), str(tmp_path / "p.onnx"), "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["max_difference"] <= 1e-5
+
+
+def test_inspect_and_convert_round_trip(policy_file: Path, tmp_path: Path) -> None:
+    listed = json.loads(call("inspect", str(policy_file), "--json").stdout)
+    assert any("trunk" in row["name"] for row in listed["tensors"])
+    assert call("convert", str(policy_file), str(tmp_path / "p.pt")).exit_code == 0
+    saved = torch.load(tmp_path / "p.pt", weights_only=True)
+    assert saved["policy"]["kind"] == "features"
