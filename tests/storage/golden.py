@@ -33,7 +33,10 @@ def golden_state(shift: int = 0) -> dict[str, Any]:
     ramp = (torch.arange(600, dtype=torch.int64) * 7919 % 1009 + shift).to(torch.float32) / 8192
     return {
         "model": {name: ramp.clone().view(20, 30) for name in CODEC_NAMES},
-        "optimizer": {"state": {0: {"step": torch.tensor(5.0), "exp_avg": ramp.double()}}, "param_groups": [{"lr": 0.1}]},
+        "optimizer": {
+            "state": {0: {"step": torch.tensor(5.0), "exp_avg": ramp.double()}},
+            "param_groups": [{"lr": 0.1}],
+        },
         "kinds": {
             "bf16": ramp.bfloat16(),
             "bool": torch.tensor([True, False]),
@@ -52,12 +55,12 @@ def write(path: Path, shift: int = 0, level: int = 9, base: Path | None = None) 
     """Write one golden file, each codec used once."""
     node, leaves = flatten(golden_state(shift))
     stage_now(leaves)
-    plans: Plans = {}
+    plans = Plans()
     for leaf in leaves:
         if leaf.path[0] == "model" and level:
             name = "/".join(leaf.path)
             for is_delta in (False, True):
-                plans[(name, leaf.dtype, leaf.shape, is_delta, candidates(level, 0))] = (leaf.path[1], 0)
+                plans.chosen[(name, leaf.dtype, leaf.shape, is_delta, candidates(level, 0))] = (leaf.path[1], 0)
     metadata = {"golden": 1, "encoders": encoders() if level else None}
     with path.open("wb") as stream:
         if base is None:

@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from tensordict import TensorDict
 
 from fledge.cli import main
-from fledge.storage import CheckpointHistory, load_checkpoint
+from fledge.collect.sync import SyncDataCollector
+from fledge.core.errors import NumericsError
+from fledge.storage import CheckpointHistory, RolloutStorage, load_checkpoint, save_checkpoint
+from fledge.train.config import TrainConfig
+from fledge.train.numerics import replay_update
+from fledge.train.overrides import build_config
+from fledge.train.ranks import Ranks
+from fledge.train.runner import train as run_train
 
 SMALL = [
     "env.num_envs=32",
@@ -187,3 +195,38 @@ def test_a_full_disk_does_not_stop_training(tmp_path: Path) -> None:
     assert "checkpoint" in done.stderr
     rows = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
     assert len(rows) == 4  # all iterations were trained
+
+
+def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = build_config(TrainConfig, [("train", "fast")], [*SMALL, "total_frames=1024", "ranks=1"])
+    healthy = SyncDataCollector.rollout
+
+    def poisoned(self: SyncDataCollector) -> TensorDict:
+        rollout = healthy(self)
+        if self._frames > 512:
+            rollout["reward"][3, 5] = float("nan")
+        return rollout
+
+    monkeypatch.setattr(SyncDataCollector, "rollout", poisoned)
+    with pytest.raises(NumericsError, match="nan_dump_iteration2") as caught:
+        run_train(cfg, tmp_path / "r", Ranks())
+    assert caught.value.dump is not None
+    with pytest.raises(NumericsError, match="NaN"):
+        replay_update(caught.value.dump)
+    state = load_checkpoint(caught.value.dump)
+    assert all(torch.isfinite(v).all() for v in state["learner"]["model"].values()), "weights before the update"
+    state["rollout"]["reward"][3, 5] = 0.0
+    save_checkpoint(state, tmp_path / "mended.fledge")
+    assert replay_update(tmp_path / "mended.fledge")["loss"] < float("inf")
+
+
+def test_evaluations_and_archives_during_training_are_logged(tmp_path: Path) -> None:
+    words = ["eval_interval=2", "eval_episodes=8", "rollout_save_interval=2"]
+    assert train(tmp_path / "r", 4, *words).returncode == 0
+    rows = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert ["eval/success" in row for row in rows] == [False, True, False, True]
+    assert 0 <= rows[1]["eval/success"] <= 1
+    assert {"perf/data_collection", "perf/policy_training", "perf/evaluation"} <= set(rows[-1])
+    assert RolloutStorage(tmp_path / "r" / "rollouts").list() == [2, 4]
+    header = (tmp_path / "r" / "metrics.csv").read_text().splitlines()[0]
+    assert "eval/success" in header

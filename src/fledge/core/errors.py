@@ -11,6 +11,8 @@
 A message says what came, what is allowed, and what to do.
 """
 
+from typing import Any
+
 
 class FledgeError(Exception):
     """Root of all errors raised on purpose by Fledge."""
@@ -45,8 +47,12 @@ class MemoryBudgetError(FledgeError, MemoryError):
 
 
 class NumericsError(FledgeError, ArithmeticError):
-    """NaN or infinity where there must be none; `dump` names the file to replay it from, if one was written."""
+    """NaN or infinity where there must be none.
+
+    `dump` names the file to replay it from, if one was written; `cause` is what is needed to write one.
+    """
 
     def __init__(self, message: str, dump: str | None = None) -> None:
         super().__init__(message)
         self.dump = dump
+        self.cause: dict[str, Any] | None = None

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fledge.core.errors import ConfigError
-
 
 class Logger(Protocol):
     """Something that keeps metrics."""
@@ -40,6 +38,7 @@ class FileLogger:
         self._json = self.json_path.open("w")
         self._csv = self.csv_path.open("w", newline="")
         self._columns: list[str] = []
+        self._rows: list[dict[str, Any]] = []
         for row in rows:
             self._write(row)
 
@@ -47,11 +46,16 @@ class FileLogger:
         self._write({"step": step, **metrics})
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        if not self._columns:
-            self._columns = list(row)
-            csv.writer(self._csv).writerow(self._columns)
-        csv.writer(self._csv).writerow([row.get(c, "") for c in self._columns])
+        new = [name for name in row if name not in self._columns]
         self._json.write(json.dumps(row) + "\n")
+        self._rows.append(dict(row))
+        if new:  # a metric seen for the first time (an evaluation): the table gets a column
+            self._columns += new
+            self._csv.seek(0)
+            self._csv.truncate()
+            csv.writer(self._csv).writerow(self._columns)
+        for line in self._rows if new else [row]:
+            csv.writer(self._csv).writerow([line.get(c, "") for c in self._columns])
         self._csv.flush()
         self._json.flush()
 
@@ -77,25 +81,31 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases; offline unless asked for, and it never asks for a key."""
+    """Weights & Biases; offline unless there is a key, which it never asks for."""
 
-    def __init__(self, folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ConfigError(
-                f"wandb.mode={mode} needs the package wandb: pip install 'fledge[wandb]', or wandb.mode=disabled."
-            ) from error
-        if mode == "online" and not wandb.api.api_key:
-            print("No W&B key on this machine: logging offline. `wandb sync` uploads it later.", file=sys.stderr)
-            mode = "offline"
-        self._run = wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))
+    def __init__(self, run: Any) -> None:
+        self._run = run
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> tuple[WandbLogger | None, str]:
+    """Return a W&B logger and what to tell the user. Without the package there is none: training goes on."""
+    try:
+        import wandb
+    except ImportError:
+        return (
+            None,
+            f"wandb.mode={mode}, but wandb is not installed (pip install 'fledge[wandb]'): going on without it.",
+        )
+    note = ""
+    if mode == "online" and not wandb.api.api_key:
+        mode, note = "offline", "There is no W&B key on this machine: logging offline, `wandb sync` uploads it later."
+    return WandbLogger(wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))), note
 
 
 class ConsoleLogger:

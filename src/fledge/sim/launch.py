@@ -7,6 +7,7 @@ A `Program` is recorded once per set of buffers and replayed cheaply.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ class Launcher:
 
     def run(self, program: Program) -> None:
         """Run every shard's launches; on the CPU returns when all are done, on CUDA when all are queued."""
-        self.run_tasks([lambda launches=launches: _launch_all(launches) for launches in program])
+        self.run_tasks([functools.partial(_launch_all, launches) for launches in program])
 
     def run_tasks(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run independent tasks, the first on the calling thread."""

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -32,7 +32,18 @@ from fledge.storage.tree import Node, flatten
 MAX_CHAIN = 8  # files that must be read to restore one delta checkpoint, itself not counted
 REPLAN_EVERY = 32  # saves after which a remembered choice of codec is measured again
 
-Plans = dict[tuple[Any, ...], tuple[str, int]]
+
+@dataclass
+class Plans:
+    """What one save tells the next.
+
+    Attributes:
+        chosen: Codec and age of the choice, by leaf.
+        hurried: Saves follow each other so closely that denser codecs would slow the training down.
+    """
+
+    chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
+    hurried: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,10 +85,12 @@ def write_container(
     """
     if base is not None and base.depth >= MAX_CHAIN:
         base = None
+    plans = Plans() if plans is None else plans
     total = sum(leaf.nbytes for leaf in leaves)
-    encoder = _Encoder(codecs.candidates(level, total), base, {} if plans is None else plans)
-    archive, names, entries = ArchiveWriter(stream), member_names(leaves), []
-    for name, leaf in zip(names, leaves, strict=True):
+    names = codecs.candidates(codecs.QUICK if level is None and plans.hurried else level, total)
+    encoder = _Encoder(names, base, plans)
+    archive, entries = ArchiveWriter(stream), []
+    for name, leaf in zip(member_names(leaves), leaves, strict=True):
         entry, blocks = encoder.encode(name, leaf)
         archive.add(name, blocks)
         entries.append(entry)
@@ -153,10 +166,10 @@ class _Encoder:
         self, name: str, leaf: Leaf, data: np.ndarray, word: int, floats: bool, is_delta: bool
     ) -> tuple[str, list[codecs.Block]]:
         key = (name, leaf.dtype, leaf.shape, is_delta, self.names)
-        codec, age = self.plans.get(key, ("", REPLAN_EVERY))
+        codec, age = self.plans.chosen.get(key, ("", REPLAN_EVERY))
         if age >= REPLAN_EVERY:
             codec, age = codecs.choose(data, word, floats, self.names), 0
-        self.plans[key] = (codec, age + 1)
+        self.plans.chosen[key] = (codec, age + 1)
         blocks = codecs.encode(codec, data, word, floats)
         return (codec, blocks) if blocks is not None else ("raw", [data.data])
 

@@ -120,7 +120,7 @@ class CheckpointHistory:
             return self.saver.submit(state, path, write)
         node, leaves = flatten(state)
         stage_now(leaves)
-        write(node, leaves, {})
+        write(node, leaves, Plans())
         handle = CheckpointHandle(path)
         handle.finish("durable")
         return handle

@@ -23,6 +23,10 @@ from fledge.storage.leaves import Leaf
 from fledge.storage.staging import Arena, Stager
 from fledge.storage.tree import Node
 
+# Share of one core that the writer may take before it hurries, and below which it takes its time again (denser codecs
+# take about 2.5 times as long, so the second must be well below the first).
+HURRIED_SHARE, CALM_SHARE = 0.02, 0.004
+
 Write = Callable[[Node, Sequence[Leaf], Plans], Written]
 
 
@@ -57,7 +61,8 @@ class Pipeline:
         self._writing: Job | None = None
         self._free: list[Arena] = []
         self._arenas: list[Arena] = []
-        self._plans: Plans = {}
+        self._plans = Plans()
+        self._last_start: float | None = None
         self._closed = False
         self._threads = [
             threading.Thread(
@@ -176,9 +181,10 @@ class Pipeline:
             self.changed.notify_all()
 
     def _write(self, job: Job) -> None:
-        written, error = None, None
+        written, error, cpu = None, None, time.thread_time()
         try:
             written = job.write(job.node, job.leaves, self._plans)
+            self._pace(job, time.thread_time() - cpu)
         except Exception as raised:
             error = raised
         with self.changed:
@@ -195,6 +201,13 @@ class Pipeline:
             self.changed.notify_all()
         if written is not None:
             self._on_durable(job, written, time.perf_counter() - job.started)
+
+    def _pace(self, job: Job, cpu_seconds: float) -> None:
+        """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
+        if self._last_start is not None:
+            share = cpu_seconds / max(job.started - self._last_start, 1e-6)
+            self._plans.hurried = share > (CALM_SHARE if self._plans.hurried else HURRIED_SHARE)
+        self._last_start = job.started
 
     def _fail(self, job: Job, error: BaseException) -> None:
         self.counts["failures"] += 1

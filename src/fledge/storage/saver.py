@@ -39,6 +39,7 @@ from fledge.storage.tree import Node, flatten
 logger = logging.getLogger("fledge.storage")
 FULL_QUEUE = ("wait", "drop_oldest", "skip")
 ON_ERROR = ("warn", "raise")
+WARN_EVERY = 10.0  # seconds between two warnings that the queue is full; the stats count every one
 
 
 class AsyncCheckpointSaver:
@@ -86,6 +87,7 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that had to wait
+        self._warned = -WARN_EVERY
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
@@ -196,7 +198,9 @@ class AsyncCheckpointSaver:
                 logger.warning("%s: the oldest (%s) is dropped", why, dropped.handle.path)
                 return True
             pipeline.counts["waits"] += 1
-        logger.warning("%s: waiting for the disk; save less often or compress less", why)
+        if time.monotonic() - self._warned > WARN_EVERY:
+            self._warned = time.monotonic()
+            logger.warning("%s: waiting for the disk; save less often or compress less", why)
         pipeline.wait_room(self.max_queue_size)
         return True
 

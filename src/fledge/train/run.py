@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.build import build_from_description, describe
 from fledge.collect.sync import SyncDataCollector
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
 from fledge.learn.ppo import PPO
@@ -36,6 +36,8 @@ class Run:
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = describe(cfg.policy.kind.value, cfg.policy.hidden, cfg.env)
         self.policy: ActorCritic = build_from_description(self.description).to(cfg.device)
+        if cfg.compile:
+            self.policy.compile()
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.env = make_rank_env(cfg, ranks)
         self.learner = PPO(self.policy, cfg.ppo, ranks.size)
@@ -61,8 +63,13 @@ class Run:
         return self.collector.rollout()
 
     def learn(self, rollout: TensorDict) -> dict[str, float]:
-        """Update the policy from a rollout."""
-        losses = self.learner.update(rollout, self.progress)
+        """Update the policy from a rollout. On NaN the error carries what is needed to repeat the update."""
+        before = self.learner.state_dict()
+        try:
+            losses = self.learner.update(rollout, self.progress)
+        except NumericsError as error:
+            error.cause = {"learner": before, "rollout": rollout, "progress": self.progress}
+            raise
         self.iteration += 1
         self.frames += self.frames_per_iteration
         return losses

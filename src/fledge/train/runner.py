@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -16,11 +17,14 @@ import torch
 from omegaconf import OmegaConf
 
 from fledge.core.errors import ConfigError, FledgeError, NumericsError
-from fledge.monitor import PerformanceMonitor
-from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, WandbLogger
+from fledge.envs.navigation.config import Starts
+from fledge.monitor import PerformanceMonitor, print_model_info
+from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.train.config import TrainConfig, WandbMode
+from fledge.train.evaluate import evaluate
 from fledge.train.memory import keep_freed_memory
+from fledge.train.numerics import dump_update
 from fledge.train.overrides import build_config
 from fledge.train.policies import load_policy_state
 from fledge.train.ranks import Ranks
@@ -52,6 +56,7 @@ def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) ->
                 metrics = run.episode_metrics(rollout) | losses
                 run.seconds += time.perf_counter() - begun
                 if desk:
+                    desk.evaluate(metrics, monitor)
                     desk.log(metrics, monitor)
                     desk.archive(rollout, monitor)
                 stop = ranks.sum(torch.tensor([float(stopped())])).item() > 0 or out_of_time(run)
@@ -64,7 +69,7 @@ def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) ->
                     break
         return desk.finish(metrics) if desk else metrics
     except NumericsError as error:
-        raise dump_numerics(run, folder, error) from error
+        raise dump_update(run, folder, error) from error
     finally:
         if desk:
             desk.close()
@@ -112,21 +117,6 @@ def stop_on_signals() -> Iterator[Any]:
             signal.signal(number, handler)
 
 
-def dump_numerics(run: Run, folder: Path, error: NumericsError) -> NumericsError:
-    """Save what led to a NaN (weights, optimiser, env before the next step) and say where."""
-    from fledge.storage import save_checkpoint
-
-    path = folder / f"nan_dump_rank{run.ranks.rank}.fledge"
-    state = {
-        "model": run.policy.state_dict(),
-        "optimizer": run.learner.optimizer.state_dict(),
-        "rollout": run.collector.latest,
-        "iteration": run.iteration,
-    }
-    save_checkpoint(state, path)
-    return NumericsError(f"{error} The state is in {path}; `fledge inspect` lists it.", dump=str(path))
-
-
 class Desk:
     """What rank 0 does besides learning: metrics, checkpoints, archives, progress."""
 
@@ -152,6 +142,8 @@ class Desk:
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
         self.newest: CheckpointHandle | None = None
+        with contextlib.redirect_stdout(sys.stderr):
+            print_model_info(run.policy)
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """The state to start from, if any; opens the metric files at the right step."""
@@ -167,9 +159,22 @@ class Desk:
         if cfg.tensorboard:
             self.loggers.append(TensorBoardLogger(self.folder, step))
         if cfg.wandb.mode is not WandbMode.disabled:
-            config = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
-            self.loggers.append(WandbLogger(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config))  # type: ignore[arg-type]
+            config: Any = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
+            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config)
+            self.loggers += [wandb] if wandb else []
+            if note:
+                self.console.say(note)
         return state
+
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        """Every `eval_interval` iterations, fly on held-out maps; other ranks wait meanwhile."""
+        cfg = self.run.cfg
+        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
+            return
+        task = dataclasses.replace(cfg.env, movers_cycle=[1.0], starts=Starts.edges)
+        with monitor.timer("evaluation"):
+            result = evaluate(self.run.policy, task, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
+        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run

@@ -8,6 +8,7 @@ So which map a drone meets is a function of clock and counters alone, never of h
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import Future
 from typing import Any
 
@@ -42,7 +43,7 @@ class MapBank:
     """Owns the map buffers; `maps` is the struct that kernels read."""
 
     def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
-        self.cfg, self.device, self.launcher, self.bank = cfg, device, launcher, bank
+        self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
         # Keys of maps made per episode, (env, episode), have no room for the bank: there the seed tells banks apart.
         self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
         self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
@@ -118,7 +119,7 @@ class MapBank:
         return (placed.double() * self._share).round().int()
 
     def _assign(self, slots: np.ndarray, positions: np.ndarray, born: int) -> None:
-        keys = np.stack([positions, np.full_like(positions, BANK_FLAG | self.bank)], 1).astype(np.uint32)
+        keys = np.stack([positions, np.full_like(positions, BANK_FLAG | self.number)], 1).astype(np.uint32)
         self._set_keys(slots, keys, [self.movers_on(int(p)) for p in positions], born)
 
     def _set_keys(self, slots: np.ndarray, keys: np.ndarray, counts: list[int], born: int) -> None:
@@ -132,13 +133,12 @@ class MapBank:
         """Build the forests (and crowds) of some slots from their keys, sharded over threads."""
         if len(slots):
             shards = self.launcher.shards(len(slots))
-            self.launcher.run_tasks(
-                [lambda a=a, n=n: self._build_on_this_thread(slots[a : a + n], crowd) for a, n in shards]
-            )
+            build = self._build_on_this_thread
+            self.launcher.run_tasks([functools.partial(build, slots[a : a + n], crowd) for a, n in shards])
 
     def _build_on_this_thread(self, slots: np.ndarray, crowd: bool) -> None:
         device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
-        index = wp.array(slots.astype(np.int32), device=device)
+        index: Any = wp.array(slots.astype(np.int32), device=device)
         boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
         wp.launch(place_boxes, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         wp.launch(rasterise, n, [index, num_boxes, boxes, heights, maps.grid], device=device)

@@ -27,13 +27,21 @@ from fledge.envs.navigation.config import (
 
 def save_dump(path: Path, cfg: NavigationConfig, state: Mapping[str, Any], action: torch.Tensor) -> None:
     """Write what is needed to repeat one step: config, state before it, action."""
-    arrays = {f"drones.{k}": v.cpu().numpy() for k, v in state["drones"].items()}
-    arrays |= {f"maps.{k}": np.asarray(torch.as_tensor(v).cpu()) for k, v in state["maps"].items()}
-    scalars = {k: state[k] for k in ("clock", "seed", "env_offset", "has_reset")}
+    arrays: dict[str, Any] = {}
+    scalars: dict[str, Any] = {"maps": {}}
+    for name, value in state.items():
+        if not isinstance(value, Mapping):
+            scalars[name] = value
+    for part in ("drones", "maps"):
+        for name, value in state[part].items():
+            if isinstance(value, torch.Tensor):
+                arrays[f"{part}.{name}"] = value.cpu().numpy()
+            else:
+                scalars[part][name] = value
     meta = {"config": asdict(cfg), "state": scalars}
     arrays["meta"] = np.frombuffer(json.dumps(meta, default=lambda e: e.value).encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, action=action.cpu().numpy(), allow_pickle=False, **arrays)
+    np.savez_compressed(path, action=action.cpu().numpy(), **arrays)
 
 
 def load_dump(path: str | Path) -> tuple[NavigationConfig, dict[str, Any], torch.Tensor]:
@@ -51,7 +59,7 @@ def load_dump(path: str | Path) -> tuple[NavigationConfig, dict[str, Any], torch
         cfg = NavigationConfig(**fields)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(f"{path} is not a dump of the NaN guard: {error}") from error
-    state: dict[str, Any] = {**meta["state"], "drones": {}, "maps": {}}
+    state: dict[str, Any] = {**meta["state"], "drones": {}}
     for name, array in arrays.items():
         part, key = name.split(".", 1)
         state[part][key] = torch.as_tensor(array)
@@ -64,7 +72,8 @@ def replay_dump(path: str | Path) -> TensorDict:
 
     cfg, state, action = load_dump(path)
     cfg.nan_guard = False
-    env = NavigationEnv(cfg, seed=int(state["seed"]), env_offset=int(state["env_offset"]))
+    place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs", "bank")}
+    env = NavigationEnv(cfg, **place)
     try:
         env.load_state_dict(state)
         return env.step(action)

@@ -13,12 +13,12 @@ import torch
 import warp as wp
 from tensordict import TensorDict
 
-from fledge.core.errors import InputError, NumericsError
+from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.random import split_seed
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.envs.navigation import episode, flight, sense
-from fledge.envs.navigation.bank import MapBank
+from fledge.envs.navigation.bank import MapBank, available_bytes
 from fledge.envs.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
 from fledge.envs.navigation.dump import save_dump
 from fledge.envs.navigation.model import NEAREST, OBSTACLE_FEATURES, Beams, Drones, Obs, Outcome, Params, Result
@@ -26,6 +26,7 @@ from fledge.sim.crowd import step_crowd
 from fledge.sim.launch import Call, Launcher, Program, default_threads
 from fledge.sim.quadrotor import DAMPING
 
+IDENTITY = ("seed", "env_offset", "total_envs", "bank")  # what a saved state must agree in
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
 
 
@@ -58,9 +59,11 @@ class NavigationEnv(TensorEnv):
         cfg.validate()
         super().__init__(cfg.num_envs, device, seed)
         self.env_offset = env_offset
+        self._check_memory()
         self.launcher = Launcher(device, num_threads or default_threads())
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
-        self.params = self._make_params(total_envs or cfg.num_envs)
+        self.total_envs = total_envs or cfg.num_envs
+        self.params = self._make_params()
         self.beams = self._make_beams()
         self.state = self._make_state()
         self.drones = self._bind_drones()
@@ -73,7 +76,7 @@ class NavigationEnv(TensorEnv):
         crowd = Call(step_crowd, [*crowd_args, self.bank.seed, self.bank.maps.crowd], cfg.moving_obstacles)
         self._crowd = self.launcher.record([crowd], self.bank.slots) if cfg.moving_obstacles else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
-        self._has_reset = False
+        self._has_reset = self._closed = False
 
     # ---- specs -------------------------------------------------------------------------------------------------
 
@@ -129,6 +132,8 @@ class NavigationEnv(TensorEnv):
     def step(self, action: torch.Tensor, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         if dt is not None and not math.isclose(dt, self.decision_s):
             raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s: set env.decimation.")
+        if self._closed:
+            raise InputError("step() came after close(): make a new env.")
         if not self._has_reset:
             raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
         self.check_action(action)
@@ -173,6 +178,7 @@ class NavigationEnv(TensorEnv):
             self.bank.build_for_episodes(envs, envs + self.env_offset, episodes, self._clock)
 
     def close(self) -> None:
+        self._closed = True
         self.launcher.close()
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -184,20 +190,31 @@ class NavigationEnv(TensorEnv):
             "clock": self._clock,
             "seed": self.seed,
             "env_offset": self.env_offset,
+            "total_envs": self.total_envs,
+            "bank": self.bank.number,
             "has_reset": self._has_reset,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if missing := [k for k in ("drones", "maps", *IDENTITY, "clock", "has_reset") if k not in state]:
+            raise InputError(f"This is not a state of a NavigationEnv: it has no {', '.join(missing)}.")
         saved = state["drones"]
         for name, tensor in self.state.items():
             if name not in saved or tuple(saved[name].shape) != tuple(tensor.shape):
                 got = tuple(saved[name].shape) if name in saved else "nothing"
                 raise InputError(f"The saved state has {got} for {name}, this env needs {tuple(tensor.shape)}.")
-        if int(state["seed"]) != self.seed or int(state["env_offset"]) != self.env_offset:
-            raise InputError(
-                f"The state was saved by an env with seed {state['seed']} and offset {state['env_offset']}; "
-                f"this one has seed {self.seed} and offset {self.env_offset}. Make the env with those to continue."
-            )
+        own = {
+            "seed": self.seed,
+            "env_offset": self.env_offset,
+            "total_envs": self.total_envs,
+            "bank": self.bank.number,
+        }
+        for name in IDENTITY:
+            if int(state[name]) != own[name]:
+                raise InputError(
+                    f"The state was saved by an env with {name} {state[name]}; this one has {own[name]}. "
+                    "Make the env with the same to continue."
+                )
         self.bank.load_state_dict(state["maps"])
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
@@ -221,10 +238,21 @@ class NavigationEnv(TensorEnv):
 
     # ---- construction ------------------------------------------------------------------------------------------
 
-    def _make_params(self, total_envs: int) -> Params:
+    def _check_memory(self) -> None:
+        """Refuse more drones than fit: two sets of observations and the state of each."""
+        observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
+        per_drone = 4 * observed + 400
+        need, have = per_drone * self.num_envs, available_bytes(self.device)
+        if need > 0.8 * have:
+            raise MemoryBudgetError(
+                f"{self.num_envs:,} drones need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
+                f"lower env.num_envs to at most {int(0.8 * have / per_drone):,}."
+            )
+
+    def _make_params(self) -> Params:
         cfg, p = self.cfg, Params()
         p.seed = wp.vec2ui(*split_seed(self.seed))
-        p.env_offset, p.total_envs = self.env_offset, total_envs
+        p.env_offset, p.total_envs = self.env_offset, self.total_envs
         p.dt, p.decimation, p.max_steps, p.damping = cfg.dt_s, cfg.decimation, cfg.max_episode_steps, DAMPING
         p.first_order = int(cfg.dynamics is Dynamics.first_order)
         p.headings = cfg.num_headings if cfg.action_form is ActionForm.headings else 0

@@ -85,8 +85,8 @@ def check_agreement(seed: int) -> dict[str, float]:
     from fledge.train.bench.references.prior_training import PriorTraining
 
     cfg = navrl_config(32, seed)
-    cfg.ppo.minibatch = 32 * 32  # one minibatch an epoch, so the order of samples does not matter
-    cfg.ppo.epochs = 2
+    # One step on all samples, so that their order does not matter; no clipping of values, which NavRL does on means.
+    cfg.ppo.minibatch, cfg.ppo.epochs, cfg.ppo.value_clip = 32 * 32, 1, 1e9
     torch.manual_seed(seed)
     published = NavRLPolicy()
     folded = NavRLActorCritic.from_navrl(published)
@@ -94,8 +94,9 @@ def check_agreement(seed: int) -> dict[str, float]:
     rollout = SyncDataCollector(env, folded, 32 * 32).rollout().clone()
     prior = PriorTraining(NavigationEnv(cfg.env, seed=seed), published, cfg.ppo)
     rows = {k: v.transpose(0, 1) for k, v in rollout["obs"].items()}
-    alpha, beta, _ = published({k: v.reshape(-1, *v.shape[2:]) for k, v in rows.items()})
-    params, _ = folded(rollout["input"].transpose(0, 1).reshape(-1, folded.inputs))
+    with torch.no_grad():
+        alpha, beta, _ = published({k: v.reshape(-1, *v.shape[2:]) for k, v in rows.items()})
+        params, _ = folded(rollout["input"].transpose(0, 1).reshape(-1, folded.inputs))
     outputs = max(float((alpha - params[0]).abs().max()), float((beta - params[1]).abs().max()))
     turned = {k: rollout[k].transpose(0, 1).unsqueeze(-1) for k in ("reward", "terminated", "truncated")}
     turned["done"] = turned["terminated"] | turned["truncated"]
@@ -118,7 +119,7 @@ def check_agreement(seed: int) -> dict[str, float]:
     prior.close()
     env.close()
     result = {"network_max_difference": outputs, "loss_fledge": loss, "loss_prior": theirs}
-    if outputs > TOLERANCE or abs(loss - theirs) > 0.02 * max(1.0, abs(theirs)):
+    if outputs > TOLERANCE or abs(loss - theirs) > 1e-3 * abs(theirs):
         raise FledgeError(f"The two designs disagree, so there is nothing to time: {result}.")
     return result
 

@@ -66,11 +66,3 @@ class Snapshot:
     step: npt.NDArray[np.int64]  # [N] physics steps flown
     grid: npt.NDArray[np.uint8]  # [K, CELLS * CELLS]
     movers: int  # M obstacles on each map
-
-
-@dataclass
-class Crowd:
-    """Moving obstacles of every map at one moment."""
-
-    pos: Array  # [K, M, 3] m, world
-    vel: Array  # [K, M, 3] m/s, world

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from fledge.train.bench import references as ref
-from fledge.train.bench.references import Array, Crowd, Snapshot
+from fledge.train.bench.references import Array, Snapshot
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -54,24 +56,25 @@ class NumpySim:
 
     def load(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot."""
-        for name in ("pos", "vel", "quat", "rate", "throttle", "start", "goal", "slot", "step"):
-            setattr(self, "steps" if name == "step" else name, getattr(snapshot, name).copy())
+        self.pos, self.vel, self.quat, self.rate, self.throttle, self.start, self.goal = (
+            getattr(snapshot, name).copy() for name in ("pos", "vel", "quat", "rate", "throttle", "start", "goal")
+        )
+        self.slot, self.steps = snapshot.slot, snapshot.step.copy()
         self.grid = snapshot.grid.reshape(-1)
         kind = np.arange(snapshot.movers)
         self.width = (0.25 * (kind % 4 + 1)).astype(np.float32)
         self.standing = kind % 8 >= 4
         self.axis = unit(self.goal[:, :2] - self.start[:, :2])
 
-    def step(self, action: Array, crowd: Crowd) -> Result:
+    def step(self, action: Array, crowd_pos: Array, crowd_vel: Array) -> Result:
         """Fly one decision of one physics step among these obstacles; returns observation, reward and flags."""
         command = turn(2 * ref.SPEED_LIMIT * np.clip(action, 0, 1) - ref.SPEED_LIMIT, self.axis, back=True)
         self.fly(command)
         self.steps += 1
-        rot = self.rot
-        distance = cast(self.grid, self.slot, self.pos, np.arctan2(rot[:, 1, 0], rot[:, 0, 0]))
-        offset = crowd.pos[self.slot] - self.pos[:, None]
+        distance = cast(self.grid, self.slot, self.pos, np.arctan2(self.rot[:, 1, 0], self.rot[:, 0, 0]))
+        offset = crowd_pos[self.slot] - self.pos[:, None]
         flat = np.hypot(offset[..., 0], offset[..., 1])
-        obstacles, mover_logs = self.nearest(offset, flat, crowd.vel)
+        obstacles, mover_logs = self.nearest(offset, flat, crowd_vel)
         terminated = (distance.min((1, 2)) < ref.RADIUS) | self.hits_mover(offset, flat)
         terminated |= (self.pos[:, 2] < ref.MIN_HEIGHT) | (self.pos[:, 2] > ref.MAX_HEIGHT)
         return {
@@ -140,7 +143,7 @@ class NumpySim:
 
     def hits_mover(self, offset: Array, flat: Array) -> Bools:
         level = self.standing | (np.abs(offset[..., 2]) <= 0.5 + ref.RADIUS)
-        return ((flat <= 0.5 * self.width + ref.RADIUS) & level).any(1)
+        return np.any((flat <= 0.5 * self.width + ref.RADIUS) & level, axis=1)
 
     def reward(self, distance: Array, mover_logs: Array) -> Array:
         """NavRL's reward."""
@@ -180,7 +183,7 @@ def cast(grid: npt.NDArray[np.uint8], slot: Ints, pos: Array, yaw: Array) -> Arr
     stride = 1 / np.maximum(np.abs(dx), np.abs(dy))
     walking = np.flatnonzero(on_map(ix, iy))
     while walking.size:
-        lanes = (ray, base, x, y, dx, dy, stride, s, ix, iy, end)
+        lanes: tuple[Any, ...] = (ray, base, x, y, dx, dy, stride, s, ix, iy, end)
         if walking.size < ray.size:
             ray, base, x, y, dx, dy, stride, s, ix, iy, end = (lane[walking] for lane in lanes)
         value = grid[base + (ix * ref.CELLS + iy).astype(np.int64)]

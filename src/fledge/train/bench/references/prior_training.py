@@ -40,19 +40,20 @@ class PriorTraining:
     """Collect with TorchRL, learn with plain modules and TensorDict minibatches."""
 
     def __init__(self, env: TensorEnv, policy: NavRLPolicy, cfg: PPOConfig) -> None:
-        from torchrl.collectors import SyncDataCollector
+        from torchrl.collectors import Collector
 
         from fledge.envs.adapters.torchrl import TorchRLEnv
 
         self.policy, self.cfg = policy, cfg
         keys = ["lidar", "state", "dynamic_obstacle"]
         actor = TensorDictModule(_Actor(policy), in_keys=keys, out_keys=["action", "log_prob", "state_value"])
-        self.collector = SyncDataCollector(
+        self.collector = Collector(
             TorchRLEnv(env),
             actor,
             frames_per_batch=env.num_envs * cfg.rollout_steps,
             total_frames=-1,
             return_same_td=True,
+            auto_register_policy_transforms=False,
         )
         net = policy.network
         parts: list[list[nn.Parameter]] = [

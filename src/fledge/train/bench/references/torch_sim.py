@@ -54,10 +54,11 @@ class TorchSim:
 
     def load(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot."""
-        self.pos, self.vel, self.quat, self.rate, self.throttle, self.start, self.goal, self.slot, self.steps = (
+        self.pos, self.vel, self.quat, self.rate, self.throttle, self.start, self.goal = (
             torch.as_tensor(getattr(snapshot, name)).clone()
-            for name in ("pos", "vel", "quat", "rate", "throttle", "start", "goal", "slot", "step")
+            for name in ("pos", "vel", "quat", "rate", "throttle", "start", "goal")
         )
+        self.slot, self.steps = torch.as_tensor(snapshot.slot), torch.as_tensor(snapshot.step).clone()
         self.grid = torch.as_tensor(snapshot.grid).view(-1)
         kind = torch.arange(snapshot.movers)
         self.width = 0.25 * (kind % 4 + 1)

@@ -1,0 +1,50 @@
+"""Replay of experience, compressed: the dictionary buffer, its index, image helpers, and a TorchRL storage.
+
+Names resolve on first use: importing this room loads neither Warp nor TorchRL.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fledge.replay.buffer import DictReplayBuffer
+    from fledge.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
+    from fledge.replay.prefix_sum import PrefixSum
+    from fledge.replay.schema import KeySpec
+    from fledge.replay.sum_tree import SumTree
+
+__all__ = [
+    "DictReplayBuffer",
+    "KeySpec",
+    "PrefixSum",
+    "SumTree",
+    "compress_image",
+    "compress_image_seq",
+    "decompress_image",
+    "decompress_image_seq",
+]
+
+_HOME = {
+    "DictReplayBuffer": "buffer",
+    "KeySpec": "schema",
+    "PrefixSum": "prefix_sum",
+    "SumTree": "sum_tree",
+    "compress_image": "images",
+    "compress_image_seq": "images",
+    "decompress_image": "images",
+    "decompress_image_seq": "images",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,122 @@
+"""A queue of byte strings in a few large segments of memory.
+
+Contract
+    `append` and `extend` add blobs at the back and copy them; `drop` removes the oldest. A blob is named by its number,
+    counted from the first ever added, and never moves or changes: `view(number)` and the arrays of `state()` share the
+    store's memory, so saving costs no second copy, and what was handed out stays valid while more is added.
+    Memory is freed a segment at a time, when all of its blobs are gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fledge.core.errors import FormatError
+from fledge.replay.int_queue import IntQueue
+
+SEGMENT_BYTES = 2**20
+
+
+class BlobStore:
+    """Byte strings, first in, first out."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, np.ndarray] = {}
+        self._views: dict[int, memoryview] = {}
+        self._newest, self._used = -1, 0  # segment being filled, and how far
+        self._segment, self._begin, self._end = IntQueue(), IntQueue(), IntQueue()
+        self.nbytes = 0  # of the blobs kept
+
+    def __len__(self) -> int:
+        return len(self._segment)
+
+    @property
+    def next_number(self) -> int:
+        """Number that the next blob will get."""
+        return self._segment.dropped + len(self._segment)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all segments, free room included."""
+        return sum(segment.nbytes for segment in self._segments.values())
+
+    def append(self, *parts: bytes | memoryview) -> int:
+        """Add one blob made of parts; returns its number."""
+        data = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+        return self.extend(data, np.array([0, len(data)]))
+
+    def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
+        """Add blobs data[edges[i]:edges[i + 1]] (uint8), together in one segment; returns the first one's number."""
+        number, size = self.next_number, len(data)
+        if self._newest < 0 or self._used + size > len(self._segments[self._newest]):
+            self._newest += 1
+            self._used = 0
+            self._segments[self._newest] = np.empty(max(SEGMENT_BYTES, size), np.uint8)
+            self._views[self._newest] = memoryview(self._segments[self._newest])
+        self._segments[self._newest][self._used : self._used + size] = data
+        self._segment.extend(np.full(len(edges) - 1, self._newest))
+        self._begin.extend(edges[:-1] + self._used)
+        self._end.extend(edges[1:] + self._used)
+        self._used += size
+        self.nbytes += int(edges[-1] - edges[0])
+        return number
+
+    def drop(self, count: int) -> None:
+        """Remove the oldest `count` blobs."""
+        self.nbytes -= int((self._end.view()[:count] - self._begin.view()[:count]).sum())
+        for queue in (self._segment, self._begin, self._end):
+            queue.drop(count)
+        oldest = int(self._segment.view()[0]) if len(self._segment) else self._newest
+        for number in [n for n in self._segments if n < oldest]:
+            del self._segments[number], self._views[number]
+
+    def view(self, number: int) -> memoryview:
+        """The bytes of one blob."""
+        i = number - self._segment.dropped
+        return self._views[int(self._segment.view()[i])][int(self._begin.view()[i]) : int(self._end.view()[i])]
+
+    def join(self, numbers: np.ndarray, tail: bytes = b"") -> tuple[bytes, np.ndarray]:
+        """The blobs one after the other with `tail` behind them, and where each begins, [n] int64."""
+        i = numbers - self._segment.dropped
+        begins, ends = self._begin.view()[i], self._end.view()[i]
+        views = self._views
+        parts = zip(self._segment.view()[i].tolist(), begins.tolist(), ends.tolist(), strict=True)
+        data = b"".join([*[views[s][a:b] for s, a, b in parts], tail])
+        sizes = ends - begins
+        return data, np.cumsum(sizes) - sizes
+
+    def lengths(self) -> np.ndarray:
+        """Bytes of each blob, oldest first."""
+        return self._end.view() - self._begin.view()
+
+    def state(self) -> dict[str, Any]:
+        """Segments (not copied) and where the blobs lie in them."""
+        numbers = sorted(self._segments)
+        used = {n: (self._used if n == self._newest else len(self._segments[n])) for n in numbers}
+        return {
+            "segments": [self._segments[n][: used[n]] for n in numbers],
+            "segment": self._segment.view() - (numbers[0] if numbers else 0),
+            "begin": self._begin.view().copy(),
+            "end": self._end.view().copy(),
+            "dropped": self._segment.dropped,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over a state; its arrays are used as they are. FormatError if blobs lie outside the segments."""
+        segments = [np.ascontiguousarray(s, np.uint8) for s in state["segments"]]
+        segment, begin, end = (np.asarray(state[k], np.int64) for k in ("segment", "begin", "end"))
+        sizes = np.array([len(s) for s in segments], np.int64)
+        sound = len(segment) == len(begin) == len(end) and segment.ndim == begin.ndim == end.ndim == 1
+        if sound and len(segment):
+            sound = bool((segment >= 0).all() and (segment < len(segments)).all() and (np.diff(segment) >= 0).all())
+            sound = sound and bool((begin >= 0).all() and (begin <= end).all() and (end <= sizes[segment]).all())
+        if not sound:
+            raise FormatError("the saved replay has chunks outside its data: it is damaged.")
+        dropped = int(state["dropped"])
+        self._segments = dict(enumerate(segments))
+        self._views = {n: memoryview(s) for n, s in self._segments.items()}
+        self._newest, self._used = len(segments) - 1, int(sizes[-1]) if len(sizes) else 0
+        self._segment, self._begin, self._end = (IntQueue(q, dropped) for q in (segment, begin, end))
+        self.nbytes = int((end - begin).sum())

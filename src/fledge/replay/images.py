@@ -1,0 +1,128 @@
+"""Images, grid maps and sequences of them as bytes that carry their own description.
+
+Contract
+    `compress_image(x)` takes one array or CPU tensor of any shape and dtype; `compress_image_seq(x)` one whose first
+    axis is time, stored time-innermost: neighbours in time become neighbours in memory, which is what compresses.
+    `decompress_*` gives the same bits, dtype and shape back as a new NumPy array. Bytes from elsewhere are not trusted:
+    anything that no version writes raises FormatError, and no more is allocated than `MAX_EXPANSION` times the
+    bytes that came.
+
+    Layout: magic b"FLI1", uint32 length of a JSON header, header {dtype, shape, codec, sequence, crc}, then one member
+    as `storage.codecs` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import FormatError, InputError
+from fledge.storage import codecs
+
+MAGIC = b"FLI1"
+MAX_HEADER = 4096
+_KINDS = "biufc"
+_CANDIDATES = codecs.candidates(9, 0)
+
+
+def compress_image(image: np.ndarray | torch.Tensor) -> bytes:
+    """One image, losslessly compressed; raw if that saves less than 5 %."""
+    return _compress(_as_array(image), sequence=False)
+
+
+def compress_image_seq(images: np.ndarray | torch.Tensor) -> bytes:
+    """A sequence of images [T, ...], losslessly compressed as one."""
+    array = _as_array(images)
+    if array.ndim < 1:
+        raise InputError("a sequence of images needs a first axis for time, but a single number came.")
+    return _compress(array, sequence=True)
+
+
+def decompress_image(data: bytes | bytearray | memoryview) -> np.ndarray:
+    """The image that `compress_image` was given."""
+    return _decompress(data, sequence=False)
+
+
+def decompress_image_seq(data: bytes | bytearray | memoryview) -> np.ndarray:
+    """The sequence that `compress_image_seq` was given."""
+    return _decompress(data, sequence=True)
+
+
+def _as_array(image: np.ndarray | torch.Tensor) -> np.ndarray:
+    if isinstance(image, torch.Tensor):
+        if image.dtype == torch.bfloat16:
+            raise InputError("NumPy has no bfloat16: view the tensor as int16 to compress it, and back after.")
+        image = image.detach().cpu().numpy()
+    array = np.asarray(image)
+    if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16:
+        raise InputError(f"images hold numbers or booleans, not {array.dtype}.")
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _word(dtype: np.dtype[Any]) -> int:
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+def _compress(array: np.ndarray, sequence: bool) -> bytes:
+    turned = np.moveaxis(array, 0, -1) if sequence else array
+    data = np.ascontiguousarray(turned).reshape(-1).view(np.uint8)
+    word = _word(array.dtype)
+    name = codecs.choose(data, word, False, _CANDIDATES) if word <= 8 else "raw"
+    blocks = codecs.encode(name, data, word, False)
+    if blocks is None:
+        name, blocks = "raw", [data.data]
+    header = {"dtype": array.dtype.str, "shape": list(array.shape), "codec": name, "sequence": sequence}
+    text = json.dumps({**header, "crc": zlib.crc32(data)}).encode()
+    return b"".join([MAGIC, struct.pack("<I", len(text)), text, *blocks])
+
+
+def _decompress(data: bytes | bytearray | memoryview, sequence: bool) -> np.ndarray:
+    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    dtype, shape, name, crc, begin = _read_header(view, sequence)
+    nbytes = math.prod(shape) * dtype.itemsize
+    member = view[begin:]
+    if nbytes > codecs.MAX_EXPANSION * max(len(member), 1):
+        raise FormatError(f"the image claims {nbytes} bytes in {len(member)}: it is damaged or hostile.")
+    out = np.empty(nbytes, np.uint8)
+    codecs.decode(name, member, out, _word(dtype))
+    if zlib.crc32(out) != crc:
+        raise FormatError("the image's checksum does not fit its data: it is damaged.")
+    array = out.view(dtype)
+    if not sequence:
+        return array.reshape(shape)
+    return np.ascontiguousarray(np.moveaxis(array.reshape([*shape[1:], shape[0]]), -1, 0))
+
+
+def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[int], str, int, int]:
+    if len(view) < 8 or view[:4] != MAGIC:
+        raise FormatError("these are not the bytes of a compressed image: the first four are not FLI1.")
+    (length,) = struct.unpack_from("<I", view, 4)
+    if length > MAX_HEADER or 8 + length > len(view):
+        raise FormatError("the compressed image ends inside its header: it is torn.")
+    try:
+        header = json.loads(bytes(view[8 : 8 + length]))
+        dtype, shape, name, crc = (header[key] for key in ("dtype", "shape", "codec", "crc"))
+        whole = bool(header["sequence"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError("the compressed image's header cannot be read: it is damaged.") from error
+    sizes = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+    if not sizes or name not in codecs.CODEC_NAMES or type(crc) is not int:
+        raise FormatError("the compressed image's header holds values that no version writes: it is damaged.")
+    if whole != sequence:
+        kind, call = ("a sequence", "decompress_image_seq") if whole else ("one image", "decompress_image")
+        raise FormatError(f"these bytes hold {kind}: call {call}.")
+    return _read_dtype(dtype, name), shape, name, crc, 8 + length
+
+
+def _read_dtype(text: Any, codec: str) -> np.dtype[Any]:
+    known = {np.dtype(c).newbyteorder("<").str: np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG"}
+    dtype = known.get(text) if isinstance(text, str) else None
+    if dtype is None or (dtype.itemsize > 16) or (_word(dtype) > 8 and codec != "raw"):
+        raise FormatError(f"the compressed image's dtype {str(text)[:20]!r} is none that is written: it is damaged.")
+    return dtype

@@ -1,0 +1,57 @@
+"""A queue of integers that NumPy can look at as one array.
+
+Contract
+    `extend` appends at the back, `drop` removes from the front, both amortised O(1) per number; `view()` is the numbers
+    in order, int64, sharing memory until the next `extend`. `dropped` counts what was ever removed, so number i of the
+    queue is number `dropped + i` of all that were ever appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+
+class IntQueue:
+    """First in, first out, with an array view."""
+
+    def __init__(self, numbers: Iterable[int] | np.ndarray = (), dropped: int = 0) -> None:
+        self._data = np.zeros(16, np.int64)
+        self._head = self._tail = 0
+        self.dropped = dropped
+        self.extend(np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), np.int64))
+
+    def __len__(self) -> int:
+        return self._tail - self._head
+
+    def view(self) -> np.ndarray:
+        """The numbers, oldest first; do not write, and do not keep it across an `extend`."""
+        return self._data[self._head : self._tail]
+
+    def append(self, number: int) -> None:
+        if self._tail == len(self._data):
+            self._make_room(1)
+        self._data[self._tail] = number
+        self._tail += 1
+
+    def extend(self, numbers: np.ndarray) -> None:
+        if self._tail + len(numbers) > len(self._data):
+            self._make_room(len(numbers))
+        self._data[self._tail : self._tail + len(numbers)] = numbers
+        self._tail += len(numbers)
+
+    def drop(self, count: int = 1) -> None:
+        """Remove the oldest `count` numbers."""
+        assert count <= len(self)
+        self._head += count
+        self.dropped += count
+
+    def _make_room(self, count: int) -> None:
+        """Move what is left to the front of an array at least twice its size: each number moves O(1) times."""
+        kept = self.view().copy()
+        size = max(16, 2 * (len(kept) + count))
+        if size > len(self._data) or size < len(self._data) // 4:
+            self._data = np.zeros(size, np.int64)
+        self._data[: len(kept)] = kept
+        self._head, self._tail = 0, len(kept)

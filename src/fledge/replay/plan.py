@@ -1,0 +1,126 @@
+"""Which store each key goes to: measured on the first chunks, never looked up by name.
+
+Contract
+    `plan_stores(specs, words, layout, ...)` tries the candidates on (up to) the first frames of an episode and
+    returns the stores. A key is packed with others when that is smallest or nearly so, because packed rows decode
+    fastest; goes to a general codec when that is much smaller or its frames are large; and is stored raw when nothing
+    saves 5 %. Choices go by size, never by a clock: the same data gives the same stores.
+
+        layout      packed keys             other keys
+        frame       1 frame a chunk         1 frame a chunk
+        chunk       16 frames a chunk       64 KiB a chunk, 1 to 64 frames
+        episode     -                       the whole episode
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from fledge.core.errors import ConfigError, FormatError
+from fledge.replay import packing
+from fledge.replay.schema import KeySpec
+from fledge.replay.stores import BlockStore, Columns, PackedStore, Store, chunk_rows
+from fledge.storage import codecs
+
+Layout = Literal["frame", "chunk", "episode"]
+LAYOUTS = ("frame", "chunk", "episode")
+PACKED_ROWS = 16  # measured: 12 to 32 give the same size on flown rollouts, and fewer decode faster
+MAX_COLUMNS = 2048  # wider frames are large enough for a general codec to pay
+BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
+WORTH = 1.3  # a general codec must be this much smaller than packing, because its chunks decode whole
+MEASURED_CHUNKS = 8
+_CANDIDATES = codecs.candidates(9, 0)
+
+
+def plan_stores(
+    specs: Mapping[str, KeySpec],
+    words: Mapping[str, np.ndarray],
+    layout: str,
+    img_compressed: bool = True,
+    cache_bytes: int = 0,
+) -> list[Store]:
+    """Empty stores for the keys, chosen on the frames in `words`."""
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+    packed: dict[str, KeySpec] = {}
+    blocks: list[Store] = []
+    for key, spec in specs.items():
+        rows = block_rows(spec, layout)
+        if spec.dtype.itemsize == 1 and len(spec.shape) >= 2 and not img_compressed:
+            codec = "raw"
+        else:
+            codec = _choose(spec, words[key], layout, rows)
+        if codec == "packed":
+            packed[key] = spec
+        else:
+            blocks.append(BlockStore(key, spec, rows, codec, cache_bytes))
+    return [*([PackedStore(packed, packed_rows(layout))] if packed else []), *blocks]
+
+
+def packed_rows(layout: str) -> int:
+    """Frames of a packed chunk."""
+    return 1 if layout == "frame" else PACKED_ROWS
+
+
+def block_rows(spec: KeySpec, layout: str) -> int | None:
+    """Frames of a chunk of one key under a general codec; None is the whole episode."""
+    if layout == "episode":
+        return None
+    return 1 if layout == "frame" else min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
+
+
+def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
+    sample = words[: MEASURED_CHUNKS * max(rows or 64, PACKED_ROWS)]
+    raw = sample.nbytes
+    step = rows or len(sample)
+    first = np.ascontiguousarray(sample[:step].reshape(min(step, len(sample)), -1).T).reshape(-1).view(np.uint8)
+    codec = codecs.choose(first, spec.dtype.itemsize, False, _CANDIDATES)
+    size = float(raw)
+    if codec != "raw":
+        encoded = codecs.encode(codec, first, spec.dtype.itemsize, False)
+        size = raw * (codecs.checksum_crc(encoded)[1] / first.nbytes if encoded else 1.0)
+    if layout != "episode" and len(Columns({"": spec}).kinds) <= MAX_COLUMNS and spec.frame_bytes:
+        packed = _packed_size(spec, sample, packed_rows(layout))
+        if packed <= min(size * WORTH, (1 - codecs.MIN_GAIN) * raw):
+            return "packed"
+    return codec if size <= (1 - codecs.MIN_GAIN) * raw else "raw"
+
+
+def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
+    columns = Columns({"": spec})
+    table = np.empty((len(sample), len(columns.kinds)), np.uint32)
+    columns.fill(table, "", sample)
+    packed = packing.pack(table, columns.kinds, chunk_rows(len(sample), step))
+    bits = packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)
+    return float(bits / 8)
+
+
+def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
+    """Plain description from which `build_stores` makes the same stores, empty."""
+    return [
+        {"keys": s.keys, "rows": s.rows, "codec": s.codec if isinstance(s, BlockStore) else "packed"} for s in stores
+    ]
+
+
+def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> list[Store]:
+    """Empty stores from a description, which may come from a file; every key of `specs` in exactly one."""
+    stores: list[Store] = []
+    seen: list[str] = []
+    for row in plan:
+        keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
+        seen += keys
+        known = set(keys) <= set(specs) and (codec == "packed" or (codec in codecs.CODEC_NAMES and len(keys) == 1))
+        if not known or not (rows is None or (type(rows) is int and rows >= 1)):
+            raise FormatError("the saved replay describes stores that no version writes: it is damaged.")
+        if codec == "packed":
+            if rows is None or rows > packing.MAX_ROWS:
+                raise FormatError("the saved replay has packed chunks of an impossible length: it is damaged.")
+            stores.append(PackedStore({k: specs[k] for k in keys}, rows))
+        else:
+            stores.append(BlockStore(keys[0], specs[keys[0]], rows, codec, cache_bytes))
+    if sorted(seen) != sorted(specs):
+        raise FormatError("the saved replay does not hold every key exactly once: it is damaged.")
+    return stores

@@ -1,0 +1,63 @@
+"""A sum tree: draws slots in proportion to their priorities, and updates many at once.
+
+Contract
+    `size` slots, each with a priority >= 0 (float64; 0 is never drawn). Level 0 of the tree is the slots, each level
+    above holds the sums of pairs of the one below. `update` recomputes the touched parents level by level, from their
+    children and not by differences, so rounding never accumulates; `find` walks down for all queries at once.
+    Both cost O(m log size) for m slots, vectorised over m.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fledge.core.errors import InputError
+
+
+class SumTree:
+    """Priorities of `size` slots."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise InputError(f"a sum tree of {size} slots cannot be made: it needs at least 1.")
+        self.size = size
+        self._levels = [np.zeros(size)]
+        while len(self._levels[-1]) > 1:
+            self._levels.append(np.zeros(-(-len(self._levels[-1]) // 2)))
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(self._levels[-1][0])
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """Priority of each slot; do not write."""
+        return self._levels[0]
+
+    def update(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
+        """Set priorities; of a slot given twice, the last counts."""
+        values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise InputError("priorities are finite numbers of 0 or more; check the losses they come from.")
+        self._levels[0][slots] = values
+        touched = np.unique(slots)
+        for below, level in zip(self._levels, self._levels[1:], strict=False):
+            touched = np.unique(touched >> 1)
+            left = 2 * touched
+            right = np.minimum(left + 1, len(below) - 1)
+            level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
+
+    def find(self, values: np.ndarray) -> np.ndarray:
+        """Slot in which each value of [0, total) falls when priorities are laid end to end."""
+        rest = np.array(values, np.float64)
+        node = np.zeros(rest.shape, np.int64)
+        for level in reversed(self._levels[:-1]):
+            left = 2 * node
+            mass = level[left]
+            right = np.minimum(left + 1, len(level) - 1)
+            # rounding may leave a rest just past the last slot with any priority: never go into an empty half
+            go = (rest >= mass) & (left + 1 < len(level)) & (level[right] > 0)
+            rest = np.where(go, rest - mass, np.minimum(rest, np.nextafter(mass, 0.0)))
+            node = np.where(go, right, left)
+        return node
