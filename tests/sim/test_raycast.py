@@ -260,6 +260,16 @@ def test_lidar_sees_movers_and_columns_together_from_close_by_and_inside(make_en
     check(look(env), distances, hits=0.4)
 
 
+def test_lidar_sees_the_tops_of_movers_from_above(make_env: MakeEnv) -> None:
+    steep = [-80.0, -60.0, -40.0, -20.0, 30.0]
+    env = make_env(static_obstacles=0, moving_obstacles=80, lidar_sees_movers=True, lidar_elevations_deg=steep)
+    rng = np.random.default_rng(9)
+    movers = env.bank.tensors["trail"][-1].numpy()[np.arange(200) % 4, rng.integers(0, 80, 200)]
+    above = movers + np.column_stack([rng.uniform(-0.7, 0.7, (200, 2)), rng.uniform(0.3, 4.5, 200)])
+    yaw = place(env, rng, above)
+    check(look(env), expected(env, yaw), hits=0.2)
+
+
 def test_lidar_does_not_see_movers_unless_asked(make_env: MakeEnv) -> None:
     env = make_env(static_obstacles=0, moving_obstacles=80)
     yaw = place(env, np.random.default_rng(6))

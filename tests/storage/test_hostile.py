@@ -78,6 +78,7 @@ def change_leaf(path: Path, **fields: Any) -> None:
     [
         {"shape": [2**40]}, {"shape": [2**31, 2**31, 2**31]}, {"shape": [-1]}, {"shape": [1.5]}, {"shape": "400"},
         {"shape": [1] * 1000}, {"shape": [True]}, {"shape": None}, {"shape": [10**30]},
+        {"shape": [0, 2**48, 2**48]}, {"kind": "array", "dtype": "<U0", "shape": [2**40]},
         {"dtype": "object"}, {"dtype": "__class__"}, {"dtype": None}, {"dtype": ["float32"]},
         {"kind": "array", "dtype": "|O8"}, {"kind": "array", "dtype": "<U999999999"}, {"kind": "pickle"},
         {"kind": "array", "dtype": "<M8[zz]"},
@@ -197,6 +198,11 @@ def test_a_pt_with_packed_members_is_refused(tmp_path: Path) -> None:
         for name in old.namelist():
             new.writestr(name, old.read(name))
     refused(tmp_path / "y.pt", "zip bomb")
+
+
+def test_a_pt_with_a_tensor_of_absurd_shape_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": [torch.ones(1).expand(10**6, 10**6)]}, tmp_path / "x.pt")
+    refused(tmp_path / "x.pt", "repeats a few numbers")
 
 
 def test_an_lz4_bomb_is_refused(tmp_path: Path) -> None:

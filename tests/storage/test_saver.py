@@ -278,7 +278,28 @@ def test_an_error_can_be_raised_at_the_next_call(tmp_path: Path) -> None:
 def test_a_state_that_cannot_be_saved_is_refused_at_the_call(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\['x'\] is a object"):
         saver.save_async({"x": object()}, tmp_path / "a")
+    with pytest.raises(InputError, match="metadata holds a tensor"):
+        saver.save_async(state_at(1), tmp_path / "a", metadata={"x": torch.ones(1)})
     saver.save_async(state_at(1), tmp_path / "b").wait(60)
+
+
+def test_what_a_killed_process_left_is_removed(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    (tmp_path / ".fledge-tmp-1-dead").write_bytes(b"half a file")
+    saver.save_async(state_at(1), tmp_path / "a").wait(60)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.fledge"]
+
+
+@pytest.mark.gpu
+def test_cuda_tensors_are_staged_through_pinned_buffers(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.randn(1000, 1000, device="cuda"))
+    optimizer = torch.optim.Adam([weight])
+    saver.attach(optimizer)
+    for i in range(5):
+        weight.grad = torch.randn_like(weight)
+        want = weight.detach().cpu().clone()
+        handle = saver.save_async({"w": weight, "t": weight.detach().t()}, tmp_path / str(i))
+        optimizer.step()
+        assert_same(load_checkpoint(handle.wait(60)), {"w": want, "t": want.t().contiguous()})
 
 
 def test_stats_say_what_was_saved(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:

@@ -56,9 +56,12 @@ def fly(moving_obstacles: int, seed: int = 1) -> Flight:
     policy = load_navrl_checkpoint(RELEASED)
     env = NavigationEnv(cfg, seed=seed)
     torch.manual_seed(seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tests run beside each other: more threads would wait for one another
     try:
         return record(env, policy)
     finally:
+        torch.set_num_threads(threads)
         env.close()
 
 

@@ -42,10 +42,9 @@ class BlobStore:
         """Memory of all segments, free room included."""
         return sum(segment.nbytes for segment in self._segments.values())
 
-    def append(self, *parts: bytes | memoryview) -> int:
-        """Add one blob made of parts; returns its number."""
-        data = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
-        return self.extend(data, np.array([0, len(data)]))
+    def append(self, blob: bytes) -> int:
+        """Add one blob; returns its number."""
+        return self.extend(np.frombuffer(blob, np.uint8), np.array([0, len(blob)]))
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
         """Add blobs data[edges[i]:edges[i + 1]] (uint8), together in one segment; returns the first one's number."""
@@ -54,7 +53,7 @@ class BlobStore:
             self._newest += 1
             self._used = 0
             self._segments[self._newest] = np.empty(max(SEGMENT_BYTES, size), np.uint8)
-            self._views[self._newest] = memoryview(self._segments[self._newest])
+            self._views[self._newest] = self._segments[self._newest].data
         self._segments[self._newest][self._used : self._used + size] = data
         self._segment.extend(np.full(len(edges) - 1, self._newest))
         self._begin.extend(edges[:-1] + self._used)
@@ -116,7 +115,7 @@ class BlobStore:
             raise FormatError("the saved replay has chunks outside its data: it is damaged.")
         dropped = int(state["dropped"])
         self._segments = dict(enumerate(segments))
-        self._views = {n: memoryview(s) for n, s in self._segments.items()}
+        self._views = {n: s.data for n, s in self._segments.items()}
         self._newest, self._used = len(segments) - 1, int(sizes[-1]) if len(sizes) else 0
         self._segment, self._begin, self._end = (IntQueue(q, dropped) for q in (segment, begin, end))
         self.nbytes = int((end - begin).sum())

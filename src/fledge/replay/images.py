@@ -78,7 +78,7 @@ def _compress(array: np.ndarray, sequence: bool) -> bytes:
     if blocks is None:
         name, blocks = "raw", [data.data]
     header = {"dtype": array.dtype.str, "shape": list(array.shape), "codec": name, "sequence": sequence}
-    text = json.dumps({**header, "crc": zlib.crc32(data)}).encode()
+    text = json.dumps({**header, "crc": zlib.crc32(data.data)}).encode()
     return b"".join([MAGIC, struct.pack("<I", len(text)), text, *blocks])
 
 
@@ -91,7 +91,7 @@ def _decompress(data: bytes | bytearray | memoryview, sequence: bool) -> np.ndar
         raise FormatError(f"the image claims {nbytes} bytes in {len(member)}: it is damaged or hostile.")
     out = np.empty(nbytes, np.uint8)
     codecs.decode(name, member, out, _word(dtype))
-    if zlib.crc32(out) != crc:
+    if zlib.crc32(out.data) != crc:
         raise FormatError("the image's checksum does not fit its data: it is damaged.")
     array = out.view(dtype)
     if not sequence:

@@ -47,7 +47,7 @@ class OpenEpisodes:
     ) -> Iterator[Episode]:
         """Take one step of all envs; yields episodes completed by it."""
         if self.segment is not None:
-            for env in np.flatnonzero(self.count >= self.segment):
+            for env in np.flatnonzero(self.count >= self.segment).tolist():
                 yield self._close(env, {k: rows[k][env] for k in self.observed})
         if self.count.max(initial=0) >= self.longest:
             raise InputError(
@@ -59,14 +59,12 @@ class OpenEpisodes:
         for key, pending in self._rows.items():
             pending[every, self.count] = rows[key]
         self.count += 1
-        for env in np.flatnonzero(done):
-            if self.observed and final is None:
-                raise InputError("an episode ended, but the rollout has no 'final_obs' to end it with: add it.")
+        for env in np.flatnonzero(done).tolist():
             yield self._close(env, {k: final[k][env] for k in self.observed} if final is not None else {})
 
     def flush(self, final: Mapping[str, np.ndarray] | None = None) -> Iterator[Episode]:
         """Close all open episodes; `final` are observations of all envs that follow the last rows."""
-        for env in np.flatnonzero(self.count):
+        for env in np.flatnonzero(self.count).tolist():
             if final is not None or not self.observed:
                 yield self._close(env, {k: final[k][env] for k in self.observed} if final is not None else {})
                 continue

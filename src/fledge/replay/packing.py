@@ -36,7 +36,7 @@ import numpy as np
 import warp as wp
 
 from fledge.replay import packing_kernels as kernels
-from fledge.replay.packing_kernels import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.packing_words import FLOAT, SIGNED, UNSIGNED
 from fledge.replay.workers import Workers
 
 __all__ = ["FLOAT", "MAX_ROWS", "SIGNED", "UNSIGNED", "Packed", "check", "pack", "unpack"]

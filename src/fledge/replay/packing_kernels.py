@@ -3,116 +3,28 @@
 Inputs first, then outputs; the caller owns every buffer. Nothing here checks bounds: `check_chunks` must have passed
 over chunks from an untrusted source before `unpack_rows` sees them. `first` is the first item of a shard.
 """
+# mypy: ignore-errors
+# (annotations of kernels are no types)
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator
-
 import warp as wp
 
+from fledge.replay.packing_words import (
+    ONE,
+    ZERO,
+    count_ones,
+    fold,
+    from_ordered,
+    ones,
+    read_bits,
+    to_ordered,
+    unfold,
+    width_of,
+    write_bits,
+)
 
-@contextlib.contextmanager
-def _quiet_native_stderr() -> Iterator[None]:
-    """Hide what native code prints: without a GPU, Warp's library warns on stderr when it starts."""
-    sys.stderr.flush()
-    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
-
-
-wp.config.log_level = wp.LOG_ERROR
 wp.set_module_options({"enable_backward": False})
-with _quiet_native_stderr():
-    wp.init()
-
-UNSIGNED, SIGNED, FLOAT = 0, 1, 2  # kinds of a column: how its words are ordered
-_TOP = wp.constant(wp.uint32(0x80000000))
-_ONE = wp.constant(wp.uint32(1))
-_ZERO = wp.constant(wp.uint32(0))
-_ALL = wp.constant(wp.uint32(0xFFFFFFFF))
-
-
-@wp.func
-def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
-    """Word whose unsigned order is the numbers' order, so that neighbours in value are near as integers."""
-    if kind == 0:
-        return word
-    if kind == 2 and (word & _TOP) != _ZERO:
-        return ~word
-    return word ^ _TOP
-
-
-@wp.func
-def from_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
-    if kind == 0:
-        return word
-    if kind == 2 and (word & _TOP) == _ZERO:
-        return ~word
-    return word ^ _TOP
-
-
-@wp.func
-def fold(gap: wp.uint32) -> wp.uint32:
-    """Zig-zag: small differences of either sign become small numbers (modulo 2^32)."""
-    if (gap & _TOP) != _ZERO:
-        return ~(gap << _ONE)
-    return gap << _ONE
-
-
-@wp.func
-def unfold(code: wp.uint32) -> wp.uint32:
-    if (code & _ONE) != _ZERO:
-        return ~(code >> _ONE)
-    return code >> _ONE
-
-
-@wp.func
-def width_of(word: wp.uint32) -> wp.int32:
-    width = wp.int32(0)
-    rest = word
-    while rest != _ZERO:
-        rest = rest >> _ONE
-        width = width + 1
-    return width
-
-
-@wp.func
-def ones(width: wp.int32) -> wp.uint32:
-    if width >= 32:
-        return _ALL
-    return (_ONE << wp.uint32(width)) - _ONE
-
-
-@wp.func
-def count_ones(word: wp.uint32) -> wp.int32:
-    x = word - ((word >> _ONE) & wp.uint32(0x55555555))
-    x = (x & wp.uint32(0x33333333)) + ((x >> wp.uint32(2)) & wp.uint32(0x33333333))
-    x = (x + (x >> wp.uint32(4))) & wp.uint32(0x0F0F0F0F)
-    return wp.int32((x * wp.uint32(0x01010101)) >> wp.uint32(24))
-
-
-@wp.func
-def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32) -> wp.uint32:
-    i = wp.int32(place >> wp.int64(5))
-    pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
-    return wp.uint32(pair >> wp.uint64(place & wp.int64(31))) & ones(width)
-
-
-@wp.func
-def write_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, value: wp.uint32, width: wp.int32):
-    i = wp.int32(place >> wp.int64(5))
-    shift = wp.int32(place & wp.int64(31))
-    words[i] = words[i] | (value << wp.uint32(shift))
-    if shift + width > 32:
-        words[i + 1] = words[i + 1] | (value >> wp.uint32(32 - shift))
 
 
 @wp.kernel
@@ -134,7 +46,7 @@ def plan_columns(
     rows = counts[chunk]
     mask = wp.uint32(0)
     found = wp.int32(0)
-    low = ~_ZERO
+    low = ~ZERO
     high = wp.uint32(0)
     head = wp.uint32(0)
     before = wp.uint32(0)
@@ -144,9 +56,9 @@ def plan_columns(
     twice = wp.uint32(0)
     for i in range(rows):
         raw = table[starts[chunk] + i, column]
-        if raw != _ZERO:
+        if raw != ZERO:
             value = to_ordered(raw, kind)
-            mask = mask | (_ONE << wp.uint32(i))
+            mask = mask | (ONE << wp.uint32(i))
             low = wp.min(low, value)
             high = wp.max(high, value)
             if found == 0:
@@ -212,7 +124,7 @@ def pack_chunks(
     place = begin + wp.int64(columns)
     for column in range(columns):
         if bits[chunk, column] != 0:
-            write_bits(words, begin + wp.int64(column), _ONE, 1)
+            write_bits(words, begin + wp.int64(column), ONE, 1)
             plan = plans[chunk, column, 0]
             mask = plans[chunk, column, 1]
             base = plans[chunk, column, 2]
@@ -222,7 +134,7 @@ def pack_chunks(
             write_bits(words, place, plan, 8)
             write_bits(words, place + wp.int64(9), base, 32)
             if not full:
-                write_bits(words, place + wp.int64(8), _ONE, 1)
+                write_bits(words, place + wp.int64(8), ONE, 1)
                 write_bits(words, place + wp.int64(41), mask, rows)
             place = place + wp.int64(41)
             if not full:
@@ -238,7 +150,7 @@ def pack_chunks(
             found = wp.int32(0)
             for i in range(rows):
                 raw = table[starts[chunk] + i, column]
-                if raw != _ZERO:
+                if raw != ZERO:
                     value = to_ordered(raw, kinds[column])
                     step = value - before
                     code = value - base
@@ -262,7 +174,10 @@ def unpack_rows(
     spans: wp.array2d(dtype=wp.int32),
     table: wp.array2d(dtype=wp.uint32),
 ):
-    """Decode rows of a chunk into a zeroed table. A span: offset of the chunk (words), its rows, first row, number of rows, row of table."""
+    """Decode rows of a chunk into a zeroed table.
+
+    A span is: offset of the chunk in words, its rows, first row wanted, number of rows wanted, first row of table.
+    """
     item = first + wp.tid()
     columns = kinds.shape[0]
     begin = wp.int64(spans[item, 0]) * wp.int64(32)
@@ -274,17 +189,17 @@ def unpack_rows(
     for group in range((columns + 31) / 32):
         # most columns are zero: go from one set bit to the next
         active = read_bits(words, begin + wp.int64(32 * group), wp.min(32, columns - 32 * group))
-        while active != _ZERO:
-            lowest = active & (~active + _ONE)
+        while active != ZERO:
+            lowest = active & (~active + ONE)
             active = active ^ lowest
-            column = 32 * group + count_ones(lowest - _ONE)
+            column = 32 * group + count_ones(lowest - ONE)
             plan = read_bits(words, place, 9)
             value = read_bits(words, place + wp.int64(9), 32)
             width = wp.int32(plan & wp.uint32(63))
             order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
             place = place + wp.int64(41)
             mask = ones(rows)
-            if (plan >> wp.uint32(8)) != _ZERO:
+            if (plan >> wp.uint32(8)) != ZERO:
                 mask = read_bits(words, place, rows)
                 place = place + wp.int64(rows)
             gap = wp.uint32(0)
@@ -298,14 +213,14 @@ def unpack_rows(
             if order == 0:
                 rank = count_ones(mask & ones(low))
                 for i in range(low, high):
-                    if ((mask >> wp.uint32(i)) & _ONE) != _ZERO:
+                    if ((mask >> wp.uint32(i)) & ONE) != ZERO:
                         value = base + read_bits(words, place + wp.int64(rank * width), width)
                         table[target + i, column] = from_ordered(value, kind)
                         rank = rank + 1
             else:
                 rank = wp.int32(0)
                 for i in range(high):
-                    if ((mask >> wp.uint32(i)) & _ONE) != _ZERO:
+                    if ((mask >> wp.uint32(i)) & ONE) != ZERO:
                         if rank >= order:
                             step = unfold(read_bits(words, place + wp.int64((rank - order) * width), width))
                             if order == 2:
@@ -337,7 +252,7 @@ def check_chunks(
     place = begin + wp.int64(columns)
     sound = place <= end
     for column in range(columns):
-        if sound and read_bits(words, begin + wp.int64(column), 1) != _ZERO:
+        if sound and read_bits(words, begin + wp.int64(column), 1) != ZERO:
             sound = place + wp.int64(41) <= end
             if sound:
                 plan = read_bits(words, place, 9)
@@ -346,7 +261,7 @@ def check_chunks(
                 place = place + wp.int64(41)
                 mask = ones(rows)
                 sound = width <= 32 and order <= 2
-                if sound and (plan >> wp.uint32(8)) != _ZERO:
+                if sound and (plan >> wp.uint32(8)) != ZERO:
                     sound = place + wp.int64(rows) <= end
                     if sound:
                         mask = read_bits(words, place, rows)

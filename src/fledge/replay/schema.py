@@ -141,7 +141,9 @@ class Schema:
         """Words of a tensor [rows, *shape], or InputError."""
         spec = self.specs[name]
         if tensor.dtype != spec.dtype:
-            raise InputError(f"{name!r} has type {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first.")
+            raise InputError(
+                f"{name!r} has type {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first."
+            )
         if tuple(tensor.shape[1:]) != spec.shape or (rows is not None and len(tensor) != rows):
             want = ("rows" if rows is None else rows, *spec.shape)
             raise InputError(f"{name!r} has shape {tuple(tensor.shape)}, but this episode needs {want}.")
@@ -230,7 +232,9 @@ class Schema:
     def _check_done(self, words: Mapping[str, np.ndarray], length: int) -> None:
         for name in DONE:
             if name in words and words[name].reshape(length, -1)[:-1].any():
-                raise InputError(f"{name!r} is set before the last transition: one episode per add(), or add_rollout().")
+                raise InputError(
+                    f"{name!r} is set before the last transition: one episode per add(), or add_rollout()."
+                )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -1,9 +1,9 @@
 """Where the frames of episodes live: bit-packed together, or one key at a time in blocks of a general codec.
 
 Contract
-    A store holds some keys of every episode, in order: `add(words, rows)` appends one (words per key, [rows, *shape]; a
-    key with fewer rows is continued with its last), `evict()` removes the oldest, `take(episode, row)` gives any rows, as
-    `Rows`, whose `pick(key, places)` is a fresh, contiguous array; a row past a key's end is its last. Episodes are
+    A store holds some keys of every episode, in order. `append(encode(words))` adds one (words per key, [rows, *shape];
+    all that can fail is in `encode`, which changes nothing); `evict()` removes the oldest; `take(episode, row)` gives any
+    rows, as `Rows`, whose `pick(key, places)` is a fresh, contiguous array; a row past a key's end is its last. Episodes are
     numbered from the oldest kept. Every chunk that a `take` touches is decoded once, on the threads of `workers`;
     the codecs let go of the GIL (measured: Warp's launches, pcodec, and blosc2 as `storage.codecs` sets it).
 """
@@ -20,7 +20,7 @@ from fledge.core.errors import FormatError
 from fledge.replay import packing
 from fledge.replay.blobs import BlobStore
 from fledge.replay.int_queue import IntQueue
-from fledge.replay.packing import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.packing import FLOAT, SIGNED, UNSIGNED, Packed
 from fledge.replay.schema import KeySpec
 from fledge.replay.workers import Workers
 from fledge.storage import codecs
@@ -94,11 +94,15 @@ class PackedStore:
         self.added = np.zeros(len(self.columns.kinds), np.int64)  # bits per column of all that was ever added
         self.added_rows = 0
 
-    def add(self, words: Mapping[str, np.ndarray], rows: int) -> None:
+    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, Packed]:
+        rows = max(len(words[key]) for key in self.keys)
         table = np.empty((rows, len(self.columns.kinds)), np.uint32)
         for key in self.keys:
             self.columns.fill(table, key, words[key])
-        packed = packing.pack(table, self.columns.kinds, chunk_rows(rows, self.rows))
+        return rows, packing.pack(table, self.columns.kinds, chunk_rows(rows, self.rows))
+
+    def append(self, encoded: Any) -> None:
+        rows, packed = encoded  # from `encode`
         self.first.append(self.blobs.extend(packed.words.view(np.uint8), 4 * packed.offsets))
         self.length.append(rows)
         self.added += packed.column_bits
@@ -110,6 +114,7 @@ class PackedStore:
         self.length.drop()
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> PackedRows:
+        row = np.minimum(row, self.length.view()[episode] - 1)
         chunk, inside = row // self.rows, row % self.rows
         number = self.first.view()[episode] + chunk
         # consecutive rows of one chunk are one span
@@ -142,7 +147,9 @@ class PackedStore:
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])
         sizes = self.blobs.lengths()
         self.added_rows = int(rows.sum())
-        self.added[:] = 8 * sizes.sum() // max(len(self.added), 1)  # what each key took is no longer known: an even share
+        self.added[:] = (
+            8 * sizes.sum() // max(len(self.added), 1)
+        )  # what each key took is no longer known: an even share
         if (sizes % 4).any():
             raise FormatError("the saved replay has packed chunks of odd lengths: it is damaged.")
         step = 4096  # check a few megabytes at a time: no second copy of the buffer
@@ -180,18 +187,24 @@ class BlockStore:
         self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
         self.added_bytes = self.added_rows = 0
 
-    def add(self, words: Mapping[str, np.ndarray], rows: int) -> None:
+    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, list[bytes]]:
         array = words[self.keys[0]]
         array = array.reshape(len(array), self.cells)
-        first = self.blobs.next_number
-        for a in range(0, len(array), self.rows or len(array)):
-            data = np.ascontiguousarray(array[a : a + (self.rows or len(array))].T).reshape(-1).view(np.uint8)
+        step, blobs = self.rows or len(array), []
+        for a in range(0, len(array), step):
+            data = np.ascontiguousarray(array[a : a + step].T).reshape(-1).view(np.uint8)
             blocks = codecs.encode(self.codec, data, self.spec.dtype.itemsize, False) if data.nbytes else [b""]
-            self.blobs.append(*([data.data] if blocks is None else blocks))
-            self.added_bytes += int(self.blobs.lengths()[-1])
-        self.added_rows += len(array)
-        self.first.append(first)
-        self.length.append(len(array))
+            blobs.append(data.tobytes() if blocks is None else b"".join(blocks))
+        return len(array), blobs
+
+    def append(self, encoded: Any) -> None:
+        rows, blobs = encoded  # from `encode`
+        self.first.append(self.blobs.next_number)
+        self.length.append(rows)
+        for blob in blobs:
+            self.blobs.append(blob)
+            self.added_bytes += len(blob)
+        self.added_rows += rows
 
     def evict(self) -> None:
         rows = int(self.length.view()[0])
@@ -261,7 +274,9 @@ class BlockStore:
 class _Decoding:
     """A share of the chunks of one `take`, decoded on whatever thread runs it."""
 
-    def __init__(self, store: BlockStore, jobs: list[Any], inside: np.ndarray, out: np.ndarray, seen: list[Any]) -> None:
+    def __init__(
+        self, store: BlockStore, jobs: list[Any], inside: np.ndarray, out: np.ndarray, seen: list[Any]
+    ) -> None:
         self.store, self.jobs, self.inside, self.out, self.seen = store, jobs, inside, out, seen
 
     def __call__(self) -> None:

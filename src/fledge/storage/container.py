@@ -114,7 +114,7 @@ def _finish(
         "format": FORMAT,
         "version": VERSION,
         "chunk_bytes": codecs.CHUNK_BYTES,
-        "metadata": _plain_node(metadata),
+        "metadata": plain_node(metadata),
         "base": base,
         "tree": node,
         "leaves": entries,
@@ -207,7 +207,8 @@ def member_names(leaves: Sequence[Leaf]) -> list[str]:
     return names
 
 
-def _plain_node(metadata: dict[str, Any]) -> Node:
+def plain_node(metadata: dict[str, Any]) -> Node:
+    """Metadata as a node; InputError when it holds more than plain values."""
     node, leaves = flatten(metadata)
     if leaves:
         raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state")

@@ -24,12 +24,12 @@ from fledge.core.errors import StorageError
 
 try:
     import fcntl
-except ImportError:  # Windows: no flock; stale files are then told by their age
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 TEMP_PREFIX = ".fledge-tmp-"
 LOCK_NAME = ".fledge-lock"
-STALE_SECONDS = 24 * 3600.0  # only used where there is no flock
+STALE_SECONDS = 24 * 3600.0  # age that tells a dead process's file where there are no locks
 
 
 @contextlib.contextmanager
@@ -46,6 +46,8 @@ def durable_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
+        if os.name == "nt":
+            stream.close()  # Windows renames no open file
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except BaseException as error:
@@ -64,7 +66,7 @@ def _open_temporary(folder: Path) -> tuple[int, Path]:
     while True:
         temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        if _lock(descriptor, wait=False) and os.fstat(descriptor).st_nlink > 0:
+        if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
             return descriptor, temporary
         os.close(descriptor)  # a cleaner saw the file between its creation and our lock: take another name
 
@@ -84,13 +86,12 @@ def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def _abandoned(path: str) -> bool:
-    if fcntl is None:
-        return time.time() - os.stat(path).st_mtime > STALE_SECONDS
     descriptor = os.open(path, os.O_RDWR)
     try:
-        return _lock(descriptor, wait=False)
+        locked = _lock(descriptor, wait=False)
     finally:
         os.close(descriptor)
+    return time.time() - os.stat(path).st_mtime > STALE_SECONDS if locked is None else locked
 
 
 def _scan(folder: str | os.PathLike[str]) -> list[str]:
@@ -114,14 +115,14 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, wait: bool) -> bool:
+def _lock(descriptor: int, wait: bool) -> bool | None:
+    """Whether we now hold the file's lock; None where there are no locks (Windows, some network file systems)."""
     if fcntl is None:
-        return True
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Some network file systems have no locks; renames are still atomic there, so go on without.
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES) else None
     return True
 
 

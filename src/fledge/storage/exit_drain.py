@@ -42,9 +42,10 @@ def register(item: Drainable, signals: bool = True) -> None:
         _alive.clear()
         _owner = os.getpid()
     _alive.append(item)
-    if signals and not _previous and threading.current_thread() is threading.main_thread():
+    if signals and threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            _previous[number] = signal.signal(number, _on_signal)
+            if number not in _previous:
+                _previous[number] = signal.signal(number, _on_signal)
 
 
 def unregister(item: Drainable) -> None:
@@ -52,10 +53,10 @@ def unregister(item: Drainable) -> None:
     if item in _alive:
         _alive.remove(item)
     if not _alive and _previous and threading.current_thread() is threading.main_thread():
-        for number, handler in _previous.items():
-            if signal.getsignal(number) is _on_signal:  # else someone has chained onto us since: leave it
+        for number, handler in list(_previous.items()):
+            if signal.getsignal(number) is _on_signal:  # else someone has chained onto us since: stay in the chain
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        _previous.clear()
+                del _previous[number]
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

@@ -44,15 +44,33 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
             raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb")
     stream.seek(0)
     try:
-        return torch.load(stream, map_location=device, weights_only=True)
+        state = torch.load(stream, map_location=device, weights_only=True)
     except MemoryError as error:
         raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile") from error
     except Exception as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
+        reason = text.strip().splitlines()[0][:160]
         raise FormatError(
             f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
             "with torch.save where you trust the file"
         ) from error
+    _check_extent(state, label)
+    return state
+
+
+def _check_extent(value: Any, label: str) -> None:
+    """Refuse tensors that claim, by strides of zero, far more cells than the file has: any copy would fill the memory."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        if value.nbytes > 4096 + MAX_EXPANSION * value.untyped_storage().nbytes():
+            raise FormatError(
+                f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile"
+            )
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_extent(item, label)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_extent(item, label)
 
 
 def unpack_lz4(path: Path) -> bytes:

@@ -23,7 +23,7 @@ import torch
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError, StorageError
 from fledge.storage.checkpoint import NATIVE, stage_now, write_state
-from fledge.storage.container import MAX_CHAIN, Plans, Written
+from fledge.storage.container import MAX_CHAIN, Plans, Written, plain_node
 from fledge.storage.durable import folder_lock, remove_stale, write_text
 from fledge.storage.handle import CheckpointHandle
 from fledge.storage.leaves import Leaf
@@ -112,6 +112,7 @@ class CheckpointHistory:
         path = self.folder / f"{self.prefix}_{step:09d}{NATIVE}"
         note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
         extra = dict(metadata or {})
+        plain_node(extra)
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             return self._write(path, note, extra, node, leaves, plans)
@@ -203,8 +204,8 @@ class CheckpointHistory:
         if known is not None and known[:2] == (status.st_size, status.st_mtime_ns):
             return known[2]
         with CheckpointFile(path) as opened:
-            note = opened.metadata.get("history")
-            if not isinstance(note, dict) or not {"step", "metric", "sequence", "thin"} <= set(note):
+            note: Any = opened.metadata.get("history")
+            if not _is_note(note):
                 raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder")
             user = opened.metadata.get("user") or {}
             entry = HistoryEntry(
@@ -259,6 +260,14 @@ class CheckpointHistory:
         entries = self.entries()
         names = best_names(entries, dataclasses.replace(self.policy, keep_best=1))
         return next((entry for entry in entries if entry.path.name in names), None)
+
+
+def _is_note(note: Any) -> bool:
+    """Whether a file's metadata has what `save` puts there."""
+    if not isinstance(note, dict):
+        return False
+    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
+    return numbers and type(note.get("thin")) is bool and type(note.get("metric", "")) in (float, type(None))
 
 
 def _reason(path: Path) -> str:

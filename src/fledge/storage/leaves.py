@@ -28,7 +28,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _
 DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 # The NumPy types a file may name. Objects and records are left out: they would need pickle.
-_NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU]\d{1,7})")
+_NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
 
 KINDS = ("tensor", "array", "scalar", "bytes")
 MAX_DIMS = 64  # NumPy's own limit
@@ -118,6 +118,8 @@ def check_description(kind: Any, dtype: Any, shape: Any) -> int:
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
         raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged")
+    if math.prod(n or 1 for n in shape) > MAX_DIM:  # an empty tensor may not be absurd either: torch overflows
+        raise FormatError(f"shape {str(shape)[:80]} has more than 2^48 cells: the file is damaged")
     if kind == "bytes":
         if dtype != "uint8" or len(shape) != 1:
             raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged")

@@ -53,6 +53,7 @@ class Pipeline:
         self.staging = 0  # jobs not staged yet; read without the lock by the optimiser's hook
         self.counts = dict.fromkeys(("saves", "failures", "dropped", "skipped", "waits", "bytes_in", "bytes_out"), 0)
         self.unreported: list[BaseException] = []
+        self.cpu_s = 0.0  # that both threads have used
         self.last_error: str | None = None
         self.last_durable: float | None = None
         self._on_durable = on_durable
@@ -164,11 +165,13 @@ class Pipeline:
 
     def _stage(self, job: Job) -> None:
         error: BaseException | None = None
+        cpu = time.thread_time()
         try:
             self.stager.copy(job.later, job.events)
         except Exception as raised:
             error = raised
         with self.changed:
+            self.cpu_s += time.thread_time() - cpu
             self.staging -= 1
             if job.handle.done:  # dropped meanwhile
                 self._free.append(job.arena)
@@ -184,10 +187,12 @@ class Pipeline:
         written, error, cpu = None, None, time.thread_time()
         try:
             written = job.write(job.node, job.leaves, self._plans)
-            self._pace(job, time.thread_time() - cpu)
         except Exception as raised:
             error = raised
+        cpu = time.thread_time() - cpu
+        self._pace(job, cpu)
         with self.changed:
+            self.cpu_s += cpu
             self._writing = None
             self._free.append(job.arena)
             if written is not None:

@@ -224,7 +224,11 @@ class CheckpointFile:
     def read(self, number: int, device: torch.device | str = "cpu") -> Any:
         """A leaf as the object that was saved, verified; a declared lossy one in its original dtype."""
         entry = self.entries[number]
-        value = restore(entry.kind, entry.dtype, entry.shape, self.read_bytes(number), torch.device(device))
+        data = self.read_bytes(number)
+        try:
+            value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: list[str] | None = None) -> Any:

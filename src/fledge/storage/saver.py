@@ -29,7 +29,8 @@ import torch
 from fledge.core.errors import ConfigError, StorageError
 from fledge.storage import codecs, exit_drain
 from fledge.storage.checkpoint import target_path, write_state
-from fledge.storage.container import Plans, Written
+from fledge.storage.container import Plans, Written, plain_node
+from fledge.storage.durable import remove_stale
 from fledge.storage.handle import CheckpointHandle
 from fledge.storage.leaves import Leaf
 from fledge.storage.pipeline import Job, Pipeline, Write
@@ -88,6 +89,7 @@ class AsyncCheckpointSaver:
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that had to wait
         self._warned = -WARN_EVERY
+        self._cleaned: set[Path] = set()
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
@@ -140,8 +142,10 @@ class AsyncCheckpointSaver:
         target = target_path(path, format)
         level = self.compression_level if compress else 0
         metadata = dict(metadata or {})
+        plain_node(metadata)
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
+            self._clean(target.parent)
             return write_state(target, format, node, leaves, level=level, metadata=metadata, base=base, plans=plans)
 
         return self.submit(checkpoint, target, write)
@@ -166,6 +170,12 @@ class AsyncCheckpointSaver:
         pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start))
         self._stalls.append(time.perf_counter() - start)
         return handle
+
+    def _clean(self, folder: Path) -> None:
+        """Remove what killed processes left in a folder, once."""
+        if folder not in self._cleaned:
+            self._cleaned.add(folder)
+            remove_stale(folder)
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -214,14 +224,15 @@ class AsyncCheckpointSaver:
         """Figures so far: counts, bytes, ratio, queue, what callers waited (ms), and the age of the last durable file.
 
         `stall_*` is what `save_async` took, `fence_*` what an optimiser's step then still had to wait. `ratio` is bytes
-        written over bytes given: smaller is better. `age_s` and `last_error` are None as long as there is none.
+        written over bytes given: smaller is better. `background_cpu_s` is the CPU time of our threads. `age_s` and
+        `last_error` are None as long as there is none.
         """
         pipeline = self._pipeline
         with pipeline.changed:
             counts = dict(pipeline.counts)
             age = None if pipeline.last_durable is None else time.monotonic() - pipeline.last_durable
             stats = {**counts, "queue_size": pipeline.waiting(), "last_error": pipeline.last_error, "age_s": age}
-            stats["buffer_bytes"] = pipeline.buffer_bytes()
+            stats |= {"buffer_bytes": pipeline.buffer_bytes(), "background_cpu_s": pipeline.cpu_s}
         stats["ratio"] = counts["bytes_out"] / counts["bytes_in"] if counts["bytes_in"] else None
         for name, seconds in (("stall", list(self._stalls)), ("fence", list(self._fences))):
             p50, p99 = np.percentile(seconds, [50, 99]) * 1e3 if seconds else (0.0, 0.0)

@@ -91,13 +91,14 @@ class Stager:
 
     def copy(self, leaves: Sequence[Leaf], events: dict[torch.device, torch.cuda.Event]) -> None:
         """Fill `data` of every leaf (a part of an arena, already given) from its source; returns when it is done."""
-        for device, event in events.items():
-            self._stream(device).wait_event(event)
+        devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+        for device in devices:  # only these: waiting for another GPU's work would stall the caller
+            self._stream(device).wait_event(events[device])
         for leaf in leaves:
             assert leaf.data is not None
             if leaf.nbytes:
                 self._copy_one(leaf, leaf.data)
-        for device in events:
+        for device in devices:
             self._stream(device).synchronize()
         for leaf in leaves:
             leaf.source = None

@@ -55,6 +55,10 @@ class Run:
     def finished(self) -> bool:
         return self.iteration >= self.total_iterations
 
+    @property
+    def out_of_time(self) -> bool:
+        return 0 < self.cfg.max_minutes * 60 < self.seconds
+
     def collect(self) -> TensorDict:
         """Fly one rollout under the curriculum."""
         ramp, start = self.cfg.curriculum.ramp, self.cfg.curriculum.movers_start

@@ -1,36 +1,27 @@
-"""The training loop, and all that surrounds it: logging, checkpoints, clean stops, resume."""
+"""The training loop, and what surrounds it: clean stops, resume, dumps."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
-from fledge.core.errors import ConfigError, FledgeError, NumericsError
-from fledge.envs.navigation.config import Starts
-from fledge.monitor import PerformanceMonitor, print_model_info
-from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
-from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
-from fledge.train.config import TrainConfig, WandbMode
-from fledge.train.evaluate import evaluate
+from fledge.core.errors import ConfigError, NumericsError
+from fledge.monitor import PerformanceMonitor
+from fledge.train.config import TrainConfig
+from fledge.train.desk import Desk
 from fledge.train.memory import keep_freed_memory
 from fledge.train.numerics import dump_update
 from fledge.train.overrides import build_config
-from fledge.train.policies import load_policy_state
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
-
-RECENT = 20  # iterations that "recent success" looks back over
 
 
 def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) -> dict[str, float]:
@@ -59,7 +50,7 @@ def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) ->
                     desk.evaluate(metrics, monitor)
                     desk.log(metrics, monitor)
                     desk.archive(rollout, monitor)
-                stop = ranks.sum(torch.tensor([float(stopped())])).item() > 0 or out_of_time(run)
+                stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     with monitor.timer("checkpoint_save"):
                         state = run.state_dict()  # gathers: every rank takes part
@@ -91,14 +82,8 @@ def start_run(run: Run, desk: Desk | None, resume: bool) -> None:
         run.policy.load_state_dict(state["model"])
 
 
-def out_of_time(run: Run) -> bool:
-    limit = run.cfg.max_minutes * 60
-    flag = torch.tensor([float(limit > 0 and run.seconds > limit)])
-    return run.ranks.sum(flag).item() > 0
-
-
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[Any]:
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C or SIGTERM came. A second Ctrl-C stops at once."""
     came: list[int] = []
 
@@ -115,113 +100,6 @@ def stop_on_signals() -> Iterator[Any]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-class Desk:
-    """What rank 0 does besides learning: metrics, checkpoints, archives, progress."""
-
-    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
-        cfg = run.cfg
-        self.run, self.folder = run, folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            OmegaConf.save(OmegaConf.structured(cfg), folder / "config.yaml")
-        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
-        # signals: the training loop finishes its iteration, saves and drains the queue itself
-        self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
-        self.saver.attach(run.learner.optimizer)
-        self.history = CheckpointHistory(
-            folder / "checkpoints",
-            saver=self.saver,
-            keep_whole=cfg.keep_checkpoints,
-            keep_best=cfg.keep_best,
-        )
-        self.rollouts = RolloutStorage(folder / "rollouts") if cfg.rollout_save_interval else None
-        self.console = ConsoleLogger(run.total_iterations)
-        self.loggers: list[Logger] = []
-        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
-        self.last: dict[str, float] = {}
-        self.newest: CheckpointHandle | None = None
-        with contextlib.redirect_stdout(sys.stderr):
-            print_model_info(run.policy)
-
-    def load(self, resume: bool) -> dict[str, Any] | None:
-        """The state to start from, if any; opens the metric files at the right step."""
-        cfg = self.run.cfg
-        state = None
-        if resume:
-            state, _ = self.history.load_latest()
-            self.console.start = int(state["iteration"])
-        elif cfg.init_from:
-            state = load_policy_state(cfg.init_from)
-        step = int(state["iteration"]) if resume and state else None
-        self.loggers = [FileLogger(self.folder, step), self.console]
-        if cfg.tensorboard:
-            self.loggers.append(TensorBoardLogger(self.folder, step))
-        if cfg.wandb.mode is not WandbMode.disabled:
-            config: Any = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
-            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config)
-            self.loggers += [wandb] if wandb else []
-            if note:
-                self.console.say(note)
-        return state
-
-    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
-        """Every `eval_interval` iterations, fly on held-out maps; other ranks wait meanwhile."""
-        cfg = self.run.cfg
-        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
-            return
-        task = dataclasses.replace(cfg.env, movers_cycle=[1.0], starts=Starts.edges)
-        with monitor.timer("evaluation"):
-            result = evaluate(self.run.policy, task, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
-        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
-
-    def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
-        run = self.run
-        self.recent.append((metrics["episodes"] * metrics["success"], metrics["episodes"]))
-        flown = sum(n for _, n in self.recent)
-        metrics["success_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
-        metrics["frames"] = run.frames
-        metrics["seconds"] = run.seconds
-        last = monitor.get_stats(window=1)
-        metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
-        metrics["simulate_s"] = run.collector.simulate_s
-        metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
-        metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
-        self.last = metrics
-        if run.iteration % run.cfg.log_interval == 0 or run.finished:
-            for logger in self.loggers:
-                logger.log(run.iteration, metrics)
-        if run.iteration % 100 == 0:
-            self.console.say(monitor.get_summary())
-            stats = self.saver.get_stats()
-            self.console.say(
-                f"[Checkpoint Stats] saved {stats['saves']}, ratio {stats['ratio']:.2f}, queue {stats['queue_size']}, "
-                f"stall p99 {stats['stall_p99_ms']:.2f} ms"
-            )
-
-    def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
-        every = self.run.cfg.rollout_save_interval
-        if self.rollouts is not None and self.run.iteration % every == 0:
-            with monitor.timer("rollout_save"):
-                self.rollouts.save(rollout, self.run.iteration)
-
-    def save(self, state: dict[str, Any]) -> None:
-        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get("success_recent"))
-
-    def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until everything is on disk; raises if the last checkpoint is not."""
-        self.saver.shutdown()
-        if self.newest is not None:
-            self.newest.wait()
-        return metrics
-
-    def close(self) -> None:
-        self.console.close()
-        with contextlib.suppress(FledgeError):
-            self.saver.shutdown()
-        for logger in self.loggers:
-            logger.close()
 
 
 def read_run_config(folder: Path, overrides: list[str]) -> TrainConfig:

@@ -1,0 +1,151 @@
+"""Batches from rows: transitions with their next observation and n-step return, and windows of consecutive frames.
+
+n-step, for a transition t of an episode of T, with k = min(n_step, T - t) steps really taken:
+
+    reward       r[t] + gamma r[t+1] + ... + gamma^(k-1) r[t+k-1]
+    next_X       X[t+k]                              the final observation, if the episode ended on the way
+    terminated   terminated[t+k-1], and truncated    of the last step taken: bootstrap unless terminated
+    discount     gamma^k                             what the value of next_X is multiplied with
+
+With n_step = 1 these are the transition itself, and discount is gamma.
+
+Contract
+    `transitions` and `windows` return fresh tensors on the CPU. Windows are [B, length, ...], with "mask" false (and
+    zeros) past the end of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import ConfigError
+from fledge.replay.schema import COUNT, DONE, MASK, NEXT, KeySpec, Schema, from_words
+from fledge.replay.stores import Rows, Store
+from fledge.replay.workers import Workers
+
+Batch = dict[str, torch.Tensor]
+REWARD = "reward"
+
+
+def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
+    """ConfigError unless n-step returns can be formed from the keys."""
+    if n_step < 1:
+        raise ConfigError(f"n_step is {n_step}, but must be at least 1.")
+    if not 0.0 <= gamma <= 1.0:
+        raise ConfigError(f"gamma is {gamma}, but must lie between 0 and 1.")
+    if n_step > 1 and (REWARD not in schema.stored or not schema.nexts):
+        raise ConfigError(f"n_step is {n_step}, which needs 'reward' and a next_ key among the keys: {schema.names}.")
+
+
+def transitions(
+    stores: Iterable[Store],
+    schema: Schema,
+    episode: np.ndarray,
+    offset: np.ndarray,
+    lengths: np.ndarray,
+    n_step: int,
+    gamma: float,
+    workers: Workers,
+) -> Batch:
+    """Transitions at `offset` of each `episode` [B], whose episodes have `lengths` [B] transitions."""
+    count = len(episode)
+    taken = np.minimum(n_step, lengths - offset)  # k
+    found: dict[str, torch.Tensor] = {}
+    specs = schema.internal()
+    for store in stores:
+        window = n_step > 1 and any(key in (REWARD, *DONE) for key in store.keys)
+        if window:
+            rows = offset[:, None] + np.minimum(np.arange(n_step + 1), taken[:, None])
+        elif any(base_of(key) in schema.observed for key in store.keys):
+            rows = np.stack([offset, offset + taken], 1)
+        else:
+            rows = offset[:, None]
+        width = rows.shape[1]
+        got = store.take(np.repeat(episode, width), rows.reshape(-1), workers)
+        begin = np.arange(count) * width
+        later: Any = begin + taken if window else slice(width - 1, None, width)
+        for key in store.keys:
+            if window and key == REWARD:
+                found[key] = _n_step_reward(got, specs[key], rows.shape, taken, gamma)
+            elif window and key in DONE:
+                found[key] = from_words(got.pick(key, begin + taken - 1), specs[key])
+            else:
+                found[key] = from_words(got.pick(key, slice(0, None, width)), specs[key])
+            if base_of(key) in schema.observed:
+                found[NEXT + key] = from_words(got.pick(key, later), specs[key])
+    batch = _named(found, schema)
+    if n_step > 1:
+        batch["discount"] = torch.from_numpy(np.power(gamma, taken.astype(np.float64)).astype(np.float32))
+    return batch
+
+
+def _n_step_reward(got: Rows, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
+    count, width = shape
+    rewards = from_words(got.pick(REWARD, slice(None)), spec).reshape(count, width, -1)[:, :-1]
+    steps = torch.arange(width - 1)
+    weight = torch.where(steps < torch.from_numpy(taken)[:, None], gamma ** steps.double(), 0.0)
+    total = torch.where(weight[..., None] > 0, rewards.double() * weight[..., None], 0.0).sum(1)
+    return total.to(spec.dtype).reshape(count, *spec.shape)
+
+
+def windows(
+    stores: Iterable[Store],
+    schema: Schema,
+    episode: np.ndarray,
+    start: np.ndarray,
+    lengths: np.ndarray,
+    length: int,
+    workers: Workers,
+) -> Batch:
+    """Windows of `length` transitions from `start` of each `episode` [B]."""
+    count, width = len(episode), length + schema.extra
+    rows = np.minimum(start[:, None] + np.arange(width), lengths[:, None])
+    mask = torch.from_numpy(start[:, None] + np.arange(length) < lengths[:, None])
+    found: dict[str, torch.Tensor] = {}
+    specs = schema.internal()
+    for store in stores:
+        got = store.take(np.repeat(episode, width), rows.reshape(-1), workers)
+        for key in store.keys:
+            frames = from_words(got.pick(key, slice(None)), specs[key]).reshape(count, width, *specs[key].shape)
+            found[key] = _masked(frames[:, :length], mask)
+            if base_of(key) in schema.observed:
+                found[NEXT + key] = _masked(frames[:, 1:], mask)
+    batch = _named(found, schema)
+    batch["mask"] = mask
+    return batch
+
+
+def _masked(frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    frames = frames.contiguous()
+    if not mask.all():
+        frames[~mask] = 0
+    return frames
+
+
+def base_of(key: str) -> str:
+    """The key that an internal key belongs to."""
+    return key.removesuffix(COUNT)
+
+
+def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
+    """What was asked for, in that order, with masks of ragged keys instead of counts."""
+    batch: Batch = {}
+    for name in schema.names:
+        batch[name] = found[name]
+        spec = schema.specs[name.removeprefix(NEXT) if name in schema.nexts else name]
+        if spec.ragged:
+            counts = found[name + COUNT]
+            batch[name + MASK] = torch.arange(spec.shape[0]) < counts[..., None]
+    return batch
+
+
+def sequence_starts(lengths: np.ndarray, length: int, count: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+    """Episodes and first frames of `count` windows, each window that fits equally likely; a short episode has one."""
+    fitting = np.cumsum(np.maximum(lengths - length + 1, 1))
+    drawn = rng.integers(0, fitting[-1], count)
+    episode = np.searchsorted(fitting, drawn, side="right")
+    return episode, drawn - np.where(episode > 0, fitting[np.maximum(episode - 1, 0)], 0)

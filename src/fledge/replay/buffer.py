@@ -1,0 +1,308 @@
+"""DictReplayBuffer: transitions under any keys, compressed in memory, sampled exactly as they were added.
+
+    buffer = DictReplayBuffer(1_000_000, ["lidar", "state", "action", "reward", "terminated", "next_lidar", "next_state"])
+    buffer.add({"lidar": ..., "state": ..., "action": ..., "reward": ..., "terminated": ...})   # one whole episode
+    buffer.add_rollout(rollout)                                                                 # or [T, N] of many envs
+    batch = buffer.sample(256)                                                                  # dict of tensors [256, ...]
+
+Contract
+    `max_size` counts transitions. Episodes enter and leave whole, so the index (`PrefixSum`) and the data always agree.
+    `next_X` is derived from X (see `schema`). What is added is copied; a batch is fresh memory of the caller's.
+    Every batch also has "index" [B] int64, which names a transition for ever (`update_priorities` takes it) and, if the
+    buffer is prioritised, "weight" [B] float32. Draws depend on the seed and the calls only, not on threads or time.
+    One call at a time works on the buffer; calls from several threads wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.replay import snapshot
+from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
+from fledge.replay.open_episodes import OpenEpisodes
+from fledge.replay.plan import LAYOUTS, Layout, plan_stores
+from fledge.replay.prefix_sum import PrefixSum
+from fledge.replay.priorities import Priorities
+from fledge.replay.rollouts import read_observations, read_rollout
+from fledge.replay.schema import KeySpec, Schema
+from fledge.replay.stores import BlockStore, Store
+from fledge.replay.workers import Workers
+
+MEASURE_FRAMES = 512  # when this many are in, stores are chosen anew, for good: the first episode may be untypical
+
+
+class DictReplayBuffer:
+    """Compressed replay of dictionaries.
+
+    Args:
+        max_size: The most transitions kept; the oldest episodes leave for new ones.
+        keys: Names of what a batch holds, or names with a `KeySpec` each. `next_X` beside X is not stored.
+        device: Where batches go.
+        img_compressed: Compress keys of bytes with two axes or more (images, grid maps); False stores them raw.
+        layout: What is compressed together: each "frame", a "chunk" of time, or a whole "episode".
+        n_step: Transitions span this many steps.
+        gamma: Discount of n-step returns.
+        prioritized: Draw in proportion to priority^alpha instead of uniformly.
+        alpha: Exponent of priorities.
+        beta: Exponent of the importance weights.
+        seed: Decides the draws.
+        decode_threads: Threads that decode, the caller's included; None goes by the cores.
+        cache_bytes: Decoded chunks kept per key that is not packed; pays if the same frames are drawn again soon.
+        segment_frames: `add_rollout` cuts open episodes after this many transitions; None waits for their end.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        keys: Sequence[str] | Mapping[str, KeySpec],
+        device: str | torch.device = "cpu",
+        img_compressed: bool = True,
+        *,
+        layout: Layout = "chunk",
+        n_step: int = 1,
+        gamma: float = 0.99,
+        prioritized: bool = False,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        seed: int = 0,
+        decode_threads: int | None = None,
+        cache_bytes: int = 0,
+        segment_frames: int | None = None,
+    ) -> None:
+        if max_size < 1:
+            raise ConfigError(f"max_size is {max_size}, but must be at least 1.")
+        if layout not in LAYOUTS:
+            raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+        if segment_frames is not None and not 1 <= segment_frames <= max_size:
+            raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
+        self.schema = Schema(keys)
+        check_n_step(self.schema, n_step, gamma)
+        self.max_size, self.device, self.layout = max_size, torch.device(device), layout
+        self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
+        self.n_step, self.gamma = n_step, gamma
+        self.index = PrefixSum(max_size)
+        self.stores: list[Store] = []
+        self.measured = False
+        self.open: OpenEpisodes | None = None
+        self.priorities = Priorities(max_size, alpha, beta) if prioritized else None
+        self.rng = np.random.default_rng(seed)
+        self.workers = Workers(decode_threads)
+        self.lock = threading.RLock()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return self.index.total
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.index)
+
+    # ---- adding ------------------------------------------------------------------------------------------------
+
+    def add(self, episode: Mapping[str, Any]) -> None:
+        """Store one episode: arrays or tensors [T, ...] per key (see `schema` for final observations)."""
+        with self.lock:
+            self._check_alive()
+            self._insert(*self.schema.read_episode(episode))
+
+    def add_rollout(self, rollout: Mapping[str, Any]) -> int:
+        """Take [T, N] steps of parallel envs (see `rollouts`); returns the episodes completed and stored."""
+        with self.lock:
+            self._check_alive()
+            stored = 0
+            for rows, done, final in read_rollout(self.schema, rollout):
+                for length, words in self._open_for(len(done)).push(rows, done, final):
+                    self._insert(length, words)
+                    stored += 1
+            return stored
+
+    def flush(self, obs: Mapping[str, Any] | None = None) -> int:
+        """Store open episodes as they are; `obs` are the observations [N, ...] that follow, if at hand."""
+        with self.lock:
+            self._check_alive()
+            if self.open is None:
+                return 0
+            final = read_observations(self.schema, obs) if obs is not None and self.schema.observed else None
+            closed = list(self.open.flush(final))
+            for length, words in closed:
+                self._insert(length, words)
+            return len(closed)
+
+    def _open_for(self, num_envs: int) -> OpenEpisodes:
+        if self.open is None:
+            specs = self.schema.internal()
+            self.open = OpenEpisodes(num_envs, specs, self.schema.observed, self.segment_frames, self.max_size)
+        if self.open.num_envs != num_envs:
+            raise InputError(f"the rollout has {num_envs} envs, but those before had {self.open.num_envs}.")
+        return self.open
+
+    def _insert(self, length: int, words: Mapping[str, np.ndarray]) -> None:
+        """All that can fail comes first; then the oldest leave, and data and index grow together."""
+        if length > self.max_size:
+            raise InputError(
+                f"an episode of {length} transitions does not fit a buffer of {self.max_size}: split it, or raise max_size."
+            )
+        if not self.stores:
+            self.stores = self._plan(words)
+        elif not self.measured and self.index.total >= MEASURE_FRAMES:
+            self._measure_again()
+        encoded = [store.encode(words) for store in self.stores]
+        while self.index.total + length > self.max_size:
+            self._evict()
+        for store, data in zip(self.stores, encoded, strict=True):
+            store.append(data)
+        begin = self.index.evicted_total + self.index.total
+        self.index.add(length)
+        if self.priorities is not None:
+            self.priorities.append(np.arange(begin, begin + length))
+
+    def _evict(self) -> None:
+        begin = self.index.evicted_total
+        length = self.index.evict()
+        for store in self.stores:
+            store.evict()
+        if self.priorities is not None:
+            self.priorities.remove(np.arange(begin, begin + length))
+
+    def _plan(self, words: Mapping[str, np.ndarray]) -> list[Store]:
+        return plan_stores(self.schema.internal(), words, self.layout, self.img_compressed, self.cache_bytes)
+
+    def _measure_again(self) -> None:
+        """Choose the stores on the longest episode so far and move all episodes over."""
+        episodes = [self._words_of(i) for i in range(self.num_episodes)]
+        stores = self._plan(episodes[int(self.index.values.argmax())])
+        for words in episodes:
+            for store in stores:
+                store.append(store.encode(words))
+        self.stores, self.measured = stores, True
+
+    def _words_of(self, episode: int) -> dict[str, np.ndarray]:
+        length = int(self.index.values[episode])
+        words: dict[str, np.ndarray] = {}
+        for store in self.stores:
+            rows = np.arange(length + self.schema.extra)
+            got = store.take(np.full(len(rows), episode), rows, self.workers)
+            for key in store.keys:
+                words[key] = got.pick(key, slice(0, length + (key.removesuffix("_count") in self.schema.observed)))
+        return words
+
+    # ---- sampling ----------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int) -> Batch:
+        """A batch of transitions, drawn with replacement: tensors [batch_size, ...] by key."""
+        with self.lock:
+            self._check_sampling(batch_size)
+            if self.priorities is None:
+                number = self.rng.integers(0, self.index.total, batch_size)
+                return self._transitions(number)
+            number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.index.total, self.rng)
+            batch = self._transitions(number)
+            batch["weight"] = torch.from_numpy(weight).to(self.device)
+            return batch
+
+    def sample_sequences(self, batch_size: int, length: int) -> Batch:
+        """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask"."""
+        with self.lock:
+            self._check_sampling(batch_size)
+            if length < 1:
+                raise InputError(f"length is {length}, but a window has at least 1 transition.")
+            values = self.index.values
+            episode, start = sequence_starts(values, length, batch_size, self.rng)
+            batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
+            batch["index"] = torch.from_numpy(self.index.evicted_total + self.index.starts()[episode] + start)
+            return {k: v.to(self.device) for k, v in batch.items()}
+
+    def get(self, index: np.ndarray | torch.Tensor) -> Batch:
+        """The transitions with these "index" values, which must still be kept."""
+        with self.lock:
+            self._check_sampling(1)
+            return self._transitions(np.asarray(index, np.int64) - self.index.evicted_total)
+
+    def update_priorities(self, index: np.ndarray | torch.Tensor, priority: np.ndarray | torch.Tensor) -> None:
+        """Set priorities of transitions by their "index"; those evicted meanwhile are passed over."""
+        with self.lock:
+            if self.priorities is None:
+                raise InputError("this buffer draws uniformly: make it with prioritized=True to set priorities.")
+            numbers, values = (np.asarray(torch.as_tensor(x).detach().cpu()).reshape(-1) for x in (index, priority))
+            if len(numbers) != len(values):
+                raise InputError(f"{len(numbers)} indices came with {len(values)} priorities.")
+            begin = self.index.evicted_total
+            kept = (numbers >= begin) & (numbers < begin + self.index.total)
+            self.priorities.update(numbers[kept], values[kept])
+
+    def _transitions(self, number: np.ndarray) -> Batch:
+        episode, offset = self.index.get_range_relative_idx(number)
+        lengths = self.index.values[episode]
+        args = (episode, offset, lengths, self.n_step, self.gamma, self.workers)
+        batch = transitions(self.stores, self.schema, *args)
+        batch["index"] = torch.from_numpy(number + self.index.evicted_total)
+        return {k: v.to(self.device) for k, v in batch.items()} if self.device.type != "cpu" else batch
+
+    def _check_sampling(self, batch_size: int) -> None:
+        self._check_alive()
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
+        if not self.index.total:
+            raise InputError("the buffer is empty: add an episode before sampling.")
+
+    # ---- figures, state, end -----------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
+        rows = {}
+        for store in self.stores:
+            for key in store.keys:
+                raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
+                codec = store.codec if isinstance(store, BlockStore) else "packed"
+                rows[key] = {
+                    "codec": codec,
+                    "bytes_per_frame": per_frame,
+                    "raw": raw,
+                    "ratio": raw / max(per_frame, 1e-9),
+                }
+        kept, held = (sum(getattr(s.blobs, name) for s in self.stores) for name in ("nbytes", "held_bytes"))
+        return {
+            "transitions": len(self),
+            "episodes": self.num_episodes,
+            "bytes": kept,
+            "held_bytes": held,
+            "keys": rows,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, for `save_checkpoint`: compressed chunks as they are (shared, not copied), index, draws."""
+        with self.lock:
+            return snapshot.save(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly from a `state_dict` of a buffer with the same keys. On an error nothing has changed."""
+        with self.lock:
+            self._check_alive()
+            snapshot.load(self, state)
+
+    def close(self) -> None:
+        """End the decoding threads and let go of the data."""
+        with self.lock:
+            self.workers.close()
+            self.stores, self.open, self.index = [], None, PrefixSum(self.max_size)
+            self._closed = True
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise StorageError("the replay buffer is closed: make a new one.")
+
+    def __enter__(self) -> DictReplayBuffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,285 @@
+"""CompressedStorage: a TorchRL `Storage` on packed chunks, so that TorchRL's buffers, samplers and writers work on it.
+
+    rb = TensorDictReplayBuffer(storage=CompressedStorage(1_000_000), batch_size=256)
+
+Contract
+    Rows are TensorDicts of tensors of fixed shape and dtype, written at any index and read back bit for bit. `ROWS`
+    neighbouring indices make a block; keys with small frames are packed per block (see `packing`), larger ones
+    compressed per row by a general codec, and rows of a block that is not yet full wait uncompressed. Neighbouring indices
+    should be neighbours in time: extend it with one trajectory after the other, not with interleaved envs.
+    Unlike `DictReplayBuffer` it knows no episodes, so a "next" entry is stored a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data.replay_buffers.storages import LazyStackStorage
+
+from fledge.core.errors import FormatError, InputError
+from fledge.replay import packing
+from fledge.replay.plan import MAX_COLUMNS, PACKED_ROWS
+from fledge.replay.schema import KeySpec, from_words, to_words
+from fledge.replay.stores import Columns
+from fledge.replay.workers import Workers
+from fledge.storage import codecs
+
+ROWS = PACKED_ROWS
+Key = str | tuple[str, ...]
+_CANDIDATES = codecs.candidates(2, 0)  # single rows: LZ4 decodes fastest, and is as dense as others at this size
+
+
+class CompressedStorage(LazyStackStorage):
+    """Compressed rows behind TorchRL's interface.
+
+    It derives from `LazyStackStorage` only because TorchRL picks the function that stacks samples by class, and that one
+    leaves whole batches alone; every method that touches data is its own.
+
+    Args:
+        max_size: The most rows.
+        device: Where rows go that are read.
+        decode_threads: Threads that decode; None goes by the cores.
+    """
+
+    def __init__(self, max_size: int, *, device: str | torch.device = "cpu", decode_threads: int | None = None) -> None:
+        super().__init__(max_size)
+        if max_size < 1:
+            raise InputError(f"max_size is {max_size}, but must be at least 1.")
+        self.device = torch.device(device)
+        self.workers = Workers(decode_threads)
+        self.specs: dict[Key, KeySpec] = {}
+        self._len = 0
+        self._filled = np.zeros(0, bool)
+        self._empty()
+
+    # ---- TorchRL's interface -----------------------------------------------------------------------------------
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Write rows at `cursor`: an index, a range, a slice, or a sequence or tensor of indices."""
+        if set_cursor:
+            self._set_last_cursor(cursor)
+        rows = self._indices(cursor)
+        if not isinstance(data, TensorDictBase):
+            raise InputError(f"rows are TensorDicts, not {type(data).__name__}.")
+        if isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0):
+            data = data.unsqueeze(0)
+        words = self._words(data, len(rows))
+        for block in np.unique(rows // ROWS).tolist():
+            places = np.flatnonzero(rows // ROWS == block)
+            arrays = self._open_block(block)
+            for key, array in words.items():
+                arrays[key][rows[places] % ROWS] = array[places]
+        self._filled[rows] = True
+        self._len = max(self._len, int(rows.max(initial=-1)) + 1)
+        self._close_full_blocks()
+
+    def get(self, index: Any) -> Any:
+        """The row at an index, or the rows at several as one TensorDict."""
+        single = isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0)
+        rows = self._indices(index)
+        if len(rows) and not self._filled[rows].all():
+            raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written")
+        found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
+        out = TensorDict({}, [len(rows)])
+        for key, tensor in found.items():
+            out.set(key, tensor)
+        out = out.to(self.device) if self.device.type != "cpu" else out
+        return out[0] if single else out
+
+    def __len__(self) -> int:
+        return self._len
+
+    def contains(self, item: Any) -> Any:
+        """Whether an index (or each of a tensor of them) was written."""
+        rows = np.asarray(item)
+        inside = (rows >= 0) & (rows < self.max_size)
+        found = inside & self._filled[np.where(inside, rows, 0)]
+        return bool(found) if found.ndim == 0 else torch.from_numpy(found)
+
+    def _empty(self) -> None:
+        self._len = 0
+        self._filled = np.zeros(-(-self.max_size // ROWS) * ROWS, bool)
+        self._packed: dict[int, bytes] = {}
+        self._single: dict[Key, dict[int, bytes]] = {}
+        self._open: dict[int, dict[Key, np.ndarray]] = {}
+        if self.specs:
+            self._single = {key: {} for key in self.specs if key not in self.columns.specs}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, compressed; for TorchRL's `state_dict` and our `save_checkpoint`."""
+        for block in list(self._open):
+            self._close_block(block)
+        return {
+            "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
+            "filled": self._filled.copy(),
+            "length": self._len,
+            "packed": _joined(self._packed),
+            "single": [_joined(self._single[key]) for key in self._single],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`."""
+        filled = np.asarray(state_dict["filled"], bool)
+        if filled.shape != self._filled.shape:
+            raise InputError(f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}.")
+        self.specs = {tuple(k) if isinstance(k, list) else k: KeySpec.from_state(s) for k, s in state_dict["specs"]}
+        self._arrange()
+        self._empty()
+        self._filled, self._len = filled.copy(), int(state_dict["length"])
+        self._packed = _split(state_dict["packed"])
+        self._single = dict(zip(self._single, map(_split, state_dict["single"]), strict=True))
+        self._check_packed()
+        self._bump_mutation_revision()
+
+    def close(self) -> None:
+        """End the decoding threads."""
+        self.workers.close()
+
+    # ---- blocks ------------------------------------------------------------------------------------------------
+
+    def _indices(self, cursor: Any) -> np.ndarray:
+        if isinstance(cursor, slice):
+            cursor = range(*cursor.indices(self._len))
+        if isinstance(cursor, torch.Tensor):
+            cursor = cursor.cpu().numpy()
+        rows = np.atleast_1d(np.asarray(cursor, np.int64)).reshape(-1)
+        rows = np.where(rows < 0, rows + self._len, rows)
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.max_size):
+            raise IndexError(f"indices {rows.min()} to {rows.max()} lie outside a storage of {self.max_size}")
+        return rows
+
+    def _words(self, data: TensorDictBase, count: int) -> dict[Key, np.ndarray]:
+        tensors = {key: value.detach().cpu() for key, value in data.items(include_nested=True, leaves_only=True)}
+        if not self.specs:
+            self.specs = {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
+            self._arrange()
+            self._empty()
+        if set(tensors) != set(self.specs):
+            raise InputError(
+                f"rows have keys {sorted(map(str, tensors))}, those before {sorted(map(str, self.specs))}."
+            )
+        for key, value in tensors.items():
+            spec = self.specs[key]
+            if tuple(value.shape) != (count, *spec.shape) or value.dtype != spec.dtype:
+                got = f"{tuple(value.shape)} {value.dtype}"
+                raise InputError(f"{key!r} is {got}, but must be {(count, *spec.shape)} {spec.dtype}.")
+        return {key: to_words(value, self.specs[key]) for key, value in tensors.items()}
+
+    def _arrange(self) -> None:
+        """Small frames are packed together, the others go one by one."""
+        small = {k: s for k, s in self.specs.items() if len(Columns({"": s}).kinds) <= MAX_COLUMNS}
+        self.columns = Columns(small)  # type: ignore[arg-type]
+
+    def _open_block(self, block: int) -> dict[Key, np.ndarray]:
+        """Rows of a block as arrays that may be written."""
+        arrays = self._open.get(block)
+        if arrays is None:
+            arrays = {key: np.zeros((ROWS, *spec.shape), spec.word) for key, spec in self.specs.items()}
+            rows = np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS])
+            if len(rows):
+                for key, words in self._take(block * ROWS + rows).items():
+                    arrays[key][rows] = words
+            self._open[block] = arrays
+        return arrays
+
+    def _close_full_blocks(self) -> None:
+        last = (self.max_size - 1) // ROWS
+        for block in list(self._open):
+            rows = ROWS if block < last else self.max_size - last * ROWS
+            if self._filled[block * ROWS : block * ROWS + rows].all():
+                self._close_block(block)
+
+    def _close_block(self, block: int) -> None:
+        arrays = self._open[block]
+        if len(self.columns.kinds):
+            table = np.empty((ROWS, len(self.columns.kinds)), np.uint32)
+            for small in self.columns.place:
+                self.columns.fill(table, small, arrays[small])
+            self._packed[block] = packing.pack(table, self.columns.kinds, np.array([ROWS])).words.tobytes()
+        for key, rows in self._single.items():
+            word = self.specs[key].dtype.itemsize
+            for i in np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS]).tolist():
+                data = arrays[key][i].reshape(-1).view(np.uint8)
+                blocks = codecs.encode(_CANDIDATES[0], data, word, False)
+                rows[block * ROWS + i] = data.tobytes() if blocks is None else b"".join(blocks)
+        del self._open[block]
+
+    def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
+        """Words of rows, from open blocks and closed ones."""
+        out: dict[Key, np.ndarray] = {}
+        block, inside = rows // ROWS, rows % ROWS
+        opened = np.isin(block, list(self._open)) if self._open else np.zeros(len(rows), bool)
+        closed = np.flatnonzero(~opened)
+        if len(self.columns.kinds):
+            table = np.zeros((len(rows), len(self.columns.kinds)), np.uint32)
+            self._unpack(block[closed], inside[closed], closed, table)
+            out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
+        for key in self._single:
+            out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
+        self.workers.run([_Reading(self, out, rows, closed[a:b]) for a, b in self.workers.shards(len(closed), 16)])
+        for place in np.flatnonzero(opened).tolist():
+            for key, array in self._open[int(block[place])].items():
+                out[key][place] = array[inside[place]]
+        return out
+
+    def _unpack(self, block: np.ndarray, inside: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
+        if not len(block):
+            return
+        blobs = [self._packed[b] for b in block.tolist()]
+        sizes = np.array([len(blob) for blob in blobs]) // 4
+        ones, full = np.ones_like(block), np.full_like(block, ROWS)
+        spans = np.stack([np.cumsum(sizes) - sizes, full, inside, ones, places], 1).astype(np.int32)
+        words = np.frombuffer(b"".join([*blobs, bytes(8)]), np.uint32)
+        packing.unpack(words, self.columns.kinds, spans, table, self.workers)
+
+    def _check_packed(self) -> None:
+        """FormatError unless every written row can be read."""
+        written = np.flatnonzero(self._filled)
+        blocks = np.unique(written // ROWS).tolist()
+        blobs = [self._packed.get(b, b"") for b in blocks] if len(self.columns.kinds) else []
+        edges = np.concatenate([[0], np.cumsum([len(b) for b in blobs])]).astype(np.int64)
+        sound = not (edges % 4).any() and (not len(written) or written[-1] < self._len <= self.max_size)
+        if sound and blobs:
+            words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
+            sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
+        if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
+            raise FormatError("the saved storage's rows do not fit its data: it is damaged.")
+
+
+class _Reading:
+    """A share of the rows that are compressed one by one, decoded on whatever thread runs it."""
+
+    def __init__(
+        self, storage: CompressedStorage, out: dict[Key, np.ndarray], rows: np.ndarray, at: np.ndarray
+    ) -> None:
+        self.storage, self.out, self.rows, self.at = storage, out, rows, at
+
+    def __call__(self) -> None:
+        for key, blobs in self.storage._single.items():
+            word = self.storage.specs[key].dtype.itemsize
+            for place in self.at.tolist():
+                blob = blobs[int(self.rows[place])]
+                target = self.out[key][place].reshape(-1).view(np.uint8)
+                name = "raw" if len(blob) == target.nbytes else _CANDIDATES[0]
+                codecs.decode(name, memoryview(blob), target, word)
+
+
+def _joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
+    """Numbered blobs as three arrays."""
+    numbers: Sequence[int] = sorted(blobs)
+    sizes = np.array([len(blobs[n]) for n in numbers], np.int64)
+    data = np.frombuffer(b"".join([blobs[n] for n in numbers]), np.uint8)
+    return {"numbers": np.array(numbers, np.int64), "sizes": sizes, "data": data}
+
+
+def _split(state: Mapping[str, Any]) -> dict[int, bytes]:
+    numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
+    if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
+        raise FormatError("the saved storage's rows do not fit its data: it is damaged.")
+    ends = np.cumsum(sizes)
+    view = memoryview(np.ascontiguousarray(data, np.uint8).data)
+    return {int(n): bytes(view[e - s : e]) for n, s, e in zip(numbers, sizes.tolist(), ends.tolist(), strict=True)}

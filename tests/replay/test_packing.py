@@ -1,0 +1,97 @@
+"""Packed chunks give back every bit of any table, row by row, and hostile ones are told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fledge.replay import packing
+from fledge.replay.stores import chunk_rows
+from fledge.replay.workers import Workers
+
+EDGES = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0x7FC00001, 0xFF800000, 0x3F800000]
+WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, 2**32 - 1), st.integers(0, 300))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    rows, columns = draw(st.integers(1, 70)), draw(st.integers(1, 40))
+    step = draw(st.integers(1, packing.MAX_ROWS))
+    table = draw(hnp.arrays(np.uint32, (rows, columns), elements=WORDS, fill=st.just(0)))
+    if draw(st.booleans()):  # ramps: differences and differences of differences
+        table += (np.arange(rows, dtype=np.uint32) ** draw(st.integers(0, 2)))[:, None] * draw(
+            st.integers(0, 2**32 - 1)
+        )
+    kinds = draw(hnp.arrays(np.int32, columns, elements=st.integers(0, 2)))
+    return table, kinds, step
+
+
+@settings(max_examples=120, deadline=None)
+@given(case=tables(), data=st.data())
+def test_any_row_of_any_table_comes_back(case: tuple[np.ndarray, np.ndarray, int], data: st.DataObject) -> None:
+    table, kinds, step = case
+    counts = chunk_rows(len(table), step)
+    packed = packing.pack(table, kinds, counts)
+    assert packing.check(packed.words, packed.offsets, counts, len(kinds))
+    chunk = data.draw(st.integers(0, len(counts) - 1))
+    first = data.draw(st.integers(0, int(counts[chunk]) - 1))
+    number = data.draw(st.integers(1, int(counts[chunk]) - first))
+    out = np.zeros((number + 1, len(kinds)), np.uint32)
+    spans = np.array([[packed.offsets[chunk], counts[chunk], first, number, 1]], np.int32)
+    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, Workers(1))
+    begin = chunk * step + first
+    assert np.array_equal(out[1:], table[begin : begin + number])
+    assert not out[0].any()
+
+
+def test_zeros_cost_a_bit_and_slow_numbers_little() -> None:
+    kinds = np.full(64, packing.FLOAT, np.int32)
+    assert packing.pack(np.zeros((16, 64), np.uint32), kinds, np.array([16])).words.nbytes == 8
+    slow = (1 + 1e-4 * np.arange(16, dtype=np.float32))[:, None].repeat(64, 1)
+    packed = packing.pack(slow.view(np.uint32), kinds, np.array([16]))
+    assert packed.words.nbytes < slow.nbytes / 4
+
+
+def test_noise_takes_hardly_more_than_raw() -> None:
+    noise = np.random.default_rng(0).integers(0, 2**32, (16, 64), dtype=np.uint32)
+    packed = packing.pack(noise, np.zeros(64, np.int32), np.array([16]))
+    assert packed.words.nbytes < 1.1 * noise.nbytes
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    words=hnp.arrays(np.uint32, st.integers(0, 40), elements=WORDS), columns=st.integers(1, 50), rows=st.integers(1, 32)
+)
+def test_check_never_reads_beyond_its_chunk(words: np.ndarray, columns: int, rows: int) -> None:
+    offsets = np.array([0, len(words)])
+    sound = packing.check(words, offsets, np.array([rows]), columns)
+    if sound:  # then decoding stays inside, too
+        out = np.zeros((rows, columns), np.uint32)
+        spans = np.array([[0, rows, 0, rows, 0]], np.int32)
+        packing.unpack(np.append(words, np.uint32(0)), np.zeros(columns, np.int32), spans, out, Workers(1))
+
+
+def test_a_cut_or_stretched_chunk_fails_the_check() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 1000, (16, 20), dtype=np.uint32)
+    packed = packing.pack(table, np.zeros(20, np.int32), np.array([16]))
+    longer = np.append(packed.words, np.zeros(1, np.uint32))
+    for words in (packed.words[:-1], longer):
+        assert not packing.check(words, np.array([0, len(words)]), np.array([16]), 20)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_result_does_not_depend_on_threads(threads: int) -> None:
+    rng = np.random.default_rng(1)
+    table = rng.integers(0, 50, (16 * 200, 5), dtype=np.uint32)
+    counts, kinds = np.full(200, 16), np.zeros(5, np.int32)
+    packed = packing.pack(table, kinds, counts)
+    spans = np.stack([packed.offsets[:-1], counts, 0 * counts, counts, 16 * np.arange(200)], 1).astype(np.int32)
+    out = np.zeros_like(table)
+    workers = Workers(threads)
+    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, workers)
+    workers.close()
+    assert np.array_equal(out, table)

@@ -1,0 +1,136 @@
+"""Saved with the checkpoint and restored: the same data and the same draws; damage is told, and changes nothing."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fledge.core.errors import FledgeError, FormatError, InputError
+from fledge.replay import DictReplayBuffer
+from fledge.storage import load_checkpoint, save_checkpoint
+from tests.replay.plain import KEYS, everything, make_episode
+from tests.replay.test_rollouts import KEYS as ROLLOUT_KEYS
+from tests.replay.test_rollouts import Counters
+
+
+def filled(**options: Any) -> DictReplayBuffer:
+    buffer = DictReplayBuffer(90, KEYS, seed=3, **options)
+    for number, length in enumerate([20, 35, 7, 30, 18]):  # the first is evicted
+        buffer.add(make_episode(number + 1, length))
+    return buffer
+
+
+@pytest.mark.parametrize("layout", ["frame", "chunk", "episode"])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_restored_it_continues_the_same_draws(layout: str, prioritized: bool, tmp_path: Path) -> None:
+    one = filled(layout=layout, prioritized=prioritized)
+    first = one.sample(16)
+    if prioritized:
+        one.update_priorities(first["index"], torch.arange(1.0, 17.0))
+    path = save_checkpoint({"replay": one.state_dict()}, tmp_path / "state.fledge")
+    other = DictReplayBuffer(90, KEYS, seed=99, layout=layout, prioritized=prioritized)
+    other.load_state_dict(load_checkpoint(path)["replay"])
+    for _ in range(3):
+        for buffer in (one, other):
+            buffer.add(make_episode(50, 25))
+        a, b = one.sample(16), other.sample(16)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[k], b[k]) for k in a)
+        c, d = one.sample_sequences(4, 6), other.sample_sequences(4, 6)
+        assert all(torch.equal(c[k], d[k]) for k in c)
+    a, b = everything(one), everything(other)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert one.index.evicted_total == other.index.evicted_total
+    one.close()
+    other.close()
+
+
+def test_open_episodes_are_saved_too() -> None:
+    envs = Counters(3, 1, 0.1)
+    one = DictReplayBuffer(500, ROLLOUT_KEYS)
+    one.add_rollout(envs.rollout(15))
+    other = DictReplayBuffer(500, ROLLOUT_KEYS)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    more = envs.rollout(30)
+    for buffer in (one, other):
+        buffer.add_rollout(more)
+        buffer.flush()
+    a, b = (x.get(np.arange(len(x))) for x in (one, other))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_an_empty_buffer_is_saved_and_restored() -> None:
+    with DictReplayBuffer(10, KEYS) as one, DictReplayBuffer(10, KEYS) as other:
+        other.load_state_dict(one.state_dict())
+        assert len(other) == 0
+        other.add(make_episode(1, 4))
+        assert len(other.sample(3)["id"]) == 3
+
+
+def test_saving_shares_the_chunks_and_later_adds_do_not_touch_them() -> None:
+    buffer = filled()
+    state = buffer.state_dict()
+    packed = state["stores"][0]["blobs"]["segments"]
+    assert all(np.shares_memory(a, b) for a, b in zip(packed, buffer.stores[0].blobs._segments.values(), strict=True))
+    kept = [s.copy() for s in packed]
+    for number in range(20):
+        buffer.add(make_episode(100 + number, 30))
+    assert all(np.array_equal(a, b) for a, b in zip(packed, kept, strict=True))
+
+
+def test_a_state_of_another_buffer_is_refused() -> None:
+    state = filled().state_dict()
+    with pytest.raises(InputError, match="keys"):
+        DictReplayBuffer(90, ["a"]).load_state_dict(state)
+    with pytest.raises(FledgeError, match=r"transitions|lengths"):
+        DictReplayBuffer(30, KEYS).load_state_dict(state)
+    with pytest.raises(InputError, match="no priorities"):
+        DictReplayBuffer(90, KEYS, prioritized=True).load_state_dict(state)
+    other = DictReplayBuffer(90, KEYS)
+    other.add({**make_episode(1, 5), "state": torch.zeros(6, 2)})
+    with pytest.raises(InputError, match="state"):
+        other.load_state_dict(state)
+    assert len(other) == 5
+
+
+def damage(state: dict[str, Any], how: str) -> None:
+    store = state["stores"][0]
+    if how == "version":
+        state["version"] = 7
+    elif how == "missing":
+        del state["index"]
+    elif how == "index":
+        state["index"]["values"] = state["index"]["values"] - 1
+    elif how == "outside":
+        store["blobs"]["end"] = store["blobs"]["end"] + 10**9
+    elif how == "bits":
+        store["blobs"]["segments"] = [np.full_like(s, 255) for s in store["blobs"]["segments"]]
+    elif how == "shift":
+        store["first"] = store["first"] + 1
+    elif how == "codec":
+        state["plan"][0]["codec"] = "pickle"
+    elif how == "rows":
+        state["plan"][0]["rows"] = 33
+    elif how == "keys":
+        state["plan"][0]["keys"] = state["plan"][0]["keys"][1:]
+    elif how == "rng":
+        state["rng"] = {"bit_generator": "none"}
+
+
+@pytest.mark.parametrize(
+    "how", ["version", "missing", "index", "outside", "bits", "shift", "codec", "rows", "keys", "rng"]
+)
+def test_a_damaged_state_is_refused_and_the_buffer_is_as_it_was(how: str) -> None:
+    state = copy.deepcopy(filled().state_dict())
+    damage(state, how)
+    with filled() as buffer:
+        before = everything(buffer)
+        with pytest.raises((FormatError, InputError)):
+            buffer.load_state_dict(state)
+        after = everything(buffer)
+        assert all(torch.equal(before[k], after[k]) for k in before)
