@@ -122,6 +122,11 @@ def test_export_writes_files_that_fly_the_same(policy_file: Path, tmp_path: Path
     assert "must end in" in wrong.output
 
 
+def test_a_policy_file_holds_the_same_weights(policy_file: Path, tmp_path: Path) -> None:
+    done = call("export", str(policy_file), str(tmp_path / "copy.fledge"), "--json")
+    assert json.loads(done.stdout)["max_difference"] == 0.0
+
+
 @pytest.mark.slow
 def test_onnx_export_flies_the_same(policy_file: Path, tmp_path: Path) -> None:
     done = call("export", str(policy_file), str(tmp_path / "p.onnx"), "--json")

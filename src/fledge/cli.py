@@ -141,7 +141,7 @@ def train(words: tuple[str, ...], preset: str, folder: Path | None, resume: Path
 @click.argument("file", type=click.Path(path_type=Path))
 @as_json
 def export(policy: str, file: Path, as_json: bool) -> None:
-    """Write POLICY to FILE (.onnx or .ts) for other programs, and check that it flies the same.
+    """Write POLICY to FILE, and check that it flies the same: .onnx or .ts for other programs, .fledge for weights alone.
 
     Inputs: state [B,8], lidar [B,1,H,V], dynamic_obstacle [B,1,5,10]; output: action [B,3], as in the navigation env.
     """

@@ -74,11 +74,11 @@ def test_a_cache_of_decoded_chunks_changes_nothing(cache_bytes: int) -> None:
 
 
 def test_a_batch_decodes_each_chunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fledge.replay.stores import BlockStore
+    from fledge.replay.block_store import BlockStore
 
     decoded: list[int] = []
     decode = BlockStore.decode
-    monkeypatch.setattr(BlockStore, "decode", lambda self, n: decoded.append((id(self), n)) or decode(self, n))
+    monkeypatch.setattr(BlockStore, "decode", lambda self, n, *a: decoded.append((id(self), n)) or decode(self, n, *a))
     with DictReplayBuffer(500, KEYS, layout="episode", decode_threads=1) as buffer:
         for number in range(3):
             buffer.add(make_episode(number + 1, 40))
@@ -222,3 +222,18 @@ def test_img_compressed_false_keeps_images_raw() -> None:
         rows = buffer.stats()["keys"]
         assert rows["grid"]["codec"] == "raw"
         assert rows["lidar"]["codec"] == "packed"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_occupancy_maps_become_bits_and_other_values_still_come_back(layout: str) -> None:
+    rng = np.random.default_rng(0)
+    maps = rng.integers(0, 2, (20, 60, 70), dtype=np.uint8)
+    later = maps.copy()
+    later[7, 3, 3] = 9  # no longer only 0 and 1
+    with DictReplayBuffer(100, ["map", "next_map"], layout=layout) as buffer:
+        for frames in (maps, later):
+            buffer.add({"map": frames})
+        assert buffer.stats()["keys"]["map"]["codec"] == "bits+lz4-shuffle"
+        got = everything(buffer)["map"].numpy()
+        assert np.array_equal(got[:19], maps[:-1])
+        assert np.array_equal(got[19:], later[:-1])

@@ -6,13 +6,14 @@ import gc
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.replay import DictReplayBuffer
-from fledge.replay.stores import BlockStore
+from fledge.replay.block_store import BlockStore
 from fledge.replay.workers import Workers
 from tests.replay.plain import KEYS, make_episode
 
@@ -76,10 +77,10 @@ def test_draws_do_not_depend_on_threads() -> None:
 def test_a_failure_in_decoding_reaches_the_caller(fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = BlockStore.decode
 
-    def broken(store: BlockStore, number: int) -> object:
+    def broken(store: BlockStore, number: int, *rest: Any) -> object:
         if number == fails_at:
             raise MemoryError("no more")
-        return decode(store, number)
+        return decode(store, number, *rest)
 
     with filled(2) as buffer:
         monkeypatch.setattr(BlockStore, "decode", broken)

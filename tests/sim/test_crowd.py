@@ -123,14 +123,11 @@ def test_origins_keep_the_wanted_spacing_shrunk_by_a_fifth_after_each_200_misses
     spacing_wanted = 2 * np.sqrt(20 * 20 / n)
     placed: list[np.ndarray] = []
     for j in range(n):
-        spacing, tries = spacing_wanted, 0
-        while True:
-            counters = [*world.keys[0], int(Purpose.CROWD_ORIGIN) + 256 * j, tries]
-            point = 20 * (2 * uniform(counters, 6)[:2].astype(np.float64) - 1)
+        stream = np.array([[*world.keys[0], int(Purpose.CROWD_ORIGIN) + 256 * j, k] for k in range(2500)])
+        for tries, point in enumerate(20 * (2 * uniform(stream, 6)[:, :2].astype(np.float64) - 1)):
+            spacing = spacing_wanted * 0.8 ** (tries // 200)
             if all(np.hypot(*(point - other)) > spacing for other in placed):
                 break
-            tries += 1
-            spacing *= 0.8 if tries % 200 == 0 else 1.0
         placed.append(point)
     np.testing.assert_allclose(world.get("origin")[0, :, :2], placed, atol=1e-5)
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.replay.packed_store import PackedStore
 from fledge.replay.schema import COUNT, DONE, MASK, NEXT, KeySpec, Schema, from_words
 from fledge.replay.stores import Rows, Store
 from fledge.replay.workers import Workers
@@ -65,16 +66,21 @@ def transitions(
         else:
             rows = offset[:, None]
         width = rows.shape[1]
-        got = store.take(np.repeat(episode, width), rows.reshape(-1), workers)
         begin = np.arange(count) * width
+        now: Any = slice(0, None, width)
         later: Any = begin + taken if window else slice(width - 1, None, width)
+        if window or isinstance(store, PackedStore):  # neighbours in time decode together
+            got: Rows = store.take(np.repeat(episode, width), rows.reshape(-1), workers)
+        else:  # all first frames, then all later ones: large frames are then picked without a copy
+            got = store.take(np.tile(episode, width), rows.T.reshape(-1), workers)
+            now, later = slice(0, count), slice(count * (width - 1), None)
         for key in store.keys:
             if window and key == REWARD:
                 found[key] = _n_step_reward(got, specs[key], rows.shape, taken, gamma)
             elif window and key in DONE:
                 found[key] = from_words(got.pick(key, begin + taken - 1), specs[key])
             else:
-                found[key] = from_words(got.pick(key, slice(0, None, width)), specs[key])
+                found[key] = from_words(got.pick(key, now), specs[key])
             if base_of(key) in schema.observed:
                 found[NEXT + key] = from_words(got.pick(key, later), specs[key])
     batch = _named(found, schema)

@@ -16,7 +16,7 @@ import numpy as np
 from fledge.core.errors import FormatError
 from fledge.replay.int_queue import IntQueue
 
-SEGMENT_BYTES = 2**20
+SEGMENT_BYTES = 2**20  # of a large store; a new segment is at most an eighth of what is kept, but 16 KiB at least
 
 
 class BlobStore:
@@ -52,7 +52,9 @@ class BlobStore:
         if self._newest < 0 or self._used + size > len(self._segments[self._newest]):
             self._newest += 1
             self._used = 0
-            self._segments[self._newest] = np.empty(max(SEGMENT_BYTES, size), np.uint8)
+            self._segments[self._newest] = np.empty(
+                max(min(SEGMENT_BYTES, max(self.nbytes // 8, 2**14)), size), np.uint8
+            )
             self._views[self._newest] = self._segments[self._newest].data
         self._segments[self._newest][self._used : self._used + size] = data
         self._segment.extend(np.full(len(edges) - 1, self._newest))

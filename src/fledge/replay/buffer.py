@@ -32,7 +32,7 @@ from fledge.replay.prefix_sum import PrefixSum
 from fledge.replay.priorities import Priorities
 from fledge.replay.rollouts import read_observations, read_rollout
 from fledge.replay.schema import KeySpec, Schema
-from fledge.replay.stores import BlockStore, Store
+from fledge.replay.stores import Store
 from fledge.replay.workers import Workers
 
 MEASURE_FRAMES = 512  # when this many are in, stores are chosen anew, for good: the first episode may be untypical
@@ -261,9 +261,8 @@ class DictReplayBuffer:
         for store in self.stores:
             for key in store.keys:
                 raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
-                codec = store.codec if isinstance(store, BlockStore) else "packed"
                 rows[key] = {
-                    "codec": codec,
+                    "codec": store.codec,
                     "bytes_per_frame": per_frame,
                     "raw": raw,
                     "ratio": raw / max(per_frame, 1e-9),

@@ -210,28 +210,36 @@ def unpack_rows(
             found = count_ones(mask)
             base = value
             kind = kinds[column]
-            if order == 0:
-                rank = count_ones(mask & ones(low))
-                for i in range(low, high):
-                    if ((mask >> wp.uint32(i)) & ONE) != ZERO:
-                        value = base + read_bits(words, place + wp.int64(rank * width), width)
-                        table[target + i, column] = from_ordered(value, kind)
-                        rank = rank + 1
-            else:
+            # rows wanted that are not zero; the rest of a column's codes need not be looked at
+            wanted = (mask >> wp.uint32(low)) & ones(high - low)
+            if wanted != ZERO and order == 0:
+                code = place + wp.int64(count_ones(mask & ones(low)) * width)
+                while wanted != ZERO:
+                    lowest = wanted & (~wanted + ONE)
+                    wanted = wanted ^ lowest
+                    row = low + count_ones(lowest - ONE)
+                    table[target + row, column] = from_ordered(base + read_bits(words, code, width), kind)
+                    code = code + wp.int64(width)
+            elif wanted != ZERO:
+                code = place
                 rank = wp.int32(0)
-                for i in range(high):
-                    if ((mask >> wp.uint32(i)) & ONE) != ZERO:
-                        if rank >= order:
-                            step = unfold(read_bits(words, place + wp.int64((rank - order) * width), width))
-                            if order == 2:
-                                gap = gap + step
-                            else:
-                                gap = step
-                        if rank > 0:
-                            value = value + gap
-                        if i >= low:
-                            table[target + i, column] = from_ordered(value, kind)
-                        rank = rank + 1
+                rest = mask & ones(high)
+                while rest != ZERO:
+                    lowest = rest & (~rest + ONE)
+                    rest = rest ^ lowest
+                    if rank >= order:
+                        step = unfold(read_bits(words, code, width))
+                        code = code + wp.int64(width)
+                        if order == 2:
+                            gap = gap + step
+                        else:
+                            gap = step
+                    if rank > 0:
+                        value = value + gap
+                    rank = rank + 1
+                    if lowest >= (ONE << wp.uint32(low)):
+                        row = count_ones(lowest - ONE)
+                        table[target + row, column] = from_ordered(value, kind)
             place = place + wp.int64(wp.max(found - order, 0) * width)
 
 

@@ -8,7 +8,7 @@ Contract
 
         layout      packed keys             other keys
         frame       1 frame a chunk         1 frame a chunk
-        chunk       16 frames a chunk       64 KiB a chunk, 1 to 64 frames
+        chunk       8 frames a chunk        64 KiB a chunk, 1 to 64 frames
         episode     -                       the whole episode
 """
 
@@ -21,16 +21,20 @@ import numpy as np
 
 from fledge.core.errors import ConfigError, FormatError
 from fledge.replay import packing
+from fledge.replay.block_store import BITS, CODECS, BlockStore, encode_block
+from fledge.replay.columns import Columns
+from fledge.replay.packed_store import PackedStore
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores import BlockStore, Columns, PackedStore, Store, chunk_rows
+from fledge.replay.stores import Store, chunk_rows
 from fledge.storage import codecs
 
 Layout = Literal["frame", "chunk", "episode"]
 LAYOUTS = ("frame", "chunk", "episode")
-PACKED_ROWS = 16  # measured: 12 to 32 give the same size on flown rollouts, and fewer decode faster
+PACKED_ROWS = 8  # measured: 8 to 32 give the same size on flown rollouts, and fewer decode faster
 MAX_COLUMNS = 2048  # wider frames are large enough for a general codec to pay
 BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
-WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured)
+WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured),
+ENOUGH = 8.0  # ... and where packing already saves this much, no other is looked for
 MEASURED_CHUNKS = 8
 _CANDIDATES = codecs.candidates(9, 0)
 
@@ -80,13 +84,12 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
     turned = [np.ascontiguousarray(part.reshape(len(part), -1).T).reshape(-1).view(np.uint8) for part in parts]
     middle = turned[len(turned) // 2]  # the middle one: episodes begin untypically, and the last may be short
     codec = codecs.choose(middle, spec.dtype.itemsize, False, _CANDIDATES)
-    size = float(raw)
-    if codec != "raw":
-        encoded = [(codecs.encode(codec, part, spec.dtype.itemsize, False), part.nbytes) for part in turned]
-        size = sum(codecs.checksum_crc(blocks)[1] if blocks else plain for blocks, plain in encoded)
+    if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
+        codec = BITS
+    size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
     if layout != "episode" and len(Columns({"": spec}).kinds) <= MAX_COLUMNS and spec.frame_bytes:
         packed = _packed_size(spec, sample, packed_rows(layout))
-        if packed <= min(size * WORTH, (1 - codecs.MIN_GAIN) * raw):
+        if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_GAIN) * raw):
             return "packed"
     return codec if size <= (1 - codecs.MIN_GAIN) * raw else "raw"
 
@@ -102,9 +105,7 @@ def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
 
 def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
     """Plain description from which `build_stores` makes the same stores, empty."""
-    return [
-        {"keys": s.keys, "rows": s.rows, "codec": s.codec if isinstance(s, BlockStore) else "packed"} for s in stores
-    ]
+    return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
 
 
 def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> list[Store]:
@@ -114,9 +115,11 @@ def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> l
     for row in plan:
         keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
         seen += keys
-        known = set(keys) <= set(specs) and (codec == "packed" or (codec in codecs.CODEC_NAMES and len(keys) == 1))
+        known = set(keys) <= set(specs) and (codec == "packed" or (codec in CODECS and len(keys) == 1))
         if not known or not (rows is None or (type(rows) is int and rows >= 1)):
             raise FormatError("the saved replay describes stores that no version writes: it is damaged.")
+        if codec == BITS and specs[keys[0]].dtype.itemsize != 1:
+            raise FormatError(f"the saved replay has {keys[0]!r} as bits, which it cannot be: it is damaged.")
         if codec == "packed":
             if rows is None or rows > packing.MAX_ROWS:
                 raise FormatError("the saved replay has packed chunks of an impossible length: it is damaged.")

@@ -22,15 +22,15 @@ from torchrl.data.replay_buffers.storages import LazyStackStorage
 
 from fledge.core.errors import FormatError, InputError
 from fledge.replay import packing
+from fledge.replay.block_store import BITS, decode_block, encode_block
+from fledge.replay.columns import Columns
 from fledge.replay.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.schema import KeySpec, from_words, to_words
-from fledge.replay.stores import Columns
 from fledge.replay.workers import Workers
-from fledge.storage import codecs
 
 ROWS = PACKED_ROWS
 Key = str | tuple[str, ...]
-_CANDIDATES = codecs.candidates(2, 0)  # single rows: LZ4 decodes fastest, and is as dense as others at this size
+_ROW_CODEC = "lz4-shuffle"  # single rows: it decodes fastest, and others are hardly denser at this size
 
 
 class CompressedStorage(LazyStackStorage):
@@ -111,8 +111,7 @@ class CompressedStorage(LazyStackStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, compressed; for TorchRL's `state_dict` and our `save_checkpoint`."""
-        for block in list(self._open):
-            self._close_block(block)
+        self._close(list(self._open))
         return {
             "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
             "filled": self._filled.copy(),
@@ -188,25 +187,23 @@ class CompressedStorage(LazyStackStorage):
 
     def _close_full_blocks(self) -> None:
         last = (self.max_size - 1) // ROWS
-        for block in list(self._open):
-            rows = ROWS if block < last else self.max_size - last * ROWS
-            if self._filled[block * ROWS : block * ROWS + rows].all():
-                self._close_block(block)
+        ends = {block: ROWS if block < last else self.max_size - last * ROWS for block in self._open}
+        self._close([b for b, rows in ends.items() if self._filled[b * ROWS : b * ROWS + rows].all()])
 
-    def _close_block(self, block: int) -> None:
-        arrays = self._open[block]
-        if len(self.columns.kinds):
-            table = np.empty((ROWS, len(self.columns.kinds)), np.uint32)
+    def _close(self, blocks: list[int]) -> None:
+        """Compress open blocks, all in one go."""
+        if len(self.columns.kinds) and blocks:
+            table = np.empty((ROWS * len(blocks), len(self.columns.kinds)), np.uint32)
             for small in self.columns.place:
-                self.columns.fill(table, small, arrays[small])
-            self._packed[block] = packing.pack(table, self.columns.kinds, np.array([ROWS])).words.tobytes()
-        for key, rows in self._single.items():
-            word = self.specs[key].dtype.itemsize
+                self.columns.fill(table, small, np.concatenate([self._open[b][small] for b in blocks]))
+            packed = packing.pack(table, self.columns.kinds, np.full(len(blocks), ROWS))
+            for block, begin, end in zip(blocks, packed.offsets[:-1], packed.offsets[1:], strict=True):
+                self._packed[block] = packed.words[begin:end].tobytes()
+        for block in blocks:
+            arrays = self._open.pop(block)
             for i in np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS]).tolist():
-                data = arrays[key][i].reshape(-1).view(np.uint8)
-                blocks = codecs.encode(_CANDIDATES[0], data, word, False)
-                rows[block * ROWS + i] = data.tobytes() if blocks is None else b"".join(blocks)
-        del self._open[block]
+                for key, rows in self._single.items():
+                    rows[block * ROWS + i] = _encode_row(arrays[key][i])
 
     def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
         """Words of rows, from open blocks and closed ones."""
@@ -262,10 +259,17 @@ class _Reading:
         for key, blobs in self.storage._single.items():
             word = self.storage.specs[key].dtype.itemsize
             for place in self.at.tolist():
-                blob = blobs[int(self.rows[place])]
+                blob = memoryview(blobs[int(self.rows[place])])
                 target = self.out[key][place].reshape(-1).view(np.uint8)
-                name = "raw" if len(blob) == target.nbytes else _CANDIDATES[0]
-                codecs.decode(name, memoryview(blob), target, word)
+                decode_block(BITS if blob[:1] == b"b" else _ROW_CODEC, blob[1:], target, word)
+
+
+def _encode_row(row: np.ndarray) -> bytes:
+    """One large row: a letter for how, and the compressed bytes."""
+    data = row.reshape(-1).view(np.uint8)
+    if row.itemsize == 1 and data.max(initial=0) <= 1:
+        return b"b" + encode_block(BITS, data, 1)
+    return b"c" + encode_block(_ROW_CODEC, data, row.itemsize)
 
 
 def _joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:

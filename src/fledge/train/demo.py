@@ -71,7 +71,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
 
 
 def recorded_navrl() -> list[dict[str, Any]]:
-    """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1536 --json` printed when we ran it."""
+    """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1024 --json` printed when we ran it."""
     path = importlib.resources.files("fledge.train") / "recorded" / "navrl_released.json"
     rows = json.loads(path.read_text())
     return [{**row, "policy": "NavRL, released (recorded)"} for row in rows]

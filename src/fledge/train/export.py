@@ -1,4 +1,4 @@
-"""Policies for other programs: ONNX and TorchScript files that map an observation to an action, checked for parity.
+"""Policies as files: ONNX and TorchScript that map an observation to an action, checked for parity, and .fledge.
 
 inputs   state [B, 8], lidar [B, 1, H, V], dynamic_obstacle [B, 1, 5, 10]   (layouts of the navigation env)
 output   action [B, 3] in [0, 1]: the mean action, goal frame
@@ -22,7 +22,7 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.navrl import NavRLPolicy
 from fledge.agents.navrl_policy import NavRLActorCritic
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.train.policies import load_policy
+from fledge.train.policies import load_policy, load_policy_state, save_policy
 
 TOLERANCE = 1e-5
 INPUTS = ("state", "lidar", "dynamic_obstacle")
@@ -46,11 +46,14 @@ class ExportedPolicy(nn.Module):
 
 
 def export_policy(name: str, path: Path) -> dict[str, Any]:
-    """Write the policy called `name` to `path` (.onnx or .ts) and return the parity measured.
+    """Write the policy called `name` to `path` (.onnx, .ts or .fledge) and return the parity measured.
 
     Raises:
         FledgeError: when the written file does not reproduce the policy to 1e-5; the file is removed.
     """
+    if path.suffix == ".fledge":
+        save_policy(load_policy_state(name), path)
+        return {"file": str(path), "bytes": path.stat().st_size, "max_difference": same_weights(name, path)}
     policy = load_policy(name)
     if not isinstance(policy, ActorCritic | NavRLPolicy):
         raise ConfigError(f"{name} is a scripted pilot; only learned policies can be exported.")
@@ -72,6 +75,12 @@ def export_policy(name: str, path: Path) -> dict[str, Any]:
         path.unlink()
         raise FledgeError(f"The exported file differs from the policy by {error:.2e}, more than {TOLERANCE:.0e}.")
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, "inputs": list(INPUTS)}
+
+
+def same_weights(name: str, path: Path) -> float:
+    """Largest difference between the weights of a policy and those in a policy file."""
+    ours, theirs = load_policy_state(name)["model"], load_policy_state(str(path))["model"]
+    return max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
 
 
 def example_inputs(batch: int, lidar: tuple[int, int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,6 +31,7 @@ Episode = dict[str, np.ndarray]
 Batch = Mapping[str, torch.Tensor]
 FLIGHT = ("lidar", "dynamic_obstacle", "state", "direction")
 SLOW = ("CompressedListStorage", "prior design")  # tens of milliseconds a batch: fewer batches will do
+WARM_S = 4.0  # of flight before anything is recorded
 LIST_ROWS = 2_000  # CompressedListStorage packs row by row; its rates do not depend on how many there are
 
 
@@ -75,6 +76,8 @@ def fly(frames: int, seed: int, pilot: str, decimation: int, grid: int) -> list[
     env, policy = NavigationEnv(cfg, seed=seed), load_policy(pilot)
     obs = env.reset()["obs"]
     keys = ("grid_map",) if grid else FLIGHT
+    for _ in range(int(WARM_S / env.decision_s)):  # into the forest: at the start there is nothing to see
+        obs = env.step(policy.act(obs))["obs"]
     rows: list[list[dict[str, Any]]] = [[] for _ in range(envs)]
     episodes: list[Episode] = []
     for _ in range(-(-frames // envs)):
@@ -194,7 +197,7 @@ def _torchrl(flat: dict[str, torch.Tensor], folder: str) -> dict[str, Contender]
     return found
 
 
-def _get_rows(storage: Any, numbers: np.ndarray) -> Batch:
+def _get_rows(storage: Any, numbers: np.ndarray) -> Any:
     got = storage.get(torch.from_numpy(numbers))
     return torch.stack(got) if isinstance(got, list) else got
 
