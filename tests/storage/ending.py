@@ -23,6 +23,9 @@ from fledge.storage import saver as saver_module
 from tests.storage.states import state_at
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
+
+
 def write_slowly() -> None:
     """Make the background slow enough for the queue to be full when the end comes."""
     real = saver_module.write_state
