@@ -22,7 +22,6 @@ from fledge.storage import AsyncCheckpointSaver
 from fledge.storage import saver as saver_module
 from tests.storage.states import state_at
 
-
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored
 
 

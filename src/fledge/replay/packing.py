@@ -104,7 +104,7 @@ def _kinds(data: bytes) -> Any:
 def _array(array: np.ndarray) -> Any:
     """The array as Warp sees it, sharing memory."""
     assert array.flags.c_contiguous
-    view = wp.array(ptr=array.ctypes.data, shape=array.shape, dtype=_WARP[array.dtype], device="cpu", copy=False)
+    view: Any = wp.array(ptr=array.ctypes.data, shape=array.shape, dtype=_WARP[array.dtype], device="cpu", copy=False)
     view.owner = array  # Warp keeps an address only: a temporary array would be gone before the launch
     return view
 
