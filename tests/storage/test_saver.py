@@ -113,10 +113,10 @@ class SlowStager:
         self.open = threading.Event()
         real = pipeline_module.Stager.copy
 
-        def held(stager: Any, leaves: Any, events: Any) -> None:
+        def held(stager: Any, *arguments: Any) -> None:
             if threading.current_thread() is not threading.main_thread():
                 assert self.open.wait(60)
-            real(stager, leaves, events)
+            real(stager, *arguments)
 
         monkeypatch.setattr(pipeline_module.Stager, "copy", held)
 

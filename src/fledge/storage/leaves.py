@@ -45,6 +45,7 @@ class Leaf:
     shape: tuple[int, ...]
     nbytes: int
     source: Any = None
+    place: int = 0  # address of a tensor's first byte, when it was described
     data: np.ndarray | None = None  # [nbytes] uint8, C order
     order: tuple[int, ...] | None = None  # axes of the stored array, when another layout compresses better
     lossy_from: str | None = None  # dtype of the caller's tensor, when fewer bits are stored (declared)
@@ -79,7 +80,7 @@ def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor) -> Leaf:
             f"checkpoint entry {format_path(path)} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}; "
             f"dense tensors of {', '.join(TORCH_DTYPES)} can be saved: convert it first"
         )
-    return Leaf(path, "tensor", name, tensor.shape, tensor.nbytes, tensor)
+    return Leaf(path, "tensor", name, tensor.shape, tensor.nbytes, tensor, tensor.data_ptr())
 
 
 def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Leaf:

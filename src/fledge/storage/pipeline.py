@@ -9,6 +9,9 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +29,8 @@ from fledge.storage.tree import Node
 # Share of one core that the writer may take before it hurries, and below which it takes its time again (denser codecs
 # take about 2.5 times as long, so the second must be well below the first).
 HURRIED_SHARE, CALM_SHARE = 0.02, 0.004
+
+WRITER_NICE = 10  # training goes first when cores are short
 
 Write = Callable[[Node, Sequence[Leaf], Plans], Written]
 
@@ -67,10 +72,10 @@ class Pipeline:
         self._closed = False
         self._threads = [
             threading.Thread(
-                target=self._run, args=(self._next_to_stage, self._stage), name="fledge-stage", daemon=True
+                target=self._run, args=(self._next_to_stage, self._stage, 0), name="fledge-stage", daemon=True
             ),
             threading.Thread(
-                target=self._run, args=(self._next_to_write, self._write), name="fledge-write", daemon=True
+                target=self._run, args=(self._next_to_write, self._write, WRITER_NICE), name="fledge-write", daemon=True
             ),
         ]
         for thread in self._threads:
@@ -141,7 +146,10 @@ class Pipeline:
         """Memory that staging buffers take."""
         return sum(arena.nbytes for arena in self._arenas)
 
-    def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> None:
+    def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None], nice: int) -> None:
+        if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         while True:
             with self.changed:
                 job = take()
@@ -167,7 +175,7 @@ class Pipeline:
         error: BaseException | None = None
         cpu = time.thread_time()
         try:
-            self.stager.copy(job.later, job.events)
+            self.stager.copy(job.later, job.arena, job.events)
         except Exception as raised:
             error = raised
         with self.changed:

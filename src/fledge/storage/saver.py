@@ -164,9 +164,7 @@ class AsyncCheckpointSaver:
         events = pipeline.stager.prepare(leaves)
         arena = pipeline.arena()
         arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
-        for leaf in leaves:
-            leaf.data = arena.take(leaf.nbytes)
-        pipeline.stager.copy(now, events)
+        pipeline.stager.copy(now, arena, events)
         pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start))
         self._stalls.append(time.perf_counter() - start)
         return handle

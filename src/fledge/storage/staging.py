@@ -3,7 +3,7 @@
 Contract
     `split(leaves, optimizers)` says which leaves only an optimiser's `step()` changes (its parameters and its state):
     these may be copied in the background, as long as the next step waits. All others must be copied at once.
-    `Stager.copy` fills a leaf's `data` from its source into an `Arena`, a buffer that is reused from save to save.
+    `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
     CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
     worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
 """
@@ -69,8 +69,8 @@ def split(leaves: Sequence[Leaf], optimizers: Iterable[torch.optim.Optimizer]) -
     later: list[Leaf] = []
     for leaf in leaves:
         # Dense and from the same first byte: a longer tensor may reach into memory that nobody fences.
-        fenced = leaf.kind == "tensor" and leaf.nbytes > 0 and leaf.nbytes <= owned.get(leaf.source.data_ptr(), 0)
-        (later if fenced and leaf.source.is_contiguous() else now).append(leaf)
+        fenced = leaf.place and leaf.nbytes <= owned.get(leaf.place, -1) and leaf.source.is_contiguous()
+        (later if fenced else now).append(leaf)
     return now, later
 
 
@@ -82,6 +82,8 @@ class Stager:
 
     def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
         """Marks on the caller's CUDA streams, after which the copy may read; empty on the CPU."""
+        if not torch.cuda.is_initialized():
+            return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
         events = {}
         for device in devices:
@@ -89,9 +91,15 @@ class Stager:
             events[device].record(torch.cuda.current_stream(device))
         return events
 
-    def copy(self, leaves: Sequence[Leaf], events: dict[torch.device, torch.cuda.Event]) -> None:
-        """Fill `data` of every leaf (a part of an arena, already given) from its source; returns when it is done."""
-        devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+    def copy(self, leaves: Sequence[Leaf], arena: Arena, events: dict[torch.device, torch.cuda.Event]) -> None:
+        """Fill `data` of every leaf from its source, in the next parts of the arena; returns when it is done."""
+        for leaf in leaves:
+            leaf.data = arena.take(leaf.nbytes)
+        devices = (
+            set()
+            if not events
+            else {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+        )
         for device in devices:  # only these: waiting for another GPU's work would stall the caller
             self._stream(device).wait_event(events[device])
         for leaf in leaves:

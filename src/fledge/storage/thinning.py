@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fledge.storage.container import Written, copy_members, write_container
@@ -60,9 +59,8 @@ def _leaf(source: CheckpointFile, number: int, lossy: str | None) -> Leaf:
         tensor = restore("tensor", dtype, entry.shape, data, torch.device("cpu"))
         data = tensor.to(torch.bfloat16).reshape(-1).view(torch.uint8).numpy()
         dtype, lossy_from = lossy, lossy_from or dtype
-    leaf = Leaf(tuple(entry.name.split("/")), entry.kind, dtype, entry.shape, data.nbytes, None, np.asarray(data))
-    leaf.order, leaf.lossy_from = entry.order, lossy_from
-    return leaf
+    path = tuple(entry.name.split("/"))
+    return Leaf(path, entry.kind, dtype, entry.shape, data.nbytes, data=data, order=entry.order, lossy_from=lossy_from)
 
 
 def _thin_tree(tree: Node, weights: Sequence[str]) -> Node:

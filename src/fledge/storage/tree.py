@@ -73,28 +73,23 @@ class _Walk:
         return _plain(value, path)
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
-        if all(type(key) is str for key in value):
+        if set(map(type, value)) <= {str}:
             return {"dict": {key: self.node(item, (*path, key)) for key, item in value.items()}}
         return {"items": [[_key(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
 
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
         leaf = describe_tensor(path, tensor)
-        place = tensor.data_ptr()
-        if place == 0:
-            return self._add(leaf)
-        tie = (place, leaf.dtype, leaf.shape)
-        index = self.seen.get(tie)
-        if index is None:
-            index = self.seen[tie] = self._add(leaf)
-        elif not _same_view(self.leaves[index].source, tensor):  # from the same byte, but not the same numbers
-            index = self._add(leaf)
-        return index
+        known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
+        if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
+            other = self.leaves[known]
+            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, tensor):
+                return known
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
 
     def _array(self, array: np.ndarray | np.generic, path: tuple[Any, ...]) -> int:
-        index = self.seen.get(id(array))
-        if index is None:
-            index = self.seen[id(array)] = self._add(describe_array(path, array))
-        return index
+        index = self.seen.setdefault((id(array),), len(self.leaves))
+        return index if index < len(self.leaves) else self._add(describe_array(path, array))
 
     def _add(self, leaf: Leaf) -> int:
         self.leaves.append(leaf)
