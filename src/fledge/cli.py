@@ -117,12 +117,12 @@ def eval(
 
 @main.command(epilog=OVERRIDES)
 @click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
-@click.option("--preset", default="fast", show_default=True, help="Training preset: fast, navrl, or a YAML file.")
+@click.option("--preset", help="Training preset: fast, navrl, sac, td3, dqn, or a YAML file. [default: fast, or algo's]")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
 @help_config
 @as_json
-def train(words: tuple[str, ...], preset: str, folder: Path | None, resume: Path | None, as_json: bool) -> None:
+def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resume: Path | None, as_json: bool) -> None:
     """Train a policy: watch it learn, stop and resume at will.
 
     `fledge train navigation` trains the fast preset. Ctrl-C saves and stops; `--resume RUN` goes on.

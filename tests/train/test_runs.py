@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tensordict import TensorDict
 
 from fledge.cli import main
+from fledge.collect.experience import ExperienceCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import NumericsError
 from fledge.storage import CheckpointHistory, RolloutStorage, load_checkpoint, save_checkpoint
@@ -34,6 +35,12 @@ SMALL = [
     "ppo.minibatch=128",
     "policy.hidden=[32]",
     "tensorboard=false",
+    "replay.steps=8",
+    "replay.segment=16",
+    "replay.warm_up=0",
+    "replay.batch=64",
+    "replay.updates=2",
+    "replay.size=4000",
 ]
 
 
@@ -49,7 +56,11 @@ def train(folder: Path, iterations: int, *words: str, ranks: int = 1) -> subproc
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
-    return state["model"] | {"exp_avg": state["optimizer"]["state"][0]["exp_avg"]}
+    learner = state["learner"]
+    found = dict(state["model"])
+    for name, optimizer in learner.get("optimizers", {"policy": learner.get("optimizer")}).items():
+        found |= {f"{name}.{k}": v for k, v in optimizer["state"][0].items()}
+    return found | {f"target.{k}": v for k, v in learner.get("targets", {}).items()}
 
 
 def assert_same(a: Path, b: Path) -> None:
@@ -59,12 +70,12 @@ def assert_same(a: Path, b: Path) -> None:
         assert torch.equal(ours[name], theirs[name]), name
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, ranks: int) -> None:
-    straight = train(tmp_path / "straight", 20, "save_interval=10", ranks=ranks)
+@pytest.mark.parametrize(("algo", "ranks"), [("ppo", 1), ("ppo", 2), ("sac", 2), ("td3", 1), ("dqn", 1)])
+def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, algo: str, ranks: int) -> None:
+    straight = train(tmp_path / "straight", 20, "save_interval=10", f"algo={algo}", ranks=ranks)
     assert straight.returncode == 0, straight.stderr
     command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *SMALL, f"total_frames={20 * 32 * 8}"]
-    command += [f"ranks={ranks}", "save_interval=10", "--folder", str(tmp_path / "killed")]
+    command += [f"ranks={ranks}", f"algo={algo}", "save_interval=10", "--folder", str(tmp_path / "killed")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         first = tmp_path / "killed" / "checkpoints" / "checkpoint_000000010.fledge"
         deadline = time.monotonic() + 200
@@ -218,6 +229,30 @@ def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, mo
     state["rollout"]["reward"][3, 5] = 0.0
     save_checkpoint(state, tmp_path / "mended.fledge")
     assert replay_update(tmp_path / "mended.fledge")["loss"] < float("inf")
+
+
+def test_nan_in_replay_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = build_config(TrainConfig, [("train", "sac")], [*SMALL, "total_frames=4096", "ranks=1"])
+    healthy = ExperienceCollector.rollout
+
+    def poisoned(self: ExperienceCollector) -> TensorDict:
+        rollout = healthy(self)
+        if self._frames > 2000:
+            rollout["reward"][:] = float("nan")
+        return rollout
+
+    monkeypatch.setattr(ExperienceCollector, "rollout", poisoned)
+    with pytest.raises(NumericsError, match="nan_dump_iteration") as caught:
+        run_train(cfg, tmp_path / "r", Ranks())
+    assert caught.value.dump is not None
+    with pytest.raises(NumericsError, match="critic_loss"):
+        replay_update(caught.value.dump)
+    state = load_checkpoint(caught.value.dump)
+    assert all(torch.isfinite(v).all() for v in state["learner"]["weights"].values()), "weights before the update"
+    for batch in state["batches"]:
+        batch["reward"].nan_to_num_(0.0)
+    save_checkpoint(state, tmp_path / "mended.fledge")
+    assert replay_update(tmp_path / "mended.fledge")["critic_loss"] < float("inf")
 
 
 def test_evaluations_and_archives_during_training_are_logged(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ azimuth with the elevations folded into the channels: the kernel's three elevati
 "channel and elevation" in and out (1.33 times the arithmetic, all of it in matrix products).
 
 Layout: batch innermost, [azimuth * channel * elevation, B]. The window of five azimuths that an output looks at is
-then one contiguous block of rows, so every output azimuth is one product `kernel @ rows`, with nothing copied or
-gathered, forward or backward. Layers write into the middle of zero-padded buffers, which the next layer reads.
+then one contiguous block of rows, and all windows are one overlapping view, so that a layer is one batched product with
+nothing copied or gathered, forward or backward. Layers write into the middle of zero-padded buffers, which the next
+layer reads.
 
 Parameters keep Conv2d's shapes, so NavRL's weights load unchanged.
 """
@@ -63,19 +64,16 @@ class _EluConvs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, strides: tuple[int, ...], *layers: Tensor) -> Tensor:
-        batch = x.shape[1]
         rows, width = AZIMUTHS, ELEVATIONS
-        padded = _padded(x, rows, width, batch)
+        padded = _padded(x, rows, width, PAD)
         padded[PAD * width : -PAD * width] = x
         buffers = [padded]
         for kernel, bias, stride in zip(layers[0::2], layers[1::2], strides, strict=True):
-            out = kernel.shape[0]
-            rows_out = (rows - 1) // stride + 1
-            following = _padded(x, rows_out, out, batch)
-            for r in range(rows_out):
-                window = buffers[-1].narrow(0, r * stride * width, TAPS * width)
-                torch.addmm(bias, kernel, window, out=following.narrow(0, (PAD + r) * out, out))
-            F.elu_(following)  # elu(0) = 0: the padding stays
+            out, rows_out = kernel.shape[0], (rows - 1) // stride + 1
+            following = _padded(x, rows_out, out, PAD)
+            inner = following[PAD * out : -PAD * out].view(rows_out, out, -1)
+            torch.bmm(kernel.expand(rows_out, -1, -1), _windows(buffers[-1], rows_out, stride, width, TAPS), out=inner)
+            F.elu_(inner.add_(bias))
             buffers.append(following)
             rows, width = rows_out, out
         ctx.save_for_backward(*buffers, *layers[0::2])
@@ -89,31 +87,51 @@ class _EluConvs(torch.autograd.Function):
         grad = grads[0]
         found: list[Tensor | None] = []
         for k in range(count - 1, -1, -1):
-            kernel, stride, below = kernels[k], ctx.strides[k], buffers[k]
+            kernel, stride = kernels[k], ctx.strides[k]
             out, width = kernel.shape[0], kernel.shape[1] // TAPS
             rows = grad.shape[0] // out
             above = buffers[k + 1].narrow(0, PAD * out, rows * out)
-            grad = torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, above)
-            grad_kernel = torch.zeros_like(kernel)
-            needs_below = k > 0 or ctx.needs_input_grad[0]
-            grad_below = torch.zeros_like(below) if needs_below else None
-            turned = kernel.t()
-            for r in range(rows):
-                g = grad.narrow(0, r * out, out)
-                grad_kernel.addmm_(g, below.narrow(0, r * stride * width, TAPS * width).t())
-                if grad_below is not None:
-                    grad_below.narrow(0, r * stride * width, TAPS * width).addmm_(turned, g)
-            found = [grad_kernel, grad.view(rows, out, -1).sum((0, 2)).unsqueeze(1), *found]
-            if grad_below is not None:
-                grad = grad_below.narrow(0, PAD * width, below.shape[0] - 2 * PAD * width)
+            padded = _padded(grad, rows, out, 1)
+            inner = padded[out:-out]
+            torch.ops.aten.elu_backward.grad_input(grad, 1.0, 1.0, 1.0, True, above, grad_input=inner)
+            by_row = inner.view(rows, out, -1)
+            windows = _windows(buffers[k], rows, stride, width, TAPS)
+            found = [torch.bmm(by_row, windows.transpose(1, 2)).sum(0), by_row.sum((0, 2)).unsqueeze(1), *found]
+            if k > 0:  # each pair of azimuths below is seen by three above
+                turned = _turned(kernel, width).expand(rows, -1, -1)
+                grad = torch.bmm(turned, _windows(padded, rows, 1, out, 3)).view(2 * rows * width, -1)
+            elif ctx.needs_input_grad[0]:
+                below = torch.zeros_like(buffers[0])
+                for r in range(rows):
+                    below.narrow(0, r * width, TAPS * width).addmm_(kernel.t(), by_row[r])
+                grad = below[PAD * width : -PAD * width]
         return (grad if ctx.needs_input_grad[0] else None, None, *found)
 
 
-def _padded(like: Tensor, rows: int, width: int, batch: int) -> Tensor:
-    """A buffer for `rows` azimuths of `width` values, with zeros before and after."""
-    buffer = like.new_empty((rows + 2 * PAD) * width, batch)
-    buffer[: PAD * width].zero_()
-    buffer[-PAD * width :].zero_()
+def _windows(buffer: Tensor, count: int, stride: int, width: int, taps: int) -> Tensor:
+    """[count, taps * width, B]: what each output looks at. A view; windows overlap."""
+    batch = buffer.shape[1]
+    return buffer.as_strided((count, taps * width, batch), (stride * width * batch, batch, 1))
+
+
+def _turned(kernel: Tensor, width: int) -> Tensor:
+    """[2 * width, 3 * out]: what a pair of azimuths gets back through a kernel of stride 2 from the three above it."""
+    out = kernel.shape[0]
+    taps = kernel.view(out, TAPS, width)
+    turned = kernel.new_zeros(2, width, 3, out)
+    for parity in range(2):
+        for above in range(3):
+            tap = parity + 4 - 2 * above
+            if tap < TAPS:
+                turned[parity, :, above] = taps[:, tap].t()
+    return turned.view(2 * width, 3 * out)
+
+
+def _padded(like: Tensor, rows: int, width: int, pad: int) -> Tensor:
+    """A buffer for `rows` azimuths of `width` values, with `pad` azimuths of zeros before and after."""
+    buffer = like.new_empty((rows + 2 * pad) * width, like.shape[1])
+    buffer[: pad * width].zero_()
+    buffer[-pad * width :].zero_()
     return buffer
 
 

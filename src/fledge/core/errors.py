@@ -52,7 +52,7 @@ class NumericsError(FledgeError, ArithmeticError):
     `dump` names the file to replay it from, if one was written; `cause` is what is needed to write one.
     """
 
-    def __init__(self, message: str, dump: str | None = None) -> None:
+    def __init__(self, message: str, dump: str | None = None, cause: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.dump = dump
-        self.cause: dict[str, Any] | None = None
+        self.cause = cause

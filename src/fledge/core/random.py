@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     POLICY = 32
     SHUFFLE = 33
     WEIGHTS = 34
+    REPLAY = 35
 
 
 def split_seed(seed: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +118,27 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"].cpu())
 
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"policy": self.optimizer}
+
+    def shared_state(self) -> dict[str, Any]:
+        """What all ranks share besides the policy, not copied."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_shared_state(self, state: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def rank_state(self) -> dict[str, Any]:
+        """What is this rank's own: nothing."""
+        return {}
+
+    def load_rank_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
         cfg = self.cfg
@@ -129,6 +151,7 @@ class PPO:
     def update(self, rollout: TensorDict, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; returns mean losses and diagnostics."""
         cfg = self.cfg
+        before = self.state_dict()
         self.schedule(progress)
         advantage, target = gae(
             rollout["reward"],
@@ -165,7 +188,11 @@ class PPO:
             for first in range(0, size - part + 1, part):
                 index = order[first : first + part]
                 self._step({k: v.index_select(0, index) for k, v in batch.items()})
-        return self._report()
+        try:
+            return self._report()
+        except NumericsError as error:  # with what is needed to repeat the update
+            error.cause = {"learner": before, "rollout": rollout, "progress": progress}
+            raise
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""

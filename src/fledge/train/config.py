@@ -12,7 +12,20 @@ from dataclasses import dataclass, field
 
 from fledge.core.errors import ConfigError
 from fledge.envs.navigation.config import NavigationConfig
+from fledge.learn.dqn import DQNConfig
+from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.ppo import PPOConfig
+from fledge.learn.sac import SACConfig
+from fledge.learn.td3 import TD3Config
+
+
+class Algo(enum.Enum):
+    """How a policy learns."""
+
+    ppo = "ppo"
+    sac = "sac"
+    td3 = "td3"
+    dqn = "dqn"
 
 
 class PolicyKind(enum.Enum):
@@ -33,7 +46,7 @@ class WandbMode(enum.Enum):
 @dataclass
 class PolicyConfig:
     kind: PolicyKind = PolicyKind.features
-    """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products)."""
+    """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
     hidden: list[int] = field(default_factory=lambda: [256, 128])
     """Widths of the MLP's layers (features only)."""
 
@@ -58,8 +71,8 @@ class WandbConfig:
 class TrainConfig:
     task: str = "navigation"
     """What to train on."""
-    algo: str = "ppo"
-    """Learning algorithm."""
+    algo: Algo = Algo.ppo
+    """Learning algorithm. sac and td3 learn from replay; dqn too, on the grid map with discrete headings."""
     seed: int = 0
     """Decides everything random in the run."""
     ranks: int = 0
@@ -75,6 +88,10 @@ class TrainConfig:
     env: NavigationConfig = field(default_factory=NavigationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    sac: SACConfig = field(default_factory=SACConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    dqn: DQNConfig = field(default_factory=DQNConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     tensorboard: bool = True
@@ -106,8 +123,6 @@ class TrainConfig:
         """Raise ConfigError for values that cannot work."""
         if self.task != "navigation":
             raise ConfigError(f"task is {self.task!r}, but must be 'navigation'.")
-        if self.algo != "ppo":
-            raise ConfigError(f"algo is {self.algo!r}, but must be 'ppo'.")
         if self.total_frames < 1:
             raise ConfigError(f"total_frames is {self.total_frames}, but training needs at least 1 decision.")
         for name in ("save_interval", "log_interval", "keep_checkpoints", "async_checkpoint_queue_size"):
@@ -118,4 +133,5 @@ class TrainConfig:
         if not self.policy.hidden or min(self.policy.hidden) < 1:
             raise ConfigError("policy.hidden must list at least one width of 1 or more.")
         self.env.validate()
-        self.ppo.validate()
+        for part in (self.ppo, self.replay, self.sac, self.td3, self.dqn):
+            part.validate()

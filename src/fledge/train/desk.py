@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class Desk:
         level = cfg.save_compression_level if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
-        self.saver.attach(run.learner.optimizer)
+        for optimizer in run.learner.optimizers.values():
+            self.saver.attach(optimizer)
         self.history = CheckpointHistory(
             folder / "checkpoints",
             saver=self.saver,
@@ -101,11 +103,7 @@ class Desk:
                 logger.log(run.iteration, metrics)
         if run.iteration % 100 == 0:
             self.console.say(monitor.get_summary())
-            stats = self.saver.get_stats()
-            self.console.say(
-                f"[Checkpoint Stats] saved {stats['saves']}, ratio {stats['ratio']:.2f}, queue {stats['queue_size']}, "
-                f"stall p99 {stats['stall_p99_ms']:.2f} ms"
-            )
+            self.console.say(checkpoint_line(self.saver.get_stats()))
 
     def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
         every = self.run.cfg.rollout_save_interval
@@ -129,3 +127,11 @@ class Desk:
             self.saver.shutdown()
         for logger in self.loggers:
             logger.close()
+
+
+def checkpoint_line(stats: Mapping[str, Any]) -> str:
+    """The saver's figures in one line; what there is none of yet is a dash."""
+    ratio, stall = ("-" if stats[k] is None else f"{stats[k]:.2f}" for k in ("ratio", "stall_p99_ms"))
+    return (
+        f"[Checkpoint Stats] saved {stats['saves']}, ratio {ratio}, queue {stats['queue_size']}, stall p99 {stall} ms"
+    )

@@ -67,9 +67,10 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
 
 
 def task_for(policy: Policy, request: EvalRequest) -> NavigationConfig:
-    """The world a policy flies in: NavRL's replica for NavRL's policy, else the default task, then overrides."""
+    """The world a policy flies in: NavRL's replica for NavRL's policy, else the default task; what it needs; overrides."""
     preset = request.env_preset or ("navrl" if isinstance(policy, NavRLPolicy) else "default")
-    return build_config(TrainConfig, [("env", preset)], request.overrides).env
+    needs = [f"env.{key}={value}" for key, value in getattr(policy, "task", {}).items()]
+    return build_config(TrainConfig, [("env", preset)], [*needs, *request.overrides]).env
 
 
 def worlds(cfg: NavigationConfig, movers: list[int] | None) -> list[NavigationConfig]:

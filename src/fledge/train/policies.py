@@ -9,8 +9,7 @@ import importlib.resources
 from pathlib import Path
 from typing import Any
 
-from fledge.agents.actor_critic import ActorCritic
-from fledge.agents.build import build_from_description
+from fledge.agents.build import LearnedPolicy, build_from_description
 from fledge.agents.navrl import load_navrl_checkpoint
 from fledge.agents.pilots import GapPilot, StraightPilot
 from fledge.core.errors import ConfigError, FormatError
@@ -53,7 +52,7 @@ def load_policy_state(name: str) -> dict[str, Any]:
     return load_checkpoint(path, keys=("model", "policy", "task"))
 
 
-def build_policy(state: dict[str, Any], name: str) -> ActorCritic:
+def build_policy(state: dict[str, Any], name: str) -> LearnedPolicy:
     """The network described by a saved state, with its weights."""
     if not isinstance(state, dict) or "policy" not in state or "model" not in state:
         raise FormatError(f"{name} holds no policy: it has no entries 'model' and 'policy'.")

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from fledge.agents.actor_critic import ActorCritic
-from fledge.agents.build import build_from_description, describe
-from fledge.collect.sync import SyncDataCollector
-from fledge.core.errors import ConfigError, NumericsError
+from fledge.agents.build import build_from_description
+from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
-from fledge.learn.ppo import PPO
+from fledge.train.algorithms import describe_policy, make_collector, make_learner
 from fledge.train.config import TrainConfig
 from fledge.train.ranks import Ranks
 
@@ -34,16 +32,15 @@ class Run:
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
-        self.description = describe(cfg.policy.kind.value, cfg.policy.hidden, cfg.env)
-        self.policy: ActorCritic = build_from_description(self.description).to(cfg.device)
+        self.description = describe_policy(cfg)
+        self.policy = build_from_description(self.description).to(cfg.device)
         if cfg.compile:
             self.policy.compile()
+        self.learner = make_learner(cfg, self.policy, ranks)
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.env = make_rank_env(cfg, ranks)
-        self.learner = PPO(self.policy, cfg.ppo, ranks.size)
-        frames = self.env.num_envs * cfg.ppo.rollout_steps
-        self.collector = SyncDataCollector(self.env, self.policy, frames)
-        self.frames_per_iteration = frames * ranks.size
+        self.collector = make_collector(cfg, self.env, self.policy, self.learner)
+        self.frames_per_iteration = self.collector.frames_per_batch * ranks.size
         self.total_iterations = -(-cfg.total_frames // self.frames_per_iteration)
 
     @property
@@ -67,13 +64,8 @@ class Run:
         return self.collector.rollout()
 
     def learn(self, rollout: TensorDict) -> dict[str, float]:
-        """Update the policy from a rollout. On NaN the error carries what is needed to repeat the update."""
-        before = self.learner.state_dict()
-        try:
-            losses = self.learner.update(rollout, self.progress)
-        except NumericsError as error:
-            error.cause = {"learner": before, "rollout": rollout, "progress": self.progress}
-            raise
+        """Update the policy from a rollout."""
+        losses = self.learner.update(rollout, self.progress)
         self.iteration += 1
         self.frames += self.frames_per_iteration
         return losses
@@ -99,7 +91,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole run on rank 0 (what belongs to other ranks is gathered); an empty dict elsewhere."""
-        mine = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
+        mine = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()} | self.learner.rank_state()
         if self.cfg.device.startswith("cuda"):
             mine["cuda_rng"] = torch.cuda.get_rng_state()
         everyone = self.ranks.gather(mine)
@@ -107,7 +99,7 @@ class Run:
             return {}
         return {
             "model": self.policy.state_dict(),
-            "optimizer": self.learner.optimizer.state_dict(),
+            "learner": self.learner.shared_state(),
             "ranks": everyone,
             "iteration": self.iteration,
             "frames": self.frames,
@@ -121,13 +113,14 @@ class Run:
         if state["task"] != self.cfg.task:
             raise ConfigError(f"The checkpoint is of task {state['task']!r}, this run of {self.cfg.task!r}.")
         self.policy.load_state_dict(state["model"])
-        self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.learner.load_shared_state(state["learner"])
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
         exact = len(state["ranks"]) == self.ranks.size
         if exact:
             mine = state["ranks"][self.ranks.rank]
             self.collector.load_state_dict(mine["collector"])
+            self.learner.load_rank_state(mine)
             torch.set_rng_state(mine["rng"].cpu())
             if "cuda_rng" in mine:
                 torch.cuda.set_rng_state(mine["cuda_rng"].cpu())
@@ -135,6 +128,7 @@ class Run:
 
     def close(self) -> None:
         self.collector.shutdown()
+        self.learner.close()
 
 
 def make_rank_env(cfg: TrainConfig, ranks: Ranks) -> NavigationEnv:

@@ -10,17 +10,18 @@ from typing import Any
 
 import torch
 
-from fledge.agents.build import build_from_description, describe
+from fledge.agents.build import build_from_description
 from fledge.core.errors import ConfigError
+from fledge.train.algorithms import describe_policy
 from fledge.train.config import TrainConfig
-from fledge.train.overrides import build_config
+from fledge.train.overrides import build_config, preset_names
 from fledge.train.policies import load_policy_state
 from fledge.train.ranks import default_ranks, joined_ranks
 from fledge.train.runner import read_run_config, train
 
 
 def run_training(
-    tasks: list[str], preset: str, overrides: list[str], folder: Path | None, resume: Path | None
+    tasks: list[str], preset: str | None, overrides: list[str], folder: Path | None, resume: Path | None
 ) -> dict[str, Any] | None:
     """Train, starting as many ranks as the config wants. Returns the last metrics on rank 0, None on others."""
     if len(tasks) > 1 or (tasks and tasks[0] != "navigation"):
@@ -30,6 +31,7 @@ def run_training(
     if resume is not None:
         folder, cfg = resume, read_run_config(resume, overrides)
     else:
+        preset = preset or default_preset(overrides)
         cfg = build_config(TrainConfig, [("train", preset)], overrides)
         folder = folder or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
         if (folder / "config.yaml").exists() and "RANK" not in os.environ:
@@ -38,13 +40,19 @@ def run_training(
             )
     size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device)
     check_before_start(cfg, size)
-    mode = ["--resume", str(folder)] if resume is not None else ["--preset", preset, "--folder", str(folder)]
+    mode = ["--resume", str(folder)] if resume is not None else ["--preset", str(preset), "--folder", str(folder)]
     child = ["-m", "fledge.cli", "train", *tasks, *overrides, *mode]
     with joined_ranks(size, cfg.device, child) as ranks:
         if ranks.is_first:
             print(f"run: {folder}  ({ranks.size} ranks, {cfg.env.num_envs} drones)", file=sys.stderr)
         metrics = train(cfg, folder, ranks, resume=resume is not None)
     return {"run": str(folder), **metrics} if ranks.is_first else None
+
+
+def default_preset(overrides: list[str]) -> str:
+    """The preset of the algorithm that the overrides name; PPO's is `fast`."""
+    algo = next((word.partition("=")[2].strip() for word in overrides if word.startswith("algo=")), "ppo")
+    return algo if algo in preset_names("train") else "fast"
 
 
 def check_before_start(cfg: TrainConfig, ranks: int) -> None:
@@ -55,7 +63,7 @@ def check_before_start(cfg: TrainConfig, ranks: int) -> None:
             f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of the {ranks} ranks: "
             f"take {cfg.env.num_envs // ranks * ranks or ranks}, or set ranks."
         )
-    build_from_description(describe(cfg.policy.kind.value, cfg.policy.hidden, cfg.env))
+    build_from_description(describe_policy(cfg))
     if cfg.init_from:
         load_policy_state(cfg.init_from)
     if cfg.device.startswith("cuda") and not torch.cuda.is_available():

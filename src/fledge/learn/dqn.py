@@ -1,0 +1,74 @@
+"""Deep Q-learning (Mnih et al. 2015) with double Q-targets (van Hasselt et al. 2016) on discrete headings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fledge.agents.grid_q import GridQ
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, observations
+from fledge.learn.sac import check_shares
+
+OBSERVED = ("grid_map", "state")
+
+
+@dataclass
+class DQNConfig:
+    lr: float = 5e-4
+    """Adam's learning rate."""
+    lr_final_share: float = 0.2
+    """Share of it left at the end (linear)."""
+    gamma: float = 0.99
+    """Discount per decision."""
+    tau: float = 0.005
+    """Share by which the target network follows at each step."""
+    epsilon: float = 0.4
+    """Largest share of random headings: drone i of n flies with epsilon^(1 + 7 i / (n - 1))."""
+    max_grad_norm: float = 10.0
+    """Gradients are scaled down to this norm."""
+
+    def validate(self) -> None:
+        check_shares(self, "dqn")
+
+
+class DQN(OffPolicy):
+    """Learner of a `GridQ`."""
+
+    names = ("loss", "q")
+
+    def __init__(self, policy: GridQ, cfg: DQNConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
+        super().__init__(policy, replay, buffer, cfg.gamma, ranks)
+        self.cfg, self.online = cfg, policy
+        self.target = copy.deepcopy(policy)
+        self.train_module("online", policy, cfg.lr, self.target)
+
+    def schedule(self, progress: float) -> None:
+        super().schedule(progress)
+        self.optimizers["online"].param_groups[0]["lr"] = self.cfg.lr * (1 + (self.cfg.lr_final_share - 1) * progress)
+
+    def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
+        best = self.online.act(obs)
+        count = len(best)
+        exponent = 1.0 + 7.0 * torch.arange(count, device=best.device) / max(count - 1, 1)
+        stray = torch.rand(count, device=best.device) < self.cfg.epsilon**exponent
+        return torch.where(stray, torch.randint_like(best, self.online.headings), best)
+
+    def step(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            following = observations(batch, OBSERVED, "next_")
+            choice = self.online(following).argmax(-1, keepdim=True)
+            next_value = self.target(following).gather(-1, choice).squeeze(-1)
+            wanted = batch["reward"] + self.discount(batch) * next_value
+        q = self.online(observations(batch, OBSERVED)).gather(-1, batch["action"][:, None]).squeeze(-1)
+        error = F.smooth_l1_loss(q, wanted, reduction="none")
+        loss = (error * batch["weight"]).mean() if "weight" in batch else error.mean()
+        self.descend("online", loss, self.cfg.max_grad_norm)
+        if "weight" in batch:
+            self.buffer.update_priorities(batch["index"], (q.detach() - wanted).abs() + 1e-3)  # type: ignore[attr-defined]
+        self.follow("online", self.cfg.tau)
+        return torch.stack([loss.detach(), q.detach().mean()])

@@ -1,0 +1,214 @@
+"""What SAC, TD3 and DQN share: a replay buffer, gradient steps on its batches, and slowly following target networks.
+
+Each iteration the learner takes a rollout [T, N] (see `collect.experience`) into its buffer and makes `updates`
+gradient steps. Every rank flies its own drones and has its own buffer; gradients are averaged over ranks, so all ranks
+hold the same weights at all times. A batch is a dict of tensors [B, ...]:
+
+    <obs>, next_<obs>, action, reward, terminated      and discount, if n_step > 1
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from fledge.core.errors import ConfigError, NumericsError
+from fledge.learn.flat import FlatParameters
+
+Batch = dict[str, Tensor]
+
+
+@dataclass
+class ReplayConfig:
+    size: int = 1_000_000
+    """Transitions kept, over all ranks; the oldest episodes leave first."""
+    batch: int = 4096
+    """Transitions per gradient step, over all ranks."""
+    steps: int = 8
+    """Decisions per drone between learning."""
+    updates: int = 8
+    """Gradient steps per iteration."""
+    warm_up: int = 100_000
+    """Decisions flown before learning starts."""
+    n_step: int = 3
+    """Steps of reward taken from experience before the target network's word."""
+    layout: str = "chunk"
+    """What is compressed together: frame, chunk or episode."""
+    segment: int = 64
+    """Episodes enter the buffer in pieces of this many decisions, so that learning need not wait for their end."""
+    prioritized: bool = False
+    """Draw transitions in proportion to their error (dqn only)."""
+
+    def validate(self) -> None:
+        for name in ("size", "batch", "steps", "updates", "n_step", "segment"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"replay.{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.warm_up < 0:
+            raise ConfigError(f"replay.warm_up is {self.warm_up}, but must be 0 or more.")
+        if self.size < self.segment:
+            raise ConfigError(f"replay.size is {self.size}, less than one piece of replay.segment ({self.segment}).")
+
+
+class Replay(Protocol):
+    """What a learner needs of its buffer; DictReplayBuffer has it."""
+
+    def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
+    def sample(self, batch_size: int) -> Batch: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class OffPolicy:
+    """Base of the learners. Subclasses make their networks, put them under `train_module`, and define `step`.
+
+    Args:
+        policy: The network that flies.
+        cfg: Settings of the replay.
+        buffer: This rank's experience; the learner owns it from now on.
+        ranks: How many ranks learn together.
+    """
+
+    names: Sequence[str]  # of the figures that `step` returns
+
+    def __init__(self, policy: nn.Module, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
+        cfg.validate()
+        self.policy, self.replay, self.buffer, self.gamma, self.ranks = policy, cfg, buffer, gamma, ranks
+        self.flats: dict[str, FlatParameters] = {}
+        self.targets: dict[str, FlatParameters] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.device = next(policy.parameters()).device
+        self.frames = 0  # of this rank
+        self.steps_done = 0
+        self.progress = 0.0
+
+    def train_module(self, name: str, module: nn.Module, lr: float, target: nn.Module | None = None) -> None:
+        """Put a module under Adam; `target`, a copy of it, follows by `follow`."""
+        self.flats[name] = FlatParameters(module)
+        self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
+        if target is not None:
+            target.load_state_dict(module.state_dict())
+            self.targets[name] = FlatParameters(target)
+            target.requires_grad_(False)
+
+    def update(self, rollout: TensorDict, progress: float = 0.0) -> dict[str, float]:
+        """Take in a rollout, learn from the buffer; returns mean losses and diagnostics."""
+        self.buffer.add_rollout(rollout)
+        self.frames += rollout["reward"].numel()
+        self.schedule(progress)
+        # decided by what was flown, which is the same on all ranks, not by what this rank's buffer holds
+        flown = self.frames // rollout["reward"].shape[1]
+        if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
+            return dict.fromkeys(self.names, 0.0)
+        part = max(1, self.replay.batch // self.ranks)
+        before, drawn = self.state_dict(), list[Batch]()
+
+        def draw() -> Iterator[Batch]:
+            for _ in range(self.replay.updates):
+                drawn.append(self.buffer.sample(part))
+                yield drawn[-1]
+
+        try:
+            return self.learn(draw())
+        except NumericsError as error:  # with what is needed to repeat the update
+            error.cause = {"learner": before, "batches": drawn, "progress": progress}
+            raise
+
+    def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """A gradient step on each batch; returns the mean of their figures. The one place where NaN is looked for."""
+        sums, count = torch.zeros(len(self.names), device=self.device), 0
+        for batch in batches:
+            sums += self.step(batch)
+            self.steps_done += 1
+            count += 1
+        report = dict(zip(self.names, (sums / max(count, 1)).tolist(), strict=True))
+        if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
+            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+        return report
+
+    def schedule(self, progress: float) -> None:
+        """Set what changes with the share of training done, 0 to 1."""
+        self.progress = progress
+
+    def step(self, batch: Batch) -> Tensor:
+        """One gradient step on a batch; returns the figures called `names`."""
+        raise NotImplementedError
+
+    def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Actions to fly with while learning."""
+        raise NotImplementedError
+
+    def discount(self, batch: Batch) -> Tensor:
+        """What the value of the next observation counts, [B]: 0 after the task ended."""
+        alive = (~batch["terminated"]).float()
+        return alive * batch["discount"] if "discount" in batch else alive * self.gamma
+
+    def descend(self, name: str, loss: Tensor, max_norm: float) -> None:
+        """Change one module to lower a loss, by gradients averaged over ranks."""
+        flat = self.flats[name]
+        flat.zero_grad()
+        loss.backward()
+        flat.average_grads(self.ranks)
+        flat.clip_grad_norm(max_norm)
+        self.optimizers[name].step()
+
+    def follow(self, name: str, tau: float) -> None:
+        """Move a target network a share `tau` of the way to its original."""
+        self.targets[name].values.data.lerp_(self.flats[name].values.data, tau)
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of what all ranks share: weights, targets, optimisers, counters."""
+        optimizers = {}
+        for name, optimizer in self.optimizers.items():
+            state = optimizer.state_dict()
+            moments = {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}
+            optimizers[name] = {**state, "state": moments}
+        return {
+            "weights": {k: v.values.detach().clone() for k, v in self.flats.items()},
+            "targets": {k: v.values.detach().clone() for k, v in self.targets.items()},
+            "optimizers": optimizers,
+            "steps_done": self.steps_done,
+            "rng": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for kind, flats in (("weights", self.flats), ("targets", self.targets)):
+            for name, flat in flats.items():
+                flat.values.data.copy_(state[kind][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
+        self.steps_done = int(state["steps_done"])
+        torch.set_rng_state(state["rng"].cpu())
+
+    def shared_state(self) -> dict[str, Any]:
+        """What all ranks share: `state_dict` without this rank's random state."""
+        return {k: v for k, v in self.state_dict().items() if k != "rng"}
+
+    def load_shared_state(self, state: Mapping[str, Any]) -> None:
+        self.load_state_dict({**state, "rng": torch.get_rng_state()})
+
+    def rank_state(self) -> dict[str, Any]:
+        """What is this rank's own: its experience."""
+        return {"buffer": self.buffer.state_dict(), "frames": self.frames}
+
+    def load_rank_state(self, state: Mapping[str, Any]) -> None:
+        self.buffer.load_state_dict(state["buffer"])
+        self.frames = int(state["frames"])
+
+    def close(self) -> None:
+        """Let go of the buffer."""
+        self.buffer.close()
+
+
+def observations(batch: Batch, keys: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
+    """The observations in a batch, or with prefix "next_" those that followed, by their own names."""
+    return {key: batch[prefix + key] for key in keys}
