@@ -66,7 +66,10 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as
 @click.option("--env", "env_preset", help="Task preset: default, navrl, static or empty. [default: by policy]")
 @click.option("--movers", help="Numbers of moving obstacles to try one after the other, for example 0,40,80.")
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Write a picture of the flights (PNG).")
+@click.option("--checkpoints", is_flag=True, help="Fly every kept checkpoint of one run: success against time.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Write a picture of the flights, or of the curve (PNG)."
+)
 @click.option("--threads", type=int, help="CPU threads. [default: all cores]")
 @help_config
 @as_json
@@ -78,6 +81,7 @@ def eval(
     env_preset: str | None,
     movers: str | None,
     sampled: bool,
+    checkpoints: bool,
     picture: Path | None,
     threads: int | None,
     as_json: bool,
@@ -87,6 +91,7 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Several are flown on
     the same episodes and compared.
     """
+    from fledge.train.curve import run_curve
     from fledge.train.evaluate_command import EvalRequest, run_evaluations
 
     names = [w for w in words if "=" not in w]
@@ -110,14 +115,16 @@ def eval(
         quiet=as_json,
         navrl_checkpoint=navrl_checkpoint,
     )
-    rows = run_evaluations(request)
+    rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
         click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
 
 
 @main.command(epilog=OVERRIDES)
 @click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
-@click.option("--preset", help="Training preset: fast, navrl, sac, td3, dqn, or a YAML file. [default: fast, or algo's]")
+@click.option(
+    "--preset", help="Training preset: fast, navrl, sac, td3, dqn, or a YAML file. [default: fast, or algo's]"
+)
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
 @help_config

@@ -8,7 +8,7 @@ Comparisons are bit for bit. Give it a short time limit, so that episodes end wi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,25 +18,24 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from fledge.core.errors import FledgeError, InputError
+from fledge.core.errors import InputError
 from fledge.envs.base import TensorEnv
+from fledge.envs.flight_log import (
+    CheckSummary,
+    EnvCheckError,
+    FlightLog,
+    check_layout,
+    check_values,
+    difference,
+    difference_in,
+    fail,
+    leaves,
+    same,
+)
 
 HOLD = 0.15  # share of the envs that draw a new action at each step; held actions lead somewhere, and so to ends
 MakeEnv = Callable[..., TensorEnv]
 TWINS = 3  # steps with ends that are repeated in another env
-
-
-class EnvCheckError(FledgeError):
-    """An env that breaks the TensorEnv contract."""
-
-
-@dataclass(frozen=True)
-class CheckSummary:
-    """What the checker met on the way: how many episodes ended, and how."""
-
-    steps: int
-    terminated: int
-    truncated: int
 
 
 def check_tensor_env(
@@ -72,10 +71,6 @@ def check_tensor_env(
     return summary
 
 
-def _fail(sentence: str) -> None:
-    raise EnvCheckError(sentence)
-
-
 @dataclass
 class _Check:
     """One check a method; all fly the same actions."""
@@ -103,37 +98,37 @@ class _Check:
 
     def specs(self, env: TensorEnv) -> None:
         if env.num_envs != self.num_envs:
-            _fail(f"make_env was asked for {self.num_envs} envs, but the env says num_envs = {env.num_envs}.")
+            fail(f"make_env was asked for {self.num_envs} envs, but the env says num_envs = {env.num_envs}.")
         if env.seed != self.seed:
-            _fail(f"make_env was asked for seed {self.seed}, but the env says seed = {env.seed}.")
+            fail(f"make_env was asked for seed {self.seed}, but the env says seed = {env.seed}.")
         if not env.observation_spec:
-            _fail("observation_spec is empty, but an env must observe something.")
+            fail("observation_spec is empty, but an env must observe something.")
 
     def flight(self) -> CheckSummary:
         """Fly once with all kinds of buffers, and look at every result."""
         kept: list[tuple[int, TensorDict, TensorDict]] = []
-        log = _Log(self.num_envs)
+        log = FlightLog(self.num_envs)
         with self.env() as env:
             last = self._call(env, 0, kept, None)
-            _check_values(env, last["obs"], "obs", 0)
+            check_values(env, last["obs"], "obs", 0)
             for t, action in enumerate(self.actions, 1):
                 before, given = env.state_dict(), action.clone()
                 copied = copy.deepcopy(before)
                 result = self._call(env, t, kept, action)
-                if not _same(action, given):
-                    _fail(f"step {t} wrote into the action, which belongs to the caller.")
-                if not _same(before, copied):
-                    _fail(f"step {t} changed a dict that state_dict had returned: its tensors must be copies.")
-                _check_values(env, result["obs"], "obs", t)
+                if not same(action, given):
+                    fail(f"step {t} wrote into the action, which belongs to the caller.")
+                if not same(before, copied):
+                    fail(f"step {t} changed a dict that state_dict had returned: its tensors must be copies.")
+                check_values(env, result["obs"], "obs", t)
                 ended = log.add(env, result, last, t)
                 if ended.any():
-                    _check_values(env, result["final_obs"][ended], "final_obs", t)
+                    check_values(env, result["final_obs"][ended], "final_obs", t)
                     self.ended.append((t, before, result))
                 last = result
             for t, buffers, snapshot in kept:
-                name = _difference_in(buffers, snapshot)
+                name = difference_in(buffers, snapshot)
                 if name:
-                    _fail(f"{name} of call {t} was written again by a later call that was given other buffers.")
+                    fail(f"{name} of call {t} was written again by a later call that was given other buffers.")
             return log.close(self.steps)
 
     def _call(
@@ -141,16 +136,14 @@ class _Check:
     ) -> TensorDict:
         """Reset (no action) or step, into the caller's buffers at even t, which start full of rubbish."""
         out = _rubbish(env.make_buffers()) if t % 2 == 0 else None
-        given = dict(_leaves(out)) if out is not None else {}
+        given = dict(leaves(out)) if out is not None else {}
         result = env.reset(out=out) if action is None else env.step(action, out=out)
         if out is not None:
-            returned = dict(_leaves(result))
+            returned = dict(leaves(result))
             moved = [k for k, v in given.items() if k not in returned or returned[k].data_ptr() != v.data_ptr()]
             if result is not out or moved:
-                _fail(
-                    f"call {t} was given buffers as out, but returned others ({', '.join(moved) or 'the container'})."
-                )
-        _check_layout(env, result, t, only_obs=action is None)
+                fail(f"call {t} was given buffers as out, but returned others ({', '.join(moved) or 'the container'}).")
+        check_layout(env, result, t, only_obs=action is None)
         kept.append((t, result, result.clone()))
         return result.clone()
 
@@ -160,29 +153,29 @@ class _Check:
         with self.env() as env:
             again = self.fly(env, 0, reset=True)
         for t, (a, b) in enumerate(zip(first, again, strict=True)):
-            name = _difference(a, b, only_obs=t == 0)
+            name = difference(a, b, only_obs=t == 0)
             if name:
-                _fail(f"Two envs of seed {self.seed} differ in {name} at step {t} under the same actions.")
+                fail(f"Two envs of seed {self.seed} differ in {name} at step {t} under the same actions.")
         with self.env() as env:
             buffers = _rubbish(env.make_buffers())
             for t, result in enumerate(first):
                 env.reset(out=buffers) if t == 0 else env.step(self.actions[t - 1], out=buffers)
-                name = _difference(result, buffers, only_obs=t == 0)
+                name = difference(result, buffers, only_obs=t == 0)
                 if name:
-                    _fail(f"{name} at step {t} depends on what the buffers passed as out held before.")
+                    fail(f"{name} at step {t} depends on what the buffers passed as out held before.")
         with self.env(seed=self.seed + 1) as env:
             other = self.fly(env, 0, reset=True)
-        if all(_difference(a, b, only_obs=True) is None for a, b in zip(first, other, strict=True)):
-            _fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed decides nothing.")
+        if all(difference(a, b, only_obs=True) is None for a, b in zip(first, other, strict=True)):
+            fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed decides nothing.")
 
     def ends(self) -> None:
         """Repeat some steps in which episodes ended, in an env like it and in one with a longer time limit."""
         for t, before, result in self.ended[:TWINS]:
             with self.env() as twin:
                 twin.load_state_dict(before)
-                name = _difference(result, twin.step(self.actions[t - 1]))
+                name = difference(result, twin.step(self.actions[t - 1]))
             if name:
-                _fail(f"An env that loaded the state before step {t} differs in {name} after it.")
+                fail(f"An env that loaded the state before step {t} differs in {name} after it.")
             cut = result["truncated"]
             if self.make_longer is None or not cut.any():
                 continue
@@ -190,12 +183,10 @@ class _Check:
                 longer.load_state_dict(before)
                 there = longer.step(self.actions[t - 1])
             if there["truncated"][cut].any():
-                _fail(
-                    "make_longer makes envs that are truncated as early as those of make_env: give it a longer limit."
-                )
-            name = _difference_in(result["final_obs"][cut], there["obs"][cut])
+                fail("make_longer makes envs that are truncated as early as those of make_env: give it a longer limit.")
+            name = difference_in(result["final_obs"][cut], there["obs"][cut])
             if name:
-                _fail(f"final_obs.{name} at step {t} is not what the same env observes there when it is not truncated.")
+                fail(f"final_obs.{name} at step {t} is not what the same env observes there when it is not truncated.")
 
     def saved_state(self) -> None:
         half = self.steps // 2
@@ -208,9 +199,9 @@ class _Check:
             for who, target in (("Another env", other), ("The env itself", env)):
                 target.load_state_dict(state)
                 for t, (a, b) in enumerate(zip(expected, self.fly(target, half), strict=True), half + 1):
-                    name = _difference(a, b)
+                    name = difference(a, b)
                     if name:
-                        _fail(f"{who}, continued from a state_dict, differs in {name} at step {t}.")
+                        fail(f"{who}, continued from a state_dict, differs in {name} at step {t}.")
 
     def masked_reset(self) -> None:
         half = self.steps // 2
@@ -222,18 +213,18 @@ class _Check:
             mask = mask.to(last["reward"].device)
             other.load_state_dict(env.state_dict())
             nobody = other.reset(torch.zeros_like(mask))
-            if _difference_in(nobody["obs"], last["obs"]):
-                _fail("reset with a mask that is false everywhere changed observations.")
+            if difference_in(nobody["obs"], last["obs"]):
+                fail("reset with a mask that is false everywhere changed observations.")
             result = other.reset(mask)
-            name = _difference_in(result["obs"][~mask], last["obs"][~mask])
+            name = difference_in(result["obs"][~mask], last["obs"][~mask])
             if name:
-                _fail(f"reset with a mask changed {name} of envs outside the mask.")
-            if _difference_in(result["obs"][mask], last["obs"][mask]) is None:
-                _fail("reset with a mask left the envs inside the mask as they were.")
+                fail(f"reset with a mask changed {name} of envs outside the mask.")
+            if difference_in(result["obs"][mask], last["obs"][mask]) is None:
+                fail("reset with a mask left the envs inside the mask as they were.")
             for t, (a, b) in enumerate(zip(self.fly(env, half), self.fly(other, half), strict=True), half + 1):
-                name = _difference(a[~mask], b[~mask])
+                name = difference(a[~mask], b[~mask])
                 if name:
-                    _fail(f"A masked reset before step {half + 1} changed {name} at step {t} outside the mask.")
+                    fail(f"A masked reset before step {half + 1} changed {name} at step {t} outside the mask.")
 
     def refusals(self) -> None:
         with self.env() as env:
@@ -243,68 +234,8 @@ class _Check:
                 _expect_refusal(f"an action {what}", partial(env.step, action))
             mask = torch.ones(self.num_envs + 1, dtype=torch.bool, device=env.device)
             _expect_refusal("a mask of the wrong length", partial(env.reset, mask))
-            if not _same(before, env.state_dict()):
-                _fail("A call that was refused changed the state of the env.")
-
-
-class _Log:
-    """Follows every episode on its own, and holds the env's account against it."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.length = torch.zeros(num_envs, dtype=torch.int64)
-        self.total = torch.zeros(num_envs, dtype=torch.float64)
-        self.lengths: list[int] = []
-        self.cut: list[int] = []
-        self.like_next = self.like_last = True
-
-    def add(self, env: TensorEnv, result: TensorDict, last: TensorDict, t: int) -> Tensor:
-        """Check one step's bookkeeping and return where episodes ended."""
-        flat = {k: result[k].cpu() for k in ("reward", "terminated", "truncated", "outcome")}
-        if not torch.isfinite(flat["reward"]).all():
-            _fail(f"reward at step {t} is not finite.")
-        if (flat["terminated"] & flat["truncated"]).any():
-            _fail(f"terminated and truncated are both true at step {t}: an end is one or the other.")
-        ended = flat["terminated"] | flat["truncated"]
-        if ((flat["outcome"] != 0) != ended).any():
-            _fail(f"outcome at step {t} must be 0 exactly where no episode ended.")
-        unnamed = set(flat["outcome"].tolist()) - set(env.outcomes) if env.outcomes else set()
-        if unnamed:
-            _fail(f"outcome at step {t} has values {sorted(unnamed)} that env.outcomes does not name.")
-        self.length += 1
-        self.total += flat["reward"].double()
-        if ended.any():
-            self._close_episodes(result, last, ended, flat["truncated"], t)
-        return ended.to(result["reward"].device)
-
-    def _close_episodes(self, result: TensorDict, last: TensorDict, ended: Tensor, cut: Tensor, t: int) -> None:
-        if (result["episode_length"].cpu()[ended] != self.length[ended]).any():
-            _fail(f"episode_length at step {t} is not the number of steps since the episode began.")
-        gap = (result["episode_return"].cpu()[ended].double() - self.total[ended]).abs()
-        if (gap > 1e-3 * (1.0 + self.total[ended].abs())).any():
-            _fail(f"episode_return at step {t} is not the sum of the episode's rewards.")
-        self.lengths += self.length[ended].tolist()
-        self.cut += self.length[ended & cut].tolist()
-        rows = ended.to(result["reward"].device)
-        final = result["final_obs"][rows]
-        self.like_next &= _difference_in(final, result["obs"][rows]) is None
-        self.like_last &= _difference_in(final, last["obs"][rows]) is None
-        self.length[ended] = 0
-        self.total[ended] = 0.0
-
-    def close(self, steps: int) -> CheckSummary:
-        """Check what only the whole flight shows."""
-        if not self.cut:
-            _fail(f"No episode was truncated in {steps} steps: give make_env a shorter time limit, or fly more steps.")
-        if len(set(self.cut)) > 1 or max(self.lengths) > self.cut[0]:
-            _fail(
-                f"Truncated episodes have {sorted(set(self.cut))} steps and the longest episode {max(self.lengths)}, "
-                "but a clock cuts all at the same length."
-            )
-        if self.like_next:
-            _fail("final_obs is always the first observation of the next episode, not the last of the one that ended.")
-        if self.like_last:
-            _fail("final_obs is always the observation before the last step, not the one after it.")
-        return CheckSummary(steps, len(self.lengths) - len(self.cut), len(self.cut))
+            if not same(before, env.state_dict()):
+                fail("A call that was refused changed the state of the env.")
 
 
 def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Tensor]:
@@ -346,73 +277,10 @@ def _expect_refusal(what: str, call: Callable[[], object]) -> None:
         return
     except Exception as error:
         raise EnvCheckError(f"{what} raised {type(error).__name__}, but must raise InputError ({error}).") from error
-    _fail(f"{what} was accepted, but must raise InputError.")
-
-
-def _check_layout(env: TensorEnv, result: TensorDict, t: int, only_obs: bool) -> None:
-    """Compare entries, shapes and types with the specs, and see that no two entries share memory."""
-    found = dict(_leaves(result))
-    expected = {k: v for k, v in _leaves(env.make_buffers()) if not only_obs or k.startswith("obs.")}
-    for name, like in expected.items():
-        tensor = found.get(name)
-        if tensor is None:
-            _fail(f"call {t} returned no {name}.")
-        elif tensor.shape != like.shape or tensor.dtype != like.dtype:
-            got, want = f"{tensor.dtype} {tuple(tensor.shape)}", f"{like.dtype} {tuple(like.shape)}"
-            _fail(f"{name} of call {t} is {got}, but its spec says {want}.")
-    where = [v.data_ptr() for v in found.values() if v.numel()]
-    if len(set(where)) < len(where):
-        _fail(f"Two entries of call {t} share their memory.")
-
-
-def _check_values(env: TensorEnv, obs: TensorDict, root: str, t: int) -> None:
-    for name, spec in env.observation_spec.items():
-        low, high = (spec.low, spec.high) if spec.num_values is None else (0, spec.num_values - 1)
-        value = obs[name]
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            _fail(f"{root}.{name} at step {t} is not finite.")
-        if value.numel() and (value.min() < low or value.max() > high):
-            seen = f"[{value.min().item()}, {value.max().item()}]"
-            _fail(f"{root}.{name} at step {t} lies in {seen}, outside its spec's [{low}, {high}].")
+    fail(f"{what} was accepted, but must raise InputError.")
 
 
 def _rubbish(buffers: TensorDict) -> TensorDict:
-    for _, tensor in _leaves(buffers):
+    for _, tensor in leaves(buffers):
         tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
     return buffers
-
-
-def _leaves(tensors: TensorDict) -> Iterator[tuple[str, Tensor]]:
-    for path, tensor in tensors.items(include_nested=True, leaves_only=True):
-        yield ".".join(path) if isinstance(path, tuple) else path, tensor
-
-
-def _difference_in(a: TensorDict, b: TensorDict) -> str | None:
-    """Name of the first entry whose bits differ."""
-    other = dict(_leaves(b))
-    return next((k for k, v in _leaves(a) if not _same(v, other[k])), None)
-
-
-def _difference(a: TensorDict, b: TensorDict, only_obs: bool = False) -> str | None:
-    """Name of the first entry that differs where it is valid."""
-    name = _difference_in(a["obs"], b["obs"])
-    if name or only_obs:
-        return name and f"obs.{name}"
-    name = _difference_in(*(x.select("reward", "terminated", "truncated", "outcome") for x in (a, b)))
-    if name:
-        return name
-    ended = a["terminated"] | a["truncated"]
-    return _difference_in(*(x[ended].select("final_obs", "episode_return", "episode_length") for x in (a, b)))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two tensors, or trees of tensors and plain values, are the same bit for bit."""
-    if isinstance(a, Mapping):
-        return isinstance(b, Mapping) and a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, Tensor):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        return bool(torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in (a, b))))
-    return bool(a == b)

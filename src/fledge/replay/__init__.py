@@ -5,8 +5,9 @@ Names resolve on first use: importing this room loads neither Warp nor TorchRL.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fledge.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
@@ -37,14 +38,4 @@ _HOME = {
     "decompress_image_seq": "images",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -13,158 +13,27 @@ time that our background threads took, which is what the slow-down comes to when
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import itertools
 import os
 import shutil
 import tempfile
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lz4.frame
 import numpy as np
 import torch
 from rich.table import Table
 
 from fledge.core.errors import FledgeError
-from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, save_checkpoint
+from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.tree import flatten
+from fledge.train.bench.machine import machine_info
+from fledge.train.bench.references.checkpoint_ways import CONTENDERS, Contender, Fledge, Prior, TorchSave
 
 BARS = {"wait_p99_ms": 1.0, "small_slowdown": 0.02, "large_slowdown": 0.05, "navrl_ratio": 0.84, "history_ratio": 0.35}
-NAVRL_RELEASE = Path(__file__).parents[5] / "shared/data/navrl_checkpoint.pt"
-
-
-class Contender:
-    """A way to save. `save` returns when its caller may train on; `wait` when the file is durable."""
-
-    name = ""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        pass
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        raise NotImplementedError
-
-    def wait(self) -> None:
-        """Until durable."""
-
-    def load(self, path: Path) -> dict[str, Any]:
-        return torch.load(path, weights_only=True)
-
-    def close(self) -> None:
-        """Stop threads."""
-
-
-class Fledge(Contender):
-    name = "Fledge, optimiser attached"
-    attach = True
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.saver = AsyncCheckpointSaver(handle_signals=False)
-        if self.attach:
-            self.saver.attach(optimizer)
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        self.saver.save_async(state, path)
-
-    def wait(self) -> None:
-        self.saver.drain()
-
-    def load(self, path: Path) -> dict[str, Any]:
-        return load_checkpoint(path)
-
-    def close(self) -> None:
-        self.saver.shutdown()
-
-
-class FledgeAlone(Fledge):
-    name = "Fledge, nothing attached"
-    attach = False
-
-
-class TorchSave(Contender):
-    name = "torch.save + fsync"
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        with path.open("wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-
-class Safetensors(Contender):
-    name = "safetensors + fsync"
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        from safetensors.torch import save_file
-
-        tensors = {"/".join(map(str, leaf.path)): leaf.source for leaf in flatten(state)[1]}
-        save_file(tensors, path)
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-
-    def load(self, path: Path) -> dict[str, Any]:
-        from safetensors.torch import load_file
-
-        return load_file(path)
-
-
-class DcpAsync(Contender):
-    name = "torch DCP async_save"
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        from torch.distributed import checkpoint as dcp
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.future: Any = dcp.async_save(state, checkpoint_id=path, no_dist=True)
-
-    def wait(self) -> None:
-        self.future.result()
-
-    def load(self, path: Path) -> dict[str, Any]:
-        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dcp_to_torch_save(path, path.with_suffix(".back"))
-        return torch.load(path.with_suffix(".back"), weights_only=True)
-
-
-class Prior(Contender):
-    """The prior design: a deep copy in the caller, then a thread that packs a torch.save buffer with LZ4 level 9."""
-
-    name = "prior design (deep copy, LZ4-9, thread)"
-    thread: threading.Thread | None = None
-
-    def save(self, state: dict[str, Any], path: Path) -> None:
-        self.wait()
-        copied = copy.deepcopy(state)
-        self.thread = threading.Thread(target=self._write, args=(copied, path))
-        self.thread.start()
-
-    def _write(self, state: dict[str, Any], path: Path) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        path.write_bytes(lz4.frame.compress(buffer.getvalue(), compression_level=9))
-
-    def wait(self) -> None:
-        if self.thread is not None:
-            self.thread.join()
-
-    def load(self, path: Path) -> dict[str, Any]:
-        return torch.load(io.BytesIO(lz4.frame.decompress(path.read_bytes())), weights_only=True)
-
-    def close(self) -> None:
-        self.wait()
-
-
-CONTENDERS = (Fledge, FledgeAlone, TorchSave, DcpAsync, Safetensors, Prior)
 
 
 class Training:
@@ -304,7 +173,7 @@ def measure_slowdown(
 
 def measure_navrl(path: Path | None, training: Training, folder: Path) -> dict[str, Any]:
     """What NavRL's released weights take, or those of a network trained here, against the file as released."""
-    if path is not None and path.exists():
+    if path is not None:
         source, weights = "NavRL's released checkpoint", load_checkpoint(path)
         original = path.stat().st_size
     else:
@@ -354,7 +223,7 @@ def run(
     Args:
         size_mb: Size of the large training state (model + Adam), MB.
         seed: Of networks and data.
-        navrl_checkpoint: NavRL's released weights; found beside the repository if not given.
+        navrl_checkpoint: NavRL's released weights; without them a network trained here is measured instead.
         quick: A few seconds on small sizes: a check that it runs, not a measurement.
         on_progress: Told what is being measured.
     """
@@ -363,7 +232,13 @@ def run(
     large = Training(hidden, 5, 64, 2, 1, seed)
     small = Training(64, 2, 8, 2, 2, seed) if quick else Training(320, 3, 1024, 32, 16, seed)
     seconds, most = (0.1, 3) if quick else (25.0, 60)
-    result: dict[str, Any] = {"machine": _machine(), "quick": quick, "waits": {}, "small_loop": {}, "large_loop": {}}
+    result: dict[str, Any] = {
+        "machine": machine_info(),
+        "quick": quick,
+        "waits": {},
+        "small_loop": {},
+        "large_loop": {},
+    }
     result["state_mb"] = {name: sum(leaf.nbytes for leaf in flatten(loop.state())[1]) / 1e6
                           for name, loop in (("large", large), ("small", small))}  # fmt: skip
     with scratch() as folder:
@@ -381,8 +256,7 @@ def run(
             say(f"saving every 10 s at {result['state_mb']['large']:.0f} MB: {kind.name}")
             result["large_loop"][kind.name] = measure_slowdown(kind, large, folder, turns, length, 10.0)
         say("NavRL's weights")
-        path = Path(navrl_checkpoint) if navrl_checkpoint else NAVRL_RELEASE
-        result["navrl"] = measure_navrl(path, small, folder)
+        result["navrl"] = measure_navrl(Path(navrl_checkpoint) if navrl_checkpoint else None, small, folder)
         say("a history")
         result["history"] = measure_history(folder / "history", *((5, 2, 64) if quick else (50, 40, 256)), seed)
     measured = {
@@ -396,14 +270,6 @@ def run(
         name: {"bar": BARS[name], "measured": got, "met": bool(got <= BARS[name])} for name, got in measured.items()
     }
     return result
-
-
-def _machine() -> dict[str, Any]:
-    try:
-        from fledge.train.bench.machine import machine_info
-    except ImportError:
-        return {"cores": os.cpu_count(), "torch": torch.__version__, "torch_threads": torch.get_num_threads()}
-    return machine_info()
 
 
 def render(result: dict[str, Any]) -> list[Any]:
