@@ -245,5 +245,25 @@ def bench_checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as
     _bench("checkpoint", as_json, size_mb=size_mb, navrl_checkpoint=navrl_checkpoint, quick=quick)
 
 
+@bench.command("replay")
+@click.option(
+    "--policy", default="fledge-nav", show_default=True, help="Who flies the experience: a policy or NavRL .pt."
+)
+@click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
+@as_json
+def bench_replay(policy: str, quick: bool, as_json: bool) -> None:
+    """Replay of real flights and grid maps beside TorchRL's storages and the prior design: bytes and rates."""
+    _bench("replay", as_json, policy=policy, quick=quick)
+
+
+@bench.command("collect")
+@click.option("--rounds", default=5, show_default=True, help="Timed iterations of each collector.")
+@click.option("--num-envs", default=1024, show_default=True, help="Drones.")
+@as_json
+def bench_collect(rounds: int, num_envs: int, as_json: bool) -> None:
+    """PPO with the synchronous, pipelined, half-and-half and compressed collectors: gain or loss."""
+    _bench("collect", as_json, rounds=rounds, num_envs=num_envs)
+
+
 if __name__ == "__main__":
     main()

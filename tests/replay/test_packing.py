@@ -55,6 +55,57 @@ def test_zeros_cost_a_bit_and_slow_numbers_little() -> None:
     assert packed.words.nbytes < slow.nbytes / 4
 
 
+def beams(rows: int, columns: int) -> np.ndarray:
+    """4 - distance of beams one above the other that hit the same wall, some rows of which hit nothing."""
+    near = 2.5 + np.cumsum(np.random.default_rng(0).normal(0, 0.05, rows)).astype(np.float32)
+    found = np.float32(4) - near[:, None] / np.cos(np.linspace(0, 0.4, columns)).astype(np.float32)
+    return np.where(np.arange(rows)[:, None] % 5 == 0, np.float32(0), found).astype(np.float32)
+
+
+def test_columns_in_a_fixed_ratio_cost_little_more_than_one() -> None:
+    table = beams(16, 12)
+    kinds = np.full(12, packing.FLOAT, np.int32)
+    packed = packing.pack(np.ascontiguousarray(table.view(np.uint32)), kinds, np.array([16]))
+    assert packed.column_bits[1:].mean() < 0.5 * packed.column_bits[0]
+    assert packing.check(packed.words, packed.offsets, np.array([16]), 12)
+    out = np.zeros((7, 12), np.uint32)
+    padded = np.append(packed.words, np.uint32(0))
+    packing.unpack(padded, kinds, np.array([[0, 16, 4, 7, 0]], np.int32), out, Workers(1))
+    assert np.array_equal(out.view(np.float32), table[4:11])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    slope=st.floats(-5, 5, width=32),
+    height=st.floats(-100, 100, width=32),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e6, 1e30]),
+    odd=st.sampled_from([0.0, -0.0, np.nan, np.inf, 1e-42]),
+    seed=st.integers(0, 2**16),
+)
+def test_lines_of_any_slope_and_size_come_back(
+    slope: float, height: float, scale: float, odd: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=16).astype(np.float32)
+    table = np.stack([first, slope * first + height, first, rng.normal(size=16)], 1).astype(np.float32) * np.float32(
+        scale
+    )
+    table[rng.integers(0, 16, 3), rng.integers(0, 4, 3)] = odd
+    words, kinds = np.ascontiguousarray(table).view(np.uint32), np.full(4, packing.FLOAT, np.int32)
+    packed = packing.pack(words, kinds, np.array([8, 8]))
+    assert packing.check(packed.words, packed.offsets, np.array([8, 8]), 4)
+    out = np.zeros_like(words)
+    spans = np.array([[packed.offsets[0], 8, 0, 8, 0], [packed.offsets[1], 8, 0, 8, 8]], np.int32)
+    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, Workers(1))
+    assert np.array_equal(out, words)
+
+
+def test_a_first_column_that_follows_another_fails_the_check() -> None:
+    line = np.zeros(8, np.uint32)
+    line[0] = 1 | (3 << 6 << 1)  # one column, not zero, width 0, order 3
+    assert not packing.check(line[:3], np.array([0, 3]), np.array([8]), 1)
+
+
 def test_noise_takes_hardly_more_than_raw() -> None:
     noise = np.random.default_rng(0).integers(0, 2**32, (16, 64), dtype=np.uint32)
     packed = packing.pack(noise, np.zeros(64, np.int32), np.array([16]))

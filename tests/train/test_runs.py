@@ -70,12 +70,16 @@ def assert_same(a: Path, b: Path) -> None:
         assert torch.equal(ours[name], theirs[name]), name
 
 
-@pytest.mark.parametrize(("algo", "ranks"), [("ppo", 1), ("ppo", 2), ("sac", 2), ("td3", 1), ("dqn", 1)])
-def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, algo: str, ranks: int) -> None:
-    straight = train(tmp_path / "straight", 20, "save_interval=10", f"algo={algo}", ranks=ranks)
+KILLED = [("algo=ppo", 1), ("algo=ppo", 2), ("algo=sac", 2), ("algo=td3", 1), ("algo=dqn", 1)]
+KILLED += [("collect.mode=pipelined", 1), ("collect.mode=halves", 2)]
+
+
+@pytest.mark.parametrize(("how", "ranks"), KILLED)
+def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, how: str, ranks: int) -> None:
+    straight = train(tmp_path / "straight", 20, "save_interval=10", how, ranks=ranks)
     assert straight.returncode == 0, straight.stderr
     command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *SMALL, f"total_frames={20 * 32 * 8}"]
-    command += [f"ranks={ranks}", f"algo={algo}", "save_interval=10", "--folder", str(tmp_path / "killed")]
+    command += [f"ranks={ranks}", how, "save_interval=10", "--folder", str(tmp_path / "killed")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         first = tmp_path / "killed" / "checkpoints" / "checkpoint_000000010.fledge"
         deadline = time.monotonic() + 200

@@ -1,0 +1,39 @@
+"""Collectors: rollouts of a policy in an env, in step, ahead of the learner, in halves, or compressed.
+
+Names resolve on first use: importing this room loads neither torch nor Warp nor TorchRL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fledge.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fledge.collect.compressed import CompressedBatch, CompressedDataCollector
+    from fledge.collect.halves import HalvesDataCollector
+    from fledge.collect.lidar_transform import CompressedLidarTransform
+    from fledge.collect.pipelined import PipelinedDataCollector
+    from fledge.collect.sync import SyncDataCollector, split_trajectories
+
+__all__ = [
+    "CompressedBatch",
+    "CompressedDataCollector",
+    "CompressedLidarTransform",
+    "HalvesDataCollector",
+    "PipelinedDataCollector",
+    "SyncDataCollector",
+    "split_trajectories",
+]
+
+_HOME = {
+    "CompressedBatch": "compressed",
+    "CompressedDataCollector": "compressed",
+    "CompressedLidarTransform": "lidar_transform",
+    "HalvesDataCollector": "halves",
+    "PipelinedDataCollector": "pipelined",
+    "SyncDataCollector": "sync",
+    "split_trajectories": "sync",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -8,22 +8,25 @@ The rollout is a TensorDict [T, N], time-major, allocated once:
     next_value     value of what followed: V(final_obs) where truncated, else V(next obs)
     reward, terminated, truncated, outcome, episode_return, episode_length
 
-Row t of `obs` is written by the env's step t - 1; the step after the last row writes into a spare slot, which becomes
-row 0 of the next rollout.
+Several envs stand side by side in the rollout and act in turn: env 0 decides and steps, env 1 decides and steps, then row
+t + 1. Actions are drawn in that order, from torch's global generator or from one given by `draw_from`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.collect.draws import DrawFrom
+from fledge.collect.lane import Lane, Slot, fill_next_value
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 
@@ -34,7 +37,7 @@ class SyncDataCollector:
     """Collects rollouts of a policy in an env, one after the other.
 
     Args:
-        env: Many envs, stepped together.
+        env: Many envs, stepped together; or several such of one kind, side by side.
         policy: Acts and values.
         frames_per_batch: Decisions per rollout over all envs; a multiple of `env.num_envs`.
         total_frames: Stop iterating after this many decisions; -1 never stops.
@@ -47,7 +50,7 @@ class SyncDataCollector:
 
     def __init__(
         self,
-        env: TensorEnv,
+        env: TensorEnv | Sequence[TensorEnv],
         policy: ActorCritic,
         frames_per_batch: int,
         total_frames: int = -1,
@@ -57,142 +60,171 @@ class SyncDataCollector:
         split_trajs: bool = False,
         postproc: Callable[[TensorDict], TensorDict] | None = None,
     ) -> None:
-        if frames_per_batch < 1 or frames_per_batch % env.num_envs:
+        self.envs: tuple[TensorEnv, ...] = (env,) if isinstance(env, TensorEnv) else tuple(env)
+        self._check_envs()
+        self.env, self.policy = self.envs[0], policy
+        self.num_envs = sum(e.num_envs for e in self.envs)
+        if frames_per_batch < 1 or frames_per_batch % self.num_envs:
             raise ConfigError(
-                f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of num_envs ({env.num_envs})."
+                f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of num_envs ({self.num_envs})."
             )
         if total_frames == 0 or total_frames < -1:
             raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no end.")
-        if device is not None and torch.device(device).type != env.device.type:
-            raise ConfigError(f"device is {device}, but rollouts live where the env is: {env.device}.")
+        if device is not None and torch.device(device).type != self.env.device.type:
+            raise ConfigError(f"device is {device}, but rollouts live where the env is: {self.env.device}.")
         if exploration_type not in ("random", "deterministic"):
             raise ConfigError(f"exploration_type is {exploration_type!r}, but must be 'random' or 'deterministic'.")
-        self.env, self.policy = env, policy
         self.frames_per_batch, self.total_frames = frames_per_batch, total_frames
         self.return_same_td, self.split_trajs, self.postproc = return_same_td, split_trajs, postproc
         self.deterministic = exploration_type == "deterministic"
-        self.steps = frames_per_batch // env.num_envs
+        self.steps = frames_per_batch // self.num_envs
         self._frames = 0
         self._fps = 0.0
         self.simulate_s = 0.0  # of the last rollout, spent in the env
-        self._begun = False
-        self._rollout = self._allocate()
-        self._slots = self._make_slots()
+        self.generator: torch.Generator | None = None
+        self._draws: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        edges = itertools.accumulate((e.num_envs for e in self.envs), initial=0)
+        self._lanes = [Lane(e, first) for e, first in zip(self.envs, edges, strict=False)]
+        self._current = 0
+        self._rollouts = [self._allocate()]
 
-    def _allocate(self) -> TensorDict:
-        t, n, device = self.steps, self.env.num_envs, self.env.device
+    def _check_envs(self) -> None:
+        if not self.envs:
+            raise ConfigError("env is an empty sequence, but a collector needs at least one env.")
+        first = self.envs[0]
+        for other in self.envs[1:]:
+            specs = (other.observation_spec, other.action_spec, other.device)
+            if other is first or specs != (first.observation_spec, first.action_spec, first.device):
+                raise ConfigError("envs of one rollout must be different objects with the same specs and device.")
+
+    def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
+        """A zeroed rollout, and its slots by lane and time."""
+        t, n, device = self.steps, self.num_envs, self.env.device
+
+        def zeros(x: Tensor) -> Tensor:
+            return torch.zeros((t, n, *x.shape[1:]), dtype=x.dtype, device=device)
+
         one = self.env.make_buffers()
-        self._final = one["final_obs"]
-        self._spare = one["obs"]
-
-        def repeat(x: Tensor) -> Tensor:
-            return torch.zeros((t, *x.shape), dtype=x.dtype, device=device)
-
-        rollout = {k: repeat(v) for k, v in one.items() if isinstance(v, Tensor)}
-        rollout["obs"] = TensorDict({k: repeat(v) for k, v in one["obs"].items()}, [t, n])
+        rollout = {k: zeros(v) for k, v in one.items() if isinstance(v, Tensor)}
+        rollout["obs"] = TensorDict({k: zeros(v) for k, v in one["obs"].items()}, [t, n])
         actions = self.env.action_spec.shape[0]
         for name, width in (("input", self.policy.inputs), ("raw", actions), ("action", actions)):
             rollout[name] = torch.zeros(t, n, width, device=device)
         for name in ("log_prob", "value", "next_value"):
             rollout[name] = torch.zeros(t, n, device=device)
-        return TensorDict(rollout, [t, n])
+        data = TensorDict(rollout, [t, n])
+        return data, [lane.slots(data) for lane in self._lanes]
 
-    def _make_slots(self) -> list[tuple[dict[str, Tensor], TensorDict]]:
-        """For every t: views of row t to act from and write to, and the buffers the env fills in step t."""
-        rows, n = self._rollout, self.env.num_envs
-        results = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
-        slots = []
-        for t in range(self.steps):
-            act = {k: rows[k][t] for k in ("input", "raw", "action", "log_prob", "value", "next_value", *results)}
-            act |= {f"obs.{k}": v[t] for k, v in rows["obs"].items()}
-            into = {k: v[t + 1] for k, v in rows["obs"].items()} if t + 1 < self.steps else dict(self._spare.items())
-            out = TensorDict({"obs": into, "final_obs": self._final, **{k: rows[k][t] for k in results}}, [n])
-            slots.append((act, out))
-        return slots
+    def keep(self, count: int) -> None:
+        """Fly into `count` rollouts in turn from now on: each stays valid until `count - 1` more have been flown."""
+        while len(self._rollouts) < count:
+            self._rollouts.append(self._allocate())
+
+    def draw_from(self, generator: torch.Generator) -> None:
+        """Draw actions from this generator instead of torch's global one; its state is then part of `state_dict`."""
+        self.generator, self._draws = generator, DrawFrom(generator)
 
     @torch.no_grad()
-    def rollout(self) -> TensorDict:
-        """Fly `frames_per_batch` decisions and return them, [T, N]."""
+    def rollout(self, prepare: Callable[[], None] | None = None) -> TensorDict:
+        """Fly `frames_per_batch` decisions and return them, [T, N].
+
+        Args:
+            prepare: Called before flying, while the env rests: the place to change it (a curriculum).
+        """
         begun = time.perf_counter()
-        self.simulate_s = 0.0
-        first, _ = self._slots[0]
-        if not self._begun:
-            self.env.reset(out=TensorDict({"obs": self._spare}, [self.env.num_envs]))
-            self._begun = True
-        for name, value in self._spare.items():
-            first[f"obs.{name}"].copy_(value)
-        head, norm = self.policy.head, self.policy.value_norm
-        mean, std = norm.mean_std()
-        previous: dict[str, Tensor] | None = None
-        for row, out in self._slots:
-            obs = {k[4:]: v for k, v in row.items() if k.startswith("obs.")}
-            row["input"].copy_(self.policy.encode(obs))
-            params, value = self.policy(row["input"])
-            raw = head.mean(params) if self.deterministic else head.sample(params)
-            row["raw"].copy_(raw)
-            row["action"].copy_(head.to_env(raw))
-            row["log_prob"].copy_(head.log_prob(params, raw))
-            row["value"].copy_(value * std + mean)
-            if previous is not None:
-                self._fill_next_value(previous, row["value"])
-            stepping = time.perf_counter()
-            self.env.step(row["action"], out=out)
-            self.simulate_s += time.perf_counter() - stepping
-            self._note_truncations(row)
-            previous = row
-        assert previous is not None
-        self._fill_next_value(previous, self.policy.value(self.policy.encode(self._spare)))
+        if prepare is not None:
+            prepare()
+        self._current = (self._current + 1) % len(self._rollouts)
+        data, slots = self._rollouts[self._current]
+        self._fly(slots)
+        self.simulate_s = sum(lane.simulate_s for lane in self._lanes)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
-        return self._rollout
+        return data
 
-    def _note_truncations(self, row: dict[str, Tensor]) -> None:
-        """Put V(final_obs) into next_value where the clock ended an episode."""
-        truncated = row["truncated"]
-        if self.env.device.type == "cpu":
-            index = truncated.nonzero().flatten()
-            if len(index):
-                final = {k: v[index] for k, v in self._final.items()}
-                row["next_value"][index] = self.policy.value(self.policy.encode(final))
-        else:  # looking would wait for the device; valuing all rows does not
-            row["next_value"].copy_(self.policy.value(self.policy.encode(self._final)))
+    def _fly(self, slots: list[list[Slot]]) -> None:
+        lanes = list(zip(self._lanes, slots, strict=True))
+        for lane, mine in lanes:
+            lane.simulate_s = 0.0
+            lane.begin(mine[0])
+        mean, std = self.policy.value_norm.mean_std()
+        for t in range(self.steps):
+            for lane, mine in lanes:
+                if t:
+                    self._finish_step(lane, mine[t - 1])
+                self._act(mine[t], mean, std)
+                if t:
+                    fill_next_value(mine[t - 1], mine[t].row["value"])
+                self._begin_step(lane, mine[t])
+        for lane, mine in lanes:
+            self._finish_step(lane, mine[-1])
+            fill_next_value(mine[-1], self.policy.value(self.policy.encode(lane.spare)))
 
-    @staticmethod
-    def _fill_next_value(row: dict[str, Tensor], following: Tensor) -> None:
-        torch.where(row["truncated"], row["next_value"], following, out=row["next_value"])
+    def _act(self, slot: Slot, mean: Tensor, std: Tensor) -> None:
+        """Decide on a row's observation; `mean` and `std` turn the network's values into reward units."""
+        row, head = slot.row, self.policy.head
+        row["input"].copy_(self.policy.encode(slot.obs))
+        params, value = self.policy(row["input"])
+        if self.deterministic:
+            raw = head.mean(params)
+        else:
+            with self._draws:
+                raw = head.sample(params)
+        row["raw"].copy_(raw)
+        row["action"].copy_(head.to_env(raw))
+        row["log_prob"].copy_(head.log_prob(params, raw))
+        row["value"].copy_(value * std + mean)
+
+    def _begin_step(self, lane: Lane, slot: Slot) -> None:
+        lane.step(slot)
+
+    def _finish_step(self, lane: Lane, slot: Slot) -> None:
+        lane.value_truncations(slot, self.policy)
 
     @property
     def latest(self) -> TensorDict:
         """The rollout collected last, in place."""
-        return self._rollout
+        return self._rollouts[self._current][0]
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:
-            data = self.rollout()
-            if not self.return_same_td:
-                data = data.clone()
-            if self.split_trajs:
-                data = split_trajectories(data)
-            yield self.postproc(data) if self.postproc else data
+            yield self.finish(self.rollout())
 
-    def state_dict(self) -> dict[str, object]:
+    def finish(self, data: TensorDict) -> TensorDict:
+        """A rollout as iteration hands it out: a copy unless `return_same_td`, split and post-processed if asked for."""
+        if not self.return_same_td:
+            data = data.clone()
+        if self.split_trajs:
+            data = split_trajectories(data)
+        return self.postproc(data) if self.postproc else data
+
+    def state_dict(self) -> dict[str, Any]:
         """What the next rollout depends on, besides policy and torch's random state."""
-        return {
-            "env": self.env.state_dict(),
-            "obs": {k: v.clone() for k, v in self._spare.items()},
-            "frames": self._frames,
-            "begun": self._begun,
-        }
+        lanes = [lane.state_dict() for lane in self._lanes]
+        state: dict[str, Any] = {"frames": self._frames, "begun": self._lanes[0].begun}
+        for name in ("env", "obs"):
+            parts = [lane[name] for lane in lanes]
+            state[name] = parts if len(parts) > 1 else parts[0]
+        return state if self.generator is None else {**state, "generator": self.generator.get_state()}
 
-    def load_state_dict(self, state: dict) -> None:
-        self.env.load_state_dict(state["env"])
-        for name, value in self._spare.items():
-            value.copy_(state["obs"][name])
-        self._frames, self._begun = int(state["frames"]), bool(state["begun"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly from a `state_dict` of a collector over as many envs."""
+        parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in ("env", "obs")}
+        if len(parts["env"]) != len(self._lanes):
+            raise ConfigError(
+                f"The state was saved by a collector over {len(parts['env'])} envs, but this one has {len(self._lanes)}."
+            )
+        for lane, env, obs in zip(self._lanes, parts["env"], parts["obs"], strict=True):
+            lane.load_state_dict(env, obs)
+            lane.begun = bool(state["begun"])
+        self._frames = int(state["frames"])
+        if self.generator is not None and "generator" in state:
+            self.generator.set_state(state["generator"].cpu())
 
     def shutdown(self) -> None:
         """Release the env."""
-        self.env.close()
+        for env in self.envs:
+            env.close()
 
 
 def split_trajectories(data: TensorDict) -> TensorDict:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from fledge.core.errors import ConfigError, NumericsError
@@ -98,7 +98,7 @@ class OffPolicy:
             self.targets[name] = FlatParameters(target)
             target.requires_grad_(False)
 
-    def update(self, rollout: TensorDict, progress: float = 0.0) -> dict[str, float]:
+    def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Take in a rollout, learn from the buffer; returns mean losses and diagnostics."""
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tensordict import TensorDict
+from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -148,7 +148,7 @@ class PPO:
         if ceiling is not None:
             ceiling.fill_(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
 
-    def update(self, rollout: TensorDict, progress: float = 0.0) -> dict[str, float]:
+    def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; returns mean losses and diagnostics."""
         cfg = self.cfg
         before = self.state_dict()

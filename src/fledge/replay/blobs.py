@@ -16,7 +16,7 @@ import numpy as np
 from fledge.core.errors import FormatError
 from fledge.replay.int_queue import IntQueue
 
-SEGMENT_BYTES = 2**20  # of a large store; a new segment is at most an eighth of what is kept, but 16 KiB at least
+SEGMENT_BYTES = 2**20  # of a large store; a new segment is at most a 32nd of what is kept, but 16 KiB at least
 
 
 class BlobStore:
@@ -39,30 +39,38 @@ class BlobStore:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of all segments, free room included."""
-        return sum(segment.nbytes for segment in self._segments.values())
+        """Memory of all segments and of where the blobs lie in them, free room included."""
+        index = sum(queue.nbytes for queue in (self._segment, self._begin, self._end))
+        return index + sum(segment.nbytes for segment in self._segments.values())
 
     def append(self, blob: bytes) -> int:
         """Add one blob; returns its number."""
         return self.extend(np.frombuffer(blob, np.uint8), np.array([0, len(blob)]))
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
-        """Add blobs data[edges[i]:edges[i + 1]] (uint8), together in one segment; returns the first one's number."""
-        number, size = self.next_number, len(data)
-        if self._newest < 0 or self._used + size > len(self._segments[self._newest]):
-            self._newest += 1
-            self._used = 0
-            self._segments[self._newest] = np.empty(
-                max(min(SEGMENT_BYTES, max(self.nbytes // 8, 2**14)), size), np.uint8
-            )
-            self._views[self._newest] = self._segments[self._newest].data
-        self._segments[self._newest][self._used : self._used + size] = data
-        self._segment.extend(np.full(len(edges) - 1, self._newest))
-        self._begin.extend(edges[:-1] + self._used)
-        self._end.extend(edges[1:] + self._used)
-        self._used += size
-        self.nbytes += int(edges[-1] - edges[0])
+        """Add blobs data[edges[i]:edges[i + 1]] (uint8); returns the first one's number. Segments are filled to the brim."""
+        number, done, count = self.next_number, 0, len(edges) - 1
+        while done < count:
+            room = len(self._segments[self._newest]) - self._used if self._newest >= 0 else -1
+            fits = int(np.searchsorted(edges, edges[done] + room, side="right")) - 1
+            if fits <= done:
+                self._add_segment(int(edges[done + 1] - edges[done]))
+                continue
+            begin, end = int(edges[done]), int(edges[fits])
+            self._segments[self._newest][self._used : self._used + end - begin] = data[begin:end]
+            self._segment.extend(np.full(fits - done, self._newest))
+            self._begin.extend(edges[done:fits] - begin + self._used)
+            self._end.extend(edges[done + 1 : fits + 1] - begin + self._used)
+            self._used += end - begin
+            self.nbytes += end - begin
+            done = fits
         return number
+
+    def _add_segment(self, least: int) -> None:
+        self._newest, self._used = self._newest + 1, 0
+        size = max(min(SEGMENT_BYTES, max(self.nbytes // 32, 2**14)), least)
+        self._segments[self._newest] = np.empty(size, np.uint8)
+        self._views[self._newest] = self._segments[self._newest].data
 
     def drop(self, count: int) -> None:
         """Remove the oldest `count` blobs."""
@@ -70,7 +78,7 @@ class BlobStore:
         for queue in (self._segment, self._begin, self._end):
             queue.drop(count)
         oldest = int(self._segment.view()[0]) if len(self._segment) else self._newest
-        for number in [n for n in self._segments if n < oldest]:
+        while (number := next(iter(self._segments), oldest)) < oldest:  # in the order they were made
             del self._segments[number], self._views[number]
 
     def view(self, number: int) -> memoryview:

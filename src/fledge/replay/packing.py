@@ -1,9 +1,8 @@
 """Bit-packed chunks: small rows of many numbers over time, any row of which can be decoded without the others' cost.
 
 Why another format beside `storage.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
-for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch, reads
-only what the wanted rows need, and the size is that of shuffle + bytedelta + Zstd at this chunk length (measured on flown
-rollouts, chunks of 16: LiDAR 44 bytes a frame against 52, state 14 against 26).
+for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch and reads
+only what the wanted rows need (docs/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
@@ -12,14 +11,18 @@ Contract
         1 bit per column           0: the column is zero in every row, and nothing follows for it
         then for each other column
         6 bits  width              of the codes below, 0 to 32
-        2 bits  order              0: value - base, 1: difference to the previous value, 2: difference of differences
-        1 bit   masked             some rows are zero
-        32 bits base               smallest value (order 0) or first value (order 1, 2)
+        2 bits  order              0: value - base, 1: difference to the previous value, 2: difference of differences,
+                                   3: value - line, the line being base + slope * (column before)
+        1 bit   masked             some rows are zero (order 3: other rows than in the column before)
+        32 bits base               smallest value (order 0), first value (order 1, 2), height of the line (order 3)
         rows bits                  only if masked: which rows are not zero
         6 bits + that many bits    only for order 2: the first difference, zig-zag
-        codes                      one per row that is not zero, less the first `order` of them, zig-zag for 1 and 2
+        22 bits slope, 5 grain     only for order 3: 2^20 is 1; numbers are multiples of 2^-grain
+        codes                      one per row that is not zero, zig-zag for 1, 2, 3; without the first row for order 1,
+                                   the first two for order 2
 
-    Zero rows cost one bit, so beams that hit nothing are nearly free; a column takes the order that is smallest.
+    Zero rows cost one bit, so beams that hit nothing are nearly free; a column takes the order that is smallest. Order 3
+    is for floats that go together: beams one above the other hit the same column at distances in a fixed ratio.
     Values are put in the order of the numbers they stand for (float, signed) before differences are taken, modulo 2^32:
     every bit comes back, NaN payloads and negative zero included.
 
@@ -36,15 +39,27 @@ from typing import Any
 import numpy as np
 import warp as wp
 
-from fledge.replay import packing_kernels as kernels
+from fledge.replay import packing_reader, packing_writer
 from fledge.replay.packing_words import FLOAT, SIGNED, UNSIGNED
 from fledge.replay.workers import Workers
 
-__all__ = ["FLOAT", "MAX_ROWS", "SIGNED", "UNSIGNED", "Packed", "check", "pack", "unpack"]
+__all__ = [
+    "FLOAT",
+    "MAX_ROWS",
+    "SIGNED",
+    "UNSIGNED",
+    "Packed",
+    "Shard",
+    "as_warp",
+    "check",
+    "launch",
+    "pack",
+    "unpack",
+]
 
 MAX_ROWS = 32  # a mask is one word
 LEAST_SPANS = 256  # half a millisecond of work: handing less to a thread costs more than it saves (measured)
-_WARP: dict[Any, Any] = {np.dtype(np.uint32): wp.uint32, np.dtype(np.int32): wp.int32, np.dtype(np.int64): wp.int64}
+_WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32", "uint64", "int32", "int64")}
 
 
 @dataclass(frozen=True)
@@ -62,12 +77,12 @@ def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     plans = np.zeros((chunks, columns, 4), np.uint32)
     bits = np.zeros((chunks, columns), np.int32)
-    shared = [_array(a) for a in (table, kinds, starts, np.ascontiguousarray(counts, np.int32), plans, bits)]
-    _launch(kernels.plan_columns, chunks * columns, shared)
+    shared = [as_warp(a) for a in (table, kinds, starts, np.ascontiguousarray(counts, np.int32), plans, bits)]
+    launch(packing_writer.plan_columns, chunks * columns, shared)
     sizes = -(-(bits.sum(1, dtype=np.int64) + columns) // 32)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     words = np.zeros(offsets[-1] + 1, np.uint32)
-    _launch(kernels.pack_chunks, chunks, [*shared, _array(offsets), _array(words)])
+    launch(packing_writer.pack_chunks, chunks, [*shared, as_warp(offsets), as_warp(words)])
     return Packed(words[:-1], offsets, bits.sum(0, dtype=np.int64))
 
 
@@ -81,17 +96,17 @@ def unpack(words: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.nd
         table: [rows, columns] uint32, zeros; written.
         workers: Threads to share the work.
     """
-    args = [_array(words), _kinds(kinds.tobytes()), _array(spans), _array(table)]
+    args = [as_warp(words), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
     shards = workers.shards(len(spans), LEAST_SPANS)
-    workers.run([_Shard(kernels.unpack_rows, a, b - a, args) for a, b in shards])
+    workers.run([Shard(packing_reader.unpack_rows, a, b - a, args) for a, b in shards])
 
 
 def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: int) -> bool:
     """Whether every chunk is one that `pack` could have written (its structure; any values are legal)."""
     padded = np.concatenate([words, np.zeros(2, np.uint32)])
     good = np.zeros(len(counts), np.int32)
-    args = [_array(padded), _array(offsets), _array(np.ascontiguousarray(counts, np.int32)), columns, _array(good)]
-    _launch(kernels.check_chunks, len(counts), args)
+    args = [as_warp(padded), as_warp(offsets), as_warp(np.ascontiguousarray(counts, np.int32)), columns, as_warp(good)]
+    launch(packing_reader.check_chunks, len(counts), args)
     return bool(good.all())
 
 
@@ -101,7 +116,7 @@ def _kinds(data: bytes) -> Any:
     return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
 
 
-def _array(array: np.ndarray) -> Any:
+def as_warp(array: np.ndarray) -> Any:
     """The array as Warp sees it, sharing memory."""
     assert array.flags.c_contiguous
     view: Any = wp.array(ptr=array.ctypes.data, shape=array.shape, dtype=_WARP[array.dtype], device="cpu", copy=False)
@@ -110,16 +125,19 @@ def _array(array: np.ndarray) -> Any:
 
 
 @dataclass(frozen=True)
-class _Shard:
+class Shard:
+    """A part of a launch, as a task for `Workers`."""
+
     kernel: Any
     first: int
     count: int
     args: Sequence[Any]
 
     def __call__(self) -> None:
-        _launch(self.kernel, self.count, self.args, self.first)
+        launch(self.kernel, self.count, self.args, self.first)
 
 
-def _launch(kernel: Any, count: int, args: Sequence[Any], first: int = 0) -> None:
+def launch(kernel: Any, count: int, args: Sequence[Any], first: int = 0) -> None:
+    """Run a kernel for `count` items from `first`, on the calling thread."""
     if count:
         wp.launch(kernel, dim=count, inputs=[first, *args], device="cpu")

@@ -91,10 +91,7 @@ def ones(width: wp.int32) -> wp.uint32:
 
 @wp.func
 def count_ones(word: wp.uint32) -> wp.int32:
-    x = word - ((word >> ONE) & wp.uint32(0x55555555))
-    x = (x & wp.uint32(0x33333333)) + ((x >> wp.uint32(2)) & wp.uint32(0x33333333))
-    x = (x + (x >> wp.uint32(4))) & wp.uint32(0x0F0F0F0F)
-    return wp.int32((x * wp.uint32(0x01010101)) >> wp.uint32(24))
+    return wp.int32(wp.bit_count(word))
 
 
 @wp.func
@@ -111,3 +108,46 @@ def write_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, value: wp.uint
     words[i] = words[i] | (value << wp.uint32(shift))
     if shift + width > 32:
         words[i + 1] = words[i + 1] | (value >> wp.uint32(32 - shift))
+
+
+# ---- whole numbers: a float32 that is a multiple of 2^-s as that multiple, so that columns can be scaled and added ----
+
+
+@wp.func
+def grain_of(word: wp.uint32) -> wp.int32:
+    """Smallest s for which the float times 2^s is whole; 1000 if it is zero, not finite, or too small."""
+    exponent = wp.int32((word >> wp.uint32(23)) & wp.uint32(255))
+    if exponent == 0 or exponent == 255:
+        return 1000
+    digits = (word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000)
+    return 150 - exponent - count_ones((digits & (~digits + ONE)) - ONE)
+
+
+@wp.func
+def to_whole(word: wp.uint32, grain: wp.int32) -> wp.int64:
+    """The float times 2^grain; exact where `grain` is at least `grain_of` and the result is below 2^30."""
+    shift = wp.int32((word >> wp.uint32(23)) & wp.uint32(255)) - 150 + grain
+    whole = wp.int64((word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000))
+    if shift >= 0:
+        whole = whole << wp.int64(wp.min(shift, 32))
+    else:
+        whole = whole >> wp.int64(wp.min(-shift, 32))
+    if (word & TOP) != ZERO:
+        return -whole
+    return whole
+
+
+@wp.func
+def from_whole(whole: wp.uint32, grain: wp.int32) -> wp.uint32:
+    """The float whose `to_whole` is this number (modulo 2^32)."""
+    sign = whole & TOP
+    size = whole
+    if sign != ZERO:
+        size = ~whole + ONE
+    return (wp.cast(wp.float32(size), wp.uint32) - (wp.uint32(grain) << wp.uint32(23))) | sign
+
+
+@wp.func
+def scaled(whole: wp.int64, slope: wp.uint32) -> wp.uint32:
+    """whole * slope / 2^20, rounded down, modulo 2^32."""
+    return wp.uint32((whole * wp.int64(slope)) >> wp.int64(20))

@@ -10,6 +10,8 @@ Contract
         frame       1 frame a chunk         1 frame a chunk
         chunk       8 frames a chunk        64 KiB a chunk, 1 to 64 frames
         episode     -                       the whole episode
+
+    Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames a chunk (not in layout "episode").
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fledge.core.errors import ConfigError, FormatError
-from fledge.replay import packing
+from fledge.replay import bit_store, packing
+from fledge.replay.bit_store import BitStore
 from fledge.replay.block_store import BITS, CODECS, BlockStore, encode_block
 from fledge.replay.columns import Columns
 from fledge.replay.packed_store import PackedStore
@@ -59,6 +62,8 @@ def plan_stores(
             codec = _choose(spec, words[key], layout, rows)
         if codec == "packed":
             packed[key] = spec
+        elif codec == BITS and layout != "episode":
+            blocks.append(BitStore(key, spec))
         else:
             blocks.append(BlockStore(key, spec, rows, codec, cache_bytes))
     return [*([PackedStore(packed, packed_rows(layout))] if packed else []), *blocks]
@@ -115,15 +120,21 @@ def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> l
     for row in plan:
         keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
         seen += keys
-        known = set(keys) <= set(specs) and (codec == "packed" or (codec in CODECS and len(keys) == 1))
+        known = set(keys) <= set(specs) and (
+            codec == "packed" or (codec in (*CODECS, bit_store.CODEC) and len(keys) == 1)
+        )
         if not known or not (rows is None or (type(rows) is int and rows >= 1)):
             raise FormatError("the saved replay describes stores that no version writes: it is damaged.")
-        if codec == BITS and specs[keys[0]].dtype.itemsize != 1:
+        if codec == bit_store.CODEC and rows != bit_store.ROWS:
+            raise FormatError("the saved replay has chunks of bits of an impossible length: it is damaged.")
+        if codec in (BITS, bit_store.CODEC) and specs[keys[0]].dtype.itemsize != 1:
             raise FormatError(f"the saved replay has {keys[0]!r} as bits, which it cannot be: it is damaged.")
         if codec == "packed":
             if rows is None or rows > packing.MAX_ROWS:
                 raise FormatError("the saved replay has packed chunks of an impossible length: it is damaged.")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
+        elif codec == bit_store.CODEC:
+            stores.append(BitStore(keys[0], specs[keys[0]]))
         else:
             stores.append(BlockStore(keys[0], specs[keys[0]], rows, codec, cache_bytes))
     if sorted(seen) != sorted(specs):

@@ -6,6 +6,7 @@ A learner has `update(rollout, progress)`, `optimizers`, `state_dict` (shared by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,8 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.grid_q import GridQ
 from fledge.agents.squashed import SquashedActor
 from fledge.collect.experience import ExperienceCollector
+from fledge.collect.halves import HalvesDataCollector
+from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
@@ -26,11 +29,11 @@ from fledge.learn.ppo import PPO
 from fledge.learn.sac import SAC
 from fledge.learn.td3 import TD3
 from fledge.replay import DictReplayBuffer
-from fledge.train.config import Algo, PolicyKind, TrainConfig
+from fledge.train.config import Algo, CollectMode, PolicyKind, TrainConfig
 from fledge.train.ranks import Ranks
 
 Learner = PPO | OffPolicy
-Collector = SyncDataCollector | ExperienceCollector
+Collector = SyncDataCollector | PipelinedDataCollector | ExperienceCollector
 
 
 def describe_policy(cfg: TrainConfig) -> dict[str, Any]:
@@ -39,6 +42,10 @@ def describe_policy(cfg: TrainConfig) -> dict[str, Any]:
     Raises:
         ConfigError: when algorithm, network and task do not go together.
     """
+    if cfg.algo is not Algo.ppo and cfg.collect.mode is not CollectMode.sync:
+        raise ConfigError(
+            f"collect.mode={cfg.collect.mode.name} is for ppo; algo={cfg.algo.name} flies in turns (sync)."
+        )
     env, headings = cfg.env, cfg.env.action_form is ActionForm.headings
     if cfg.algo is Algo.dqn:
         if not headings or not env.grid_map:
@@ -92,9 +99,13 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, observed: tuple[str, ...], gamma
     )
 
 
-def make_collector(cfg: TrainConfig, env: NavigationEnv, policy: nn.Module, learner: Learner) -> Collector:
+def make_collector(cfg: TrainConfig, envs: Sequence[NavigationEnv], policy: nn.Module, learner: Learner) -> Collector:
     """What flies for a learner."""
     if isinstance(learner, OffPolicy):
-        return ExperienceCollector(env, learner.explore, cfg.replay.steps)
+        return ExperienceCollector(envs[0], learner.explore, cfg.replay.steps)
     assert isinstance(policy, ActorCritic)
-    return SyncDataCollector(env, policy, env.num_envs * cfg.ppo.rollout_steps)
+    frames = sum(env.num_envs for env in envs) * cfg.ppo.rollout_steps
+    if cfg.collect.mode is CollectMode.halves:
+        return HalvesDataCollector(envs, policy, frames)
+    collector = SyncDataCollector(envs, policy, frames)
+    return PipelinedDataCollector(collector) if cfg.collect.mode is CollectMode.pipelined else collector

@@ -35,6 +35,14 @@ class PolicyKind(enum.Enum):
     navrl = "navrl"
 
 
+class CollectMode(enum.Enum):
+    """How experience for PPO is collected."""
+
+    sync = "sync"
+    pipelined = "pipelined"
+    halves = "halves"
+
+
 class WandbMode(enum.Enum):
     """Whether Weights & Biases logs."""
 
@@ -49,6 +57,12 @@ class PolicyConfig:
     """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
     hidden: list[int] = field(default_factory=lambda: [256, 128])
     """Widths of the MLP's layers (features only)."""
+
+
+@dataclass
+class CollectConfig:
+    mode: CollectMode = CollectMode.sync
+    """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
 
 
 @dataclass
@@ -92,6 +106,7 @@ class TrainConfig:
     sac: SACConfig = field(default_factory=SACConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     dqn: DQNConfig = field(default_factory=DQNConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     tensorboard: bool = True

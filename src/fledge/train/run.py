@@ -9,14 +9,16 @@ import dataclasses
 from typing import Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDictBase
 
 from fledge.agents.build import build_from_description
+from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
+from fledge.sim.launch import default_threads
 from fledge.train.algorithms import describe_policy, make_collector, make_learner
-from fledge.train.config import TrainConfig
+from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
 OUTCOMES = [o.name.lower() for o in Outcome if o]
@@ -38,9 +40,10 @@ class Run:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
-        self.env = make_rank_env(cfg, ranks)
-        self.collector = make_collector(cfg, self.env, self.policy, self.learner)
-        self.frames_per_iteration = self.collector.frames_per_batch * ranks.size
+        self.envs = make_rank_envs(cfg, ranks)
+        self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
+        steps = cfg.ppo.rollout_steps if cfg.algo is Algo.ppo else cfg.replay.steps
+        self.frames_per_iteration = sum(env.num_envs for env in self.envs) * steps * ranks.size
         self.total_iterations = -(-cfg.total_frames // self.frames_per_iteration)
 
     @property
@@ -56,21 +59,28 @@ class Run:
     def out_of_time(self) -> bool:
         return 0 < self.cfg.max_minutes * 60 < self.seconds
 
-    def collect(self) -> TensorDict:
+    def collect(self) -> TensorDictBase:
         """Fly one rollout under the curriculum."""
         ramp, start = self.cfg.curriculum.ramp, self.cfg.curriculum.movers_start
         share = 1.0 if ramp <= 0 else min(1.0, start + (1 - start) * self.progress / ramp)
-        self.env.bank.set_movers_share(share)
+
+        def prepare() -> None:
+            for env in self.envs:
+                env.bank.set_movers_share(share)
+
+        if isinstance(self.collector, PipelinedDataCollector):  # the envs may be in the air: it says when they rest
+            return self.collector.rollout(prepare)
+        prepare()
         return self.collector.rollout()
 
-    def learn(self, rollout: TensorDict) -> dict[str, float]:
+    def learn(self, rollout: TensorDictBase) -> dict[str, float]:
         """Update the policy from a rollout."""
         losses = self.learner.update(rollout, self.progress)
         self.iteration += 1
         self.frames += self.frames_per_iteration
         return losses
 
-    def episode_metrics(self, rollout: TensorDict) -> dict[str, float]:
+    def episode_metrics(self, rollout: TensorDictBase) -> dict[str, float]:
         """Counts and means of the episodes that ended in a rollout, over all ranks."""
         outcome = rollout["outcome"]
         ended = outcome > 0
@@ -131,15 +141,20 @@ class Run:
         self.learner.close()
 
 
-def make_rank_env(cfg: TrainConfig, ranks: Ranks) -> NavigationEnv:
-    """This rank's share of the drones, with a bank of maps of its own."""
-    share = cfg.env.num_envs // ranks.size
-    return NavigationEnv(
-        dataclasses.replace(cfg.env, num_envs=share),
-        device=cfg.device,
-        seed=cfg.seed,
-        num_threads=1 if ranks.size > 1 else None,
-        env_offset=ranks.rank * share,
-        total_envs=cfg.env.num_envs,
-        bank=ranks.rank,
-    )
+def make_rank_envs(cfg: TrainConfig, ranks: Ranks) -> list[NavigationEnv]:
+    """This rank's share of the drones (in two envs, where halves take turns), with a bank of maps of its own."""
+    parts = 2 if cfg.collect.mode is CollectMode.halves else 1
+    share = cfg.env.num_envs // ranks.size // parts
+    spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
+    return [
+        NavigationEnv(
+            dataclasses.replace(cfg.env, num_envs=share),
+            device=cfg.device,
+            seed=cfg.seed,
+            num_threads=1 if ranks.size > 1 else spare,
+            env_offset=ranks.rank * share * parts + part * share,
+            total_envs=cfg.env.num_envs,
+            bank=ranks.rank,
+        )
+        for part in range(parts)
+    ]

@@ -13,7 +13,7 @@ import torch
 from fledge.agents.build import build_from_description
 from fledge.core.errors import ConfigError
 from fledge.train.algorithms import describe_policy
-from fledge.train.config import TrainConfig
+from fledge.train.config import CollectMode, TrainConfig
 from fledge.train.overrides import build_config, preset_names
 from fledge.train.policies import load_policy_state
 from fledge.train.ranks import default_ranks, joined_ranks
@@ -63,6 +63,8 @@ def check_before_start(cfg: TrainConfig, ranks: int) -> None:
             f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of the {ranks} ranks: "
             f"take {cfg.env.num_envs // ranks * ranks or ranks}, or set ranks."
         )
+    if cfg.collect.mode is CollectMode.halves and cfg.env.num_envs // ranks % 2:
+        raise ConfigError(f"collect.mode=halves needs an even number of drones on each of the {ranks} ranks.")
     build_from_description(describe_policy(cfg))
     if cfg.init_from:
         load_policy_state(cfg.init_from)

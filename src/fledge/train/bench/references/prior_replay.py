@@ -15,10 +15,16 @@ import torch
 
 
 class PriorReplay:
-    """Episodes in a list, compressed with LZ4."""
+    """Episodes in a list, compressed with LZ4.
 
-    def __init__(self, threads: int, seed: int = 0) -> None:
-        self.threads, self.rng = threads, np.random.default_rng(seed)
+    Args:
+        threads: Of the pool that each batch makes.
+        seed: Decides the draws.
+        level: LZ4's effort, 0 to 12.
+    """
+
+    def __init__(self, threads: int, seed: int = 0, level: int = 0) -> None:
+        self.threads, self.level, self.rng = threads, level, np.random.default_rng(seed)
         self.episodes: list[dict[str, bytes]] = []
         self.lengths: list[int] = []
         self.specs: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
@@ -26,7 +32,8 @@ class PriorReplay:
     def add(self, episode: Mapping[str, np.ndarray]) -> None:
         """Store one episode, [T, ...] per key."""
         self.specs = {k: (v.dtype, v.shape[1:]) for k, v in episode.items()}
-        self.episodes.append({k: lz4.frame.compress(np.ascontiguousarray(v).data) for k, v in episode.items()})
+        arrays = {k: np.ascontiguousarray(v).data for k, v in episode.items()}
+        self.episodes.append({k: lz4.frame.compress(v, compression_level=self.level) for k, v in arrays.items()})
         self.lengths.append(len(next(iter(episode.values()))))
 
     def key_bytes(self) -> dict[str, int]:

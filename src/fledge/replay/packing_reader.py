@@ -1,4 +1,4 @@
-"""Warp kernels of the bit-packed chunk format (`packing.py` says what the format is and calls these).
+"""Warp kernels that read the bit-packed chunk format (`packing.py` says what the format is and calls these).
 
 Inputs first, then outputs; the caller owns every buffer. Nothing here checks bounds: `check_chunks` must have passed
 over chunks from an untrusted source before `unpack_rows` sees them. `first` is the first item of a shard.
@@ -14,156 +14,16 @@ from fledge.replay.packing_words import (
     ONE,
     ZERO,
     count_ones,
-    fold,
     from_ordered,
+    from_whole,
     ones,
     read_bits,
-    to_ordered,
+    scaled,
+    to_whole,
     unfold,
-    width_of,
-    write_bits,
 )
 
 wp.set_module_options({"enable_backward": False})
-
-
-@wp.kernel
-def plan_columns(
-    first: wp.int32,
-    table: wp.array2d(dtype=wp.uint32),
-    kinds: wp.array(dtype=wp.int32),
-    starts: wp.array(dtype=wp.int32),
-    counts: wp.array(dtype=wp.int32),
-    plans: wp.array3d(dtype=wp.uint32),
-    bits: wp.array2d(dtype=wp.int32),
-):
-    """For a column of a chunk: bits it takes, and (order | width, mask, base, first difference) to write it with."""
-    item = first + wp.tid()
-    columns = kinds.shape[0]
-    chunk = item / columns
-    column = item % columns
-    kind = kinds[column]
-    rows = counts[chunk]
-    mask = wp.uint32(0)
-    found = wp.int32(0)
-    low = ~ZERO
-    high = wp.uint32(0)
-    head = wp.uint32(0)
-    before = wp.uint32(0)
-    gap = wp.uint32(0)
-    first_gap = wp.uint32(0)
-    once = wp.uint32(0)
-    twice = wp.uint32(0)
-    for i in range(rows):
-        raw = table[starts[chunk] + i, column]
-        if raw != ZERO:
-            value = to_ordered(raw, kind)
-            mask = mask | (ONE << wp.uint32(i))
-            low = wp.min(low, value)
-            high = wp.max(high, value)
-            if found == 0:
-                head = value
-            else:
-                step = value - before
-                once = once | fold(step)
-                if found == 1:
-                    first_gap = fold(step)
-                else:
-                    twice = twice | fold(step - gap)
-                gap = step
-            before = value
-            found = found + 1
-    if found == 0:
-        bits[chunk, column] = 0
-        return
-    size = 41
-    if found < rows:
-        size = size + rows
-    width0 = width_of(high - low)
-    width1 = width_of(once)
-    cost0 = found * width0
-    cost1 = (found - 1) * width1
-    cost2 = wp.int32(1 << 20)
-    width2 = width_of(twice)
-    if found > 2:
-        cost2 = 6 + width_of(first_gap) + (found - 2) * width2
-    if cost0 <= cost1 and cost0 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width0)
-        plans[chunk, column, 2] = low
-        size = size + cost0
-    elif cost1 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width1) | wp.uint32(1 << 6)
-        plans[chunk, column, 2] = head
-        size = size + cost1
-    else:
-        plans[chunk, column, 0] = wp.uint32(width2) | wp.uint32(2 << 6)
-        plans[chunk, column, 2] = head
-        plans[chunk, column, 3] = first_gap
-        size = size + cost2
-    plans[chunk, column, 1] = mask
-    bits[chunk, column] = size
-
-
-@wp.kernel
-def pack_chunks(
-    first: wp.int32,
-    table: wp.array2d(dtype=wp.uint32),
-    kinds: wp.array(dtype=wp.int32),
-    starts: wp.array(dtype=wp.int32),
-    counts: wp.array(dtype=wp.int32),
-    plans: wp.array3d(dtype=wp.uint32),
-    bits: wp.array2d(dtype=wp.int32),
-    offsets: wp.array(dtype=wp.int64),
-    words: wp.array(dtype=wp.uint32),
-):
-    """Write a chunk into zeroed words from `offsets[chunk]` (in words), following its plans."""
-    chunk = first + wp.tid()
-    columns = kinds.shape[0]
-    rows = counts[chunk]
-    begin = offsets[chunk] * wp.int64(32)
-    place = begin + wp.int64(columns)
-    for column in range(columns):
-        if bits[chunk, column] != 0:
-            write_bits(words, begin + wp.int64(column), ONE, 1)
-            plan = plans[chunk, column, 0]
-            mask = plans[chunk, column, 1]
-            base = plans[chunk, column, 2]
-            width = wp.int32(plan & wp.uint32(63))
-            order = wp.int32(plan >> wp.uint32(6))
-            full = mask == ones(rows)
-            write_bits(words, place, plan, 8)
-            write_bits(words, place + wp.int64(9), base, 32)
-            if not full:
-                write_bits(words, place + wp.int64(8), ONE, 1)
-                write_bits(words, place + wp.int64(41), mask, rows)
-            place = place + wp.int64(41)
-            if not full:
-                place = place + wp.int64(rows)
-            if order == 2:
-                first_gap = plans[chunk, column, 3]
-                wide = width_of(first_gap)
-                write_bits(words, place, wp.uint32(wide), 6)
-                write_bits(words, place + wp.int64(6), first_gap, wide)
-                place = place + wp.int64(6 + wide)
-            before = wp.uint32(0)
-            gap = wp.uint32(0)
-            found = wp.int32(0)
-            for i in range(rows):
-                raw = table[starts[chunk] + i, column]
-                if raw != ZERO:
-                    value = to_ordered(raw, kinds[column])
-                    step = value - before
-                    code = value - base
-                    if order == 1:
-                        code = fold(step)
-                    if order == 2:
-                        code = fold(step - gap)
-                    if found >= order:
-                        write_bits(words, place, code, width)
-                        place = place + wp.int64(width)
-                    gap = step
-                    before = value
-                    found = found + 1
 
 
 @wp.kernel
@@ -186,6 +46,7 @@ def unpack_rows(
     high = low + spans[item, 3]
     target = spans[item, 4] - low
     place = begin + wp.int64(columns)
+    mask = wp.uint32(0)
     for group in range((columns + 31) / 32):
         # most columns are zero: go from one set bit to the next
         active = read_bits(words, begin + wp.int64(32 * group), wp.min(32, columns - 32 * group))
@@ -198,10 +59,11 @@ def unpack_rows(
             width = wp.int32(plan & wp.uint32(63))
             order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
             place = place + wp.int64(41)
-            mask = ones(rows)
             if (plan >> wp.uint32(8)) != ZERO:
                 mask = read_bits(words, place, rows)
                 place = place + wp.int64(rows)
+            elif order != 3:  # of order 3, the mask is that of the column before
+                mask = ones(rows)
             gap = wp.uint32(0)
             if order == 2:
                 wide = wp.int32(read_bits(words, place, 6))
@@ -212,7 +74,20 @@ def unpack_rows(
             kind = kinds[column]
             # rows wanted that are not zero; the rest of a column's codes need not be looked at
             wanted = (mask >> wp.uint32(low)) & ones(high - low)
-            if wanted != ZERO and order == 0:
+            if order == 3:
+                slope = read_bits(words, place, 22)
+                grain = wp.int32(read_bits(words, place + wp.int64(22), 5))
+                place = place + wp.int64(27)
+                code = place + wp.int64(count_ones(mask & ones(low)) * width)
+                while wanted != ZERO:
+                    lowest = wanted & (~wanted + ONE)
+                    wanted = wanted ^ lowest
+                    row = low + count_ones(lowest - ONE)
+                    line = base + scaled(to_whole(table[target + row, column - 1], grain), slope)
+                    table[target + row, column] = from_whole(line + unfold(read_bits(words, code, width)), grain)
+                    code = code + wp.int64(width)
+                order = 0
+            elif wanted != ZERO and order == 0:
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
                 while wanted != ZERO:
                     lowest = wanted & (~wanted + ONE)
@@ -259,7 +134,10 @@ def check_chunks(
     end = offsets[chunk + 1] * wp.int64(32)
     place = begin + wp.int64(columns)
     sound = place <= end
+    mask = wp.uint32(0)  # of the column before; 0 if that is zero, or there is none
     for column in range(columns):
+        before = mask
+        mask = wp.uint32(0)
         if sound and read_bits(words, begin + wp.int64(column), 1) != ZERO:
             sound = place + wp.int64(41) <= end
             if sound:
@@ -268,7 +146,9 @@ def check_chunks(
                 order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
                 place = place + wp.int64(41)
                 mask = ones(rows)
-                sound = width <= 32 and order <= 2
+                if order == 3:
+                    mask = before
+                sound = width <= 32
                 if sound and (plan >> wp.uint32(8)) != ZERO:
                     sound = place + wp.int64(rows) <= end
                     if sound:
@@ -280,6 +160,10 @@ def check_chunks(
                         wide = wp.int32(read_bits(words, place, 6))
                         place = place + wp.int64(6 + wide)
                         sound = wide <= 32
+                if sound and order == 3:
+                    sound = mask != ZERO and (mask & ~before) == ZERO and place + wp.int64(27) <= end
+                    place = place + wp.int64(27)
+                    order = 0
                 if sound:
                     place = place + wp.int64(wp.max(count_ones(mask) - order, 0) * width)
                     sound = place <= end

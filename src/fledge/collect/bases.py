@@ -1,0 +1,132 @@
+"""What a pipelined collector flies: our own collectors in place, or any other iterable of TensorDicts.
+
+Contract
+    `take_weights` and `state_dict` are called while nothing is in the air, `fly` on the background thread. After a base has
+    been taken over, it flies a frozen copy of its policy, which changes in `take_weights` only.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from fledge.collect.draws import DrawFrom
+from fledge.collect.sync import SyncDataCollector
+from fledge.core.errors import ConfigError
+
+Policy = TypeVar("Policy", bound=nn.Module)
+
+
+class FrozenPolicy(Generic[Policy]):
+    """A copy of a module that holds the weights and buffers which its source had at the last `take`."""
+
+    def __init__(self, source: Policy) -> None:
+        self.source = source
+        self.module: Policy = copy.deepcopy(source).requires_grad_(False)
+
+    @torch.no_grad()
+    def take(self) -> None:
+        for mine, theirs in zip(_tensors(self.module), _tensors(self.source), strict=True):
+            mine.copy_(theirs)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return itertools.chain(module.parameters(), module.buffers())
+
+
+class OwnBase:
+    """A SyncDataCollector (or HalvesDataCollector), flown into several rollouts in turn, without a copy."""
+
+    def __init__(self, collector: SyncDataCollector, seed: int, rollouts: int) -> None:
+        self.collector = collector
+        self.total_frames, self.frames_per_batch = collector.total_frames, collector.frames_per_batch
+        self.frozen = FrozenPolicy(collector.policy)
+        collector.policy = self.frozen.module
+        collector.keep(rollouts)
+        if collector.generator is None:
+            collector.draw_from(torch.Generator(collector.env.device).manual_seed(seed))
+
+    def take_weights(self) -> None:
+        self.frozen.take()
+
+    def fly(self) -> TensorDict:
+        return self.collector.rollout()
+
+    def finish(self, data: Any) -> TensorDict:
+        return self.collector.finish(data)
+
+    @property
+    def fps(self) -> float:
+        return self.collector._fps
+
+    @property
+    def simulate_s(self) -> float:
+        return self.collector.simulate_s
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the weights being flown."""
+        return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.collector.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        self.collector.load_state_dict(state)
+        self.frozen.module.load_state_dict(weights)
+
+    def shutdown(self) -> None:
+        self.collector.shutdown()
+
+
+class ForeignBase:
+    """Any iterable of TensorDicts. A TorchRL collector's policy is frozen; of others we know no policy."""
+
+    fps = 0.0
+    simulate_s = 0.0
+    total_frames = -1  # unknown here: the base ends its own iteration
+    frames_per_batch = 0
+
+    def __init__(self, base: Iterable[TensorDictBase], seed: int) -> None:
+        same = getattr(base, "return_same_td", None)
+        if same:
+            raise ConfigError(
+                f"base_collector is a {type(base).__name__} with return_same_td=True: it would overwrite the batch that "
+                "the learner reads. Make it with return_same_td=False."
+            )
+        self.base, self.copies = base, same is None
+        self.frozen: FrozenPolicy[nn.Module] | None = None
+        policy: Any = getattr(base, "_wrapped_policy", None)  # what TorchRL's collector calls
+        if isinstance(policy, nn.Module):
+            self.frozen = FrozenPolicy(policy)
+            base._wrapped_policy = self.frozen.module  # type: ignore[attr-defined]
+        device = getattr(base, "policy_device", None) or "cpu"
+        self.draws = DrawFrom(torch.Generator(device).manual_seed(seed))
+        self.batches: Iterator[TensorDictBase] | None = None
+
+    def take_weights(self) -> None:
+        if self.frozen is not None:
+            self.frozen.take()
+
+    def fly(self) -> TensorDictBase | None:
+        with self.draws:
+            if self.batches is None:
+                self.batches = iter(self.base)
+            data = next(self.batches, None)
+            return data.clone() if self.copies and data is not None else data
+
+    def finish(self, data: TensorDictBase) -> TensorDictBase:
+        return data
+
+    def shutdown(self) -> None:
+        """Close the iteration, which TorchRL's collectors leave open, and the base if it can be."""
+        close = getattr(self.batches, "close", None)
+        if close is not None:
+            close()
+        if hasattr(self.base, "shutdown"):
+            self.base.shutdown()

@@ -1,0 +1,136 @@
+"""CompressedLidarTransform: LiDAR entries of a rollout as bytes, in a TensorDict that still indexes by env.
+
+For TorchRL users: a transform for whole rollouts, after they were collected.
+
+    collector = Collector(env, policy, ..., postproc=CompressedLidarTransform())
+    for batch in collector:                          "lidar" [N, T, 1, 36, 4] is now "lidar_packed" [N, T, W] uint8
+        few = transform.inv(batch[[3, 17, 40]])      these envs, "lidar" restored bit for bit
+
+`forward` compresses, `inv` restores; so it does in a Compose. It is no transform of an env's steps: a single step hardly
+compresses. In a replay buffer, which writes through `inv`, the roles would be the wrong way round: use
+`fledge.replay`'s storage there.
+
+Bytes of an entry, one run per env, spread over the time axis so that they fit the batch size, zeros behind:
+
+    uint32 length of the block, uint8 codec, uint8 dtype, uint8 number of sizes, uint32 sizes (T first), block
+
+So any choice of envs can be restored, by another transform object or process too; a choice of steps cannot, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs.transforms import Transform
+
+from fledge.collect.compressed import Key, lidar_keys, time_axis
+from fledge.collect.packed import PackedTensor
+from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.storage import codecs
+from fledge.storage.leaves import TORCH_DTYPES
+
+SUFFIX = "_packed"
+_DTYPES = list(TORCH_DTYPES.values())
+_HEAD = struct.Struct("<IBBB")
+
+
+class CompressedLidarTransform(Transform):
+    """Compresses LiDAR entries of rollouts [N, T] (axis named time) or [T, N], without loss.
+
+    Args:
+        compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
+        keys: Entries to compress, nested ones as tuples; by default those named "lidar" or "input".
+    """
+
+    invertible = True
+
+    def __init__(self, compression_level: int = 4, keys: Sequence[Key] | None = None) -> None:
+        super().__init__(in_keys=[], out_keys=[])
+        codecs.candidates(compression_level, 0)
+        self.compression_level, self.chosen = compression_level, keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The rollout with its LiDAR entries replaced by bytes; what was given stays as it is."""
+        time_dim = time_axis(tensordict)
+        keys = lidar_keys(tensordict) if self.chosen is None else list(self.chosen)
+        out = tensordict.exclude(*keys)
+        for key in keys:
+            packed = PackedTensor.pack(tensordict.get(key), time_dim, self.compression_level, group=1)
+            out.set(_renamed(key, SUFFIX), _to_bytes(packed))
+        return out
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        time_dim = time_axis(tensordict)
+        leaves = tensordict.keys(include_nested=True, leaves_only=True)
+        keys = [key for key in leaves if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX)]
+        out = tensordict.exclude(*keys)
+        for key in keys:
+            out.set(_renamed(key, "", len(SUFFIX)), _from_bytes(tensordict.get(key), time_dim))
+        return out
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        raise ConfigError(
+            "CompressedLidarTransform compresses whole rollouts, not an env's single steps: pass it to the collector as "
+            "postproc, or call it on batches."
+        )
+
+
+def _renamed(key: Key, suffix: str, cut: int = 0) -> Key:
+    name = key if isinstance(key, str) else key[-1]
+    name = name[: len(name) - cut] + suffix
+    return name if isinstance(key, str) else (*key[:-1], name)
+
+
+def _to_bytes(packed: PackedTensor) -> Tensor:
+    steps = packed.shape[packed.time_dim]
+    sizes = [steps, *packed.shape[2:]]
+    runs = []
+    for name, block in packed.blocks:
+        head = _HEAD.pack(len(block), codecs.CODEC_NAMES.index(name), _DTYPES.index(packed.dtype), len(sizes))
+        runs.append(head + struct.pack(f"<{len(sizes)}I", *sizes) + block)
+    width = -(-max(map(len, runs), default=0) // steps)
+    table = np.zeros((len(runs), steps * width), np.uint8)
+    for row, run in zip(table, runs, strict=True):
+        row[: len(run)] = np.frombuffer(run, np.uint8)
+    data = torch.from_numpy(table).view(len(runs), steps, width)
+    return (data if packed.time_dim else data.movedim(1, 0).contiguous()).to(packed.device)
+
+
+def _from_bytes(data: Tensor, time_dim: int) -> Tensor:
+    rows = (data if time_dim else data.movedim(1, 0)).cpu()
+    num_envs, steps = rows.shape[:2]
+    if not num_envs:
+        raise InputError("The batch holds no env, so its compressed entries have no shape: choose at least one env.")
+    runs = [_read_run(row.tobytes()) for row in rows.reshape(num_envs, -1).numpy()]
+    _, dtype, sizes, _ = runs[0]
+    if any(run[1:3] != (dtype, sizes) for run in runs):
+        raise FormatError("The bytes of a compressed entry differ in type or shape from env to env: they are damaged.")
+    if sizes[0] != steps:
+        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch {steps}: choose envs, not steps.")
+    blocks = [(codec, block) for codec, _, _, block in runs]
+    shape = (num_envs, steps, *sizes[1:]) if time_dim else (steps, num_envs, *sizes[1:])
+    return PackedTensor(shape, dtype, data.device, time_dim, 1, blocks).unpack()
+
+
+def _read_run(run: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
+    """Codec, dtype, sizes and block of one env."""
+    try:
+        length, codec, dtype, count = _HEAD.unpack_from(run)
+        sizes = struct.unpack_from(f"<{count}I", run, _HEAD.size)
+        first = _HEAD.size + 4 * count
+        if not sizes or first + length > len(run):
+            raise FormatError("The bytes of a compressed entry end in the middle: choose envs, not steps.")
+        if math.prod(sizes) * _DTYPES[dtype].itemsize > codecs.MAX_EXPANSION * length:
+            raise FormatError(f"The bytes of a compressed entry claim sizes {sizes}, more than they can hold.")
+        return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, run[first : first + length]
+    except (struct.error, IndexError) as error:
+        raise FormatError("These are not the bytes of a compressed entry.") from error

@@ -1,0 +1,93 @@
+"""PackedTensor: one entry of a batch, compressed without loss, from which some envs can be taken alone.
+
+Layout: envs in groups of `group`, each a block of its own with time innermost, [envs, ..., T], where filters see
+neighbours in time side by side (measured on LiDAR in flight: 12.7 times smaller, 7.8 with the layout as it is). Filters and
+codecs are those of `storage.codecs`; blocks that would not shrink by 5 % stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fledge.core.errors import InputError
+from fledge.storage import codecs
+from fledge.storage.leaves import DTYPE_NAMES, bytes_of, restore, word_size
+
+Envs = slice | Sequence[int] | Tensor
+GROUP = 16  # LiDAR of 64 steps: 0.6 MB. Larger blocks are hardly smaller in all, smaller ones slower (measured)
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A tensor [T, N, ...] (`time_dim` 0) or [N, T, ...] (1), compressed."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    time_dim: int
+    group: int  # envs per block
+    blocks: list[tuple[str, bytes]]  # codec and bytes of each group
+
+    @classmethod
+    def pack(cls, tensor: Tensor, time_dim: int = 0, level: int = 4, group: int = GROUP) -> PackedTensor:
+        """Compress a tensor at a level of 0 (store) to 9 (densest); which codec, a sample decides."""
+        rows = tensor.detach().movedim(time_dim, -1)  # [N, ..., T]
+        word, floats = word_size("tensor", DTYPE_NAMES[tensor.dtype]), tensor.is_floating_point()
+        codec = codecs.choose(bytes_of(rows[:GROUP]), word, floats, codecs.candidates(level, tensor.nbytes))
+        blocks: list[tuple[str, bytes]] = []
+        for first in range(0, len(rows), group):
+            data = bytes_of(rows[first : first + group])
+            encoded = codecs.encode(codec, data, word, floats)
+            blocks.append(("raw", data.tobytes()) if encoded is None else (codec, b"".join(encoded)))
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.device, time_dim, group, blocks)
+
+    @property
+    def num_envs(self) -> int:
+        return self.shape[1 - self.time_dim]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return sum(len(block) for _, block in self.blocks)
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of the tensor it stands for."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def unpack(self, envs: Envs | None = None) -> Tensor:
+        """The tensor, or its part for some envs in the order asked for. Decodes only the blocks they are in, each once."""
+        chosen = torch.arange(self.num_envs)
+        if envs is not None:
+            chosen = chosen[envs.cpu() if isinstance(envs, Tensor) else envs]
+        if chosen.ndim != 1:
+            raise InputError("envs must be a slice, a list of envs or a mask: a single number would drop the axis.")
+        shape = list(self.shape)
+        shape[1 - self.time_dim] = len(chosen)
+        out = torch.empty(shape, dtype=self.dtype)
+        rows = out.movedim(self.time_dim, -1)
+        if envs is None:
+            for number in range(len(self.blocks)):
+                rows[number * self.group : (number + 1) * self.group] = self._decode(number)
+        else:
+            block_of, inside = chosen // self.group, chosen % self.group
+            for number in block_of.unique().tolist():
+                places = (block_of == number).nonzero().flatten()
+                rows[places] = self._decode(number)[inside[places]]
+        return out.to(self.device)
+
+    def _decode(self, number: int) -> Tensor:
+        """Block `number`, [envs, ..., T]."""
+        name, block = self.blocks[number]
+        count = min(self.group, self.num_envs - number * self.group)
+        shape = (count, *self.shape[2:], self.shape[self.time_dim])
+        data = np.empty(math.prod(shape) * self.dtype.itemsize, np.uint8)
+        dtype = DTYPE_NAMES[self.dtype]
+        codecs.decode(name, memoryview(block), data, word_size("tensor", dtype))
+        return restore("tensor", dtype, shape, data, torch.device("cpu"))

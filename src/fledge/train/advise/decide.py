@@ -1,0 +1,172 @@
+"""From measured numbers to decisions: a pure function, no clock and no machine in it.
+
+Contract
+    `decide(measured, budget)` returns, JSON-able:
+        config      settings to make, by the names of `TrainConfig`
+        branches    the decision tree, in order: a question, whether the answer is yes, the numbers it follows from, what
+                    either answer means
+    Every threshold is a named constant here. A branch that the numbers do not speak for keeps things simple: not compressed,
+    not archived, synchronous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+WORTH_SPACE = 0.95  # compressed checkpoints must be at most this share of the raw ones
+SAME_SPACE = 1.03  # of two levels this close in size, the cheaper one
+LEAST_SAVE_S = 10.0  # seconds between checkpoints that are often enough: a crash loses no more than that
+MEMORY_SHARE = 0.25  # rollouts above this share of the free memory are worth compressing there
+MOST_SLOWDOWN = 0.25  # ... unless that would cost more than this
+EXACT_GAIN = 1.03  # speed-up worth a setting that changes nothing else
+LAGGED_GAIN = 1.10  # ... and worth rollouts that are one update old
+MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must really have been faster
+
+
+@dataclass
+class Branch:
+    """One question of the tree."""
+
+    question: str
+    yes: bool
+    because: str
+    then: str
+    otherwise: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
+    """Settings and decision tree for what was measured, when saving may cost `budget` of the time."""
+    config: dict[str, Any] = {}
+    branches: list[Branch] = []
+    for question in (_compress, _interval, _archive, _pack):
+        settings, branch = question(measured, budget, config)
+        config |= settings
+        branches.append(branch)
+    settings, more = _modes(measured)
+    return {"config": config | settings, "branches": [asdict(branch) for branch in [*branches, *more]]}
+
+
+def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
+    """Seconds that one checkpoint takes from training: waiting, and background work on a busy machine."""
+    row, checkpoint = measured["checkpoint"]["levels"][level], measured["checkpoint"]
+    return float(checkpoint["gather_s"] + checkpoint["call_s"] + checkpoint["fence_s"] + row["cpu_s"])
+
+
+def _compress(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+    """Scheme A."""
+    levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
+    raw = levels["level 0"]["bytes"]
+    packed = {n: row for n, row in levels.items() if n != "level 0"}
+    smallest = min(row["bytes"] for row in packed.values())
+    near = [n for n, row in packed.items() if row["bytes"] <= SAME_SPACE * smallest]
+    chosen = min(near, key=lambda n: (packed[n]["cpu_s"], packed[n]["level"]))
+    share = packed[chosen]["bytes"] / raw
+    yes = share <= WORTH_SPACE
+    settings = {"compress_checkpoint": yes} | ({"save_compression_level": packed[chosen]["level"]} if yes else {})
+    lz4 = measured["checkpoint"]["levels"]["LZ4 around torch.save"]["bytes"]
+    return settings, Branch(
+        "A: do compressed checkpoints save space?",
+        yes,
+        f"{chosen} takes {share:.0%} of {raw / 1e6:.2f} MB and {1e3 * packed[chosen]['cpu_s']:.0f} ms of CPU per save; "
+        f"LZ4 around torch.save takes {lz4 / measured['checkpoint']['torch_save_bytes']:.0%}",
+        f"compress, at {chosen}",
+        f"store raw: less than {1 - WORTH_SPACE:.0%} is saved",
+        {"share": share, "lz4_share": lz4 / measured["checkpoint"]["torch_save_bytes"]},
+    )
+
+
+def _interval(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+    """How often to save."""
+    level = f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
+    cost, iteration = save_cost_s(measured, level), measured["phases"]["iteration_s"]
+    affordable = max(1, math.ceil(cost / (budget * iteration)))
+    often = max(1, math.ceil(LEAST_SAVE_S / iteration))
+    interval = max(affordable, often)
+    return {"save_interval": interval}, Branch(
+        f"Does a checkpoint every {LEAST_SAVE_S:.0f} s stay within {budget:.1%} of the time?",
+        affordable <= often,
+        f"a save costs {1e3 * cost:.1f} ms, an iteration takes {iteration:.2f} s: every {often} iterations cost "
+        f"{cost / (often * iteration):.2%}",
+        f"save every {often} iterations",
+        f"save every {affordable} iterations, the most often that the budget allows",
+        {"cost_s": cost, "affordable": affordable, "overhead": cost / (interval * iteration)},
+    )
+
+
+def _archive(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+    """Scheme B: only if the config asks for it; then no more often than the budget allows."""
+    archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
+    name = min(archive["levels"], key=lambda n: archive["levels"][n]["call_s"] + archive["levels"][n]["cpu_s"])
+    row = archive["levels"][name]
+    cost = row["call_s"] + row["cpu_s"]
+    affordable = max(1, math.ceil(cost / (budget * measured["phases"]["iteration_s"])))
+    interval = max(wanted, affordable) if wanted else 0
+    return {"rollout_save_interval": interval}, Branch(
+        "B: are rollouts to be archived?",
+        bool(wanted),
+        f"the config {f'asks for every {wanted} iterations' if wanted else 'does not ask for it'}; one rollout of a rank "
+        f"takes {row['bytes'] / 1e6:.1f} MB instead of {archive['raw_bytes'] / 1e6:.1f} (LZ4: "
+        f"{archive['lz4_bytes'] / 1e6:.1f}) and {cost:.2f} s of work",
+        f"archive every {interval or affordable} iterations: every {affordable} cost {budget:.1%}",
+        f"should you want it, every {affordable} iterations cost {budget:.1%}",
+        {"cost_s": cost, "affordable": affordable, "share": row["bytes"] / archive["raw_bytes"]},
+    )
+
+
+def _pack(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+    """Scheme C."""
+    packed, ranks = measured["packed"], measured["settings"]["ranks"]
+    cost = packed["pack_s"] + packed["epochs"] * packed["decode_s"]
+    slowdown = cost / measured["phases"]["iteration_s"]
+    need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
+    scarce = need > MEMORY_SHARE * packed["available_bytes"]
+    return {}, Branch(
+        "C: should the LiDAR live compressed in memory?",
+        scarce and slowdown <= MOST_SLOWDOWN,
+        f"it would save {saved / 2**20:.0f} of {need / 2**20:.0f} MiB of rollouts, with "
+        f"{packed['available_bytes'] / 2**20:.0f} MiB free, and make an iteration {slowdown:.0%} longer",
+        "wrap the collector in CompressedDataCollector",
+        "no: memory is not scarce"
+        if not scarce
+        else f"no: more than {MOST_SLOWDOWN:.0%} is too slow; take fewer drones",
+        {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
+    )
+
+
+def _modes(measured: Mapping[str, Any]) -> tuple[dict[str, Any], list[Branch]]:
+    """How to collect. Each way is held against the fastest synchronous one; exact ways come first."""
+    modes = measured["modes"]
+    plain = max((n for n in modes if modes[n]["mode"] == "sync"), key=lambda n: modes[n]["frames_per_second"])
+    best, branches = plain, []
+    for mode, needed, what in (
+        ("halves", EXACT_GAIN, "half of the drones decide while the other half fly; nothing else changes"),
+        ("pipelined", LAGGED_GAIN, "the next rollout is flown while the learner works, one update behind"),
+    ):
+        name = max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
+        gain = modes[name]["frames_per_second"] / modes[best]["frames_per_second"]
+        steady = _share_faster(modes[name], modes[best])
+        yes = gain >= needed and steady >= MOST_TURNS
+        branches.append(
+            Branch(
+                f"Does collecting {mode} pay?",
+                yes,
+                f"{name}: {modes[name]['frames_per_second']:,.0f} decisions/s, {best}: "
+                f"{modes[best]['frames_per_second']:,.0f}; {gain - 1:+.1%}, faster in {steady:.0%} of the turns",
+                f"collect {mode}: {what}",
+                f"it would have to be {needed - 1:.0%} faster, in {MOST_TURNS:.0%} of the turns",
+                {"gain": gain, "steady": steady},
+            )
+        )
+        best = name if yes else best
+    return {"ranks": modes[best]["ranks"], "collect.mode": modes[best]["mode"]}, branches
+
+
+def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Share of the pairs of turns in which `one` flew more decisions per second than `other`."""
+    speeds = [[row["frames_per_second"] * row["iteration_s"] / t for t in row["turns"]] for row in (one, other)]
+    pairs = [a > b for a in speeds[0] for b in speeds[1]]
+    return sum(pairs) / max(len(pairs), 1)

@@ -1,0 +1,220 @@
+"""What the advisor measures: phases of an iteration and ways to collect, here; storage in `measure_storage`.
+
+A training of R ranks is measured by one of them, on its share of the cores, with its share of the drones: threads that
+would compete in training compete here too. What R ranks do together is R times that; averaging gradients is not in it.
+If R is more than 1, one rank on all cores is measured beside it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from fledge.collect.halves import HalvesDataCollector
+from fledge.collect.pipelined import PipelinedDataCollector
+from fledge.collect.sync import SyncDataCollector
+from fledge.core.errors import ConfigError
+from fledge.envs.navigation import NavigationEnv
+from fledge.learn.ppo import PPO
+from fledge.sim.launch import default_threads
+from fledge.train.advise.measure_storage import measure_decoding, measure_storage
+from fledge.train.bench.machine import machine_info
+from fledge.train.config import TrainConfig
+from fledge.train.memory import keep_freed_memory
+from fledge.train.ranks import Ranks, default_ranks
+from fledge.train.run import Run
+
+MODES = ("sync", "pipelined", "halves")
+LEAST_TURNS = 3
+
+
+def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """All figures that `decide` needs; JSON-able."""
+    cfg.validate()
+    ranks = cfg.ranks or default_ranks(cfg.device)
+    if cfg.env.num_envs % ranks or cfg.env.num_envs // ranks < 2:
+        raise ConfigError(
+            f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of {ranks} ranks, 2 each or more."
+        )
+    keep_freed_memory()
+    found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
+    with share_of_cores(ranks), _loops(cfg, ranks) as loops:
+        say(f"one rank of {ranks}: collecting {', '.join(MODES)}")
+        times = time_in_turns(loops, seconds)
+        found["modes"] = {_name(mode, ranks): _speed(times[mode], mode, loops[mode], ranks) for mode in MODES}
+        found["phases"] = _phases(loops["sync"])
+        with tempfile.TemporaryDirectory() as folder:
+            found |= measure_storage(loops["sync"], Path(folder), say)
+        lidar = loops["sync"].collector.latest.select(("obs", "lidar")).clone()
+    with share_of_cores(1):
+        found["decoding"] = measure_decoding(lidar)
+        if ranks > 1:
+            say(f"one rank on all cores: collecting {', '.join(MODES)}")
+            with _loops(cfg, 1) as loops:
+                times = time_in_turns(loops, seconds)
+                found["modes"] |= {_name(mode, 1): _speed(times[mode], mode, loops[mode], 1) for mode in MODES}
+    return found
+
+
+def _name(mode: str, ranks: int) -> str:
+    return f"{mode}, {ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _settings(cfg: TrainConfig, ranks: int) -> dict[str, Any]:
+    steps = cfg.ppo.rollout_steps
+    return {
+        "ranks": ranks,
+        "num_envs": cfg.env.num_envs,
+        "rollout_steps": steps,
+        "epochs": cfg.ppo.epochs,
+        "iterations": -(-cfg.total_frames // (cfg.env.num_envs * steps)),
+        "save_interval": cfg.save_interval,
+        "rollout_save_interval": cfg.rollout_save_interval,
+    }
+
+
+@contextlib.contextmanager
+def share_of_cores(ranks: int) -> Iterator[None]:
+    """Confine this thread, those it starts, and torch to what one of `ranks` ranks has."""
+    cores, threads = default_threads(), torch.get_num_threads()
+    share = max(1, cores // ranks)
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if before is not None:
+        os.sched_setaffinity(0, sorted(before)[-share:])
+    torch.set_num_threads(share)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if before is not None:
+            os.sched_setaffinity(0, before)
+
+
+class Loop:
+    """Training with one way to collect: `iterate` is one iteration of `fledge train`, without logging and saving."""
+
+    def __init__(self, cfg: TrainConfig, mode: str) -> None:
+        self.run = Run(cfg, Ranks())
+        if not isinstance(self.run.learner, PPO) or not isinstance(self.run.collector, SyncDataCollector):
+            self.run.close()
+            raise ConfigError(f"algo is {cfg.algo.name}, but advice is about rollouts: give a config with algo=ppo.")
+        self.collector: Any = self.run.collector
+        self.collect_s: list[float] = []
+        self.learn_s: list[float] = []
+        self.simulate_s: list[float] = []
+        if mode == "pipelined":
+            self.collector = PipelinedDataCollector(self.run.collector)
+        elif mode == "halves":
+            self.run.collector.shutdown()
+            envs = halves(cfg, default_threads())
+            self.collector = HalvesDataCollector(envs, self.run.collector.policy, self.run.collector.frames_per_batch)
+
+    def iterate(self) -> TensorDictBase:
+        """Collect and learn; returns the rollout."""
+        begun = time.perf_counter()
+        rollout = self.collector.rollout()
+        middle = time.perf_counter()
+        self.run.learn(rollout)
+        self.collect_s.append(middle - begun)
+        self.learn_s.append(time.perf_counter() - middle)
+        self.simulate_s.append(self.collector.simulate_s)
+        return rollout
+
+    def land(self) -> None:
+        """Wait for what is in the air, so that it does not fly in another loop's turn."""
+        ahead = getattr(self.collector, "_ahead", None)
+        if ahead is not None:
+            concurrent.futures.wait([ahead])
+
+    def close(self) -> None:
+        self.collector.shutdown()
+        if self.collector is not self.run.collector:
+            self.run.learner.close()
+        else:
+            self.run.close()
+
+
+def halves(cfg: TrainConfig, threads: int) -> list[NavigationEnv]:
+    """The drones of a config as two envs of one population, each with the threads that deciding leaves."""
+    total = cfg.env.num_envs
+    sizes = [total // 2, total - total // 2]
+    return [
+        NavigationEnv(
+            dataclasses.replace(cfg.env, num_envs=size),
+            device=cfg.device,
+            seed=cfg.seed,
+            num_threads=max(1, threads - 1),
+            env_offset=k * sizes[0],
+            total_envs=total,
+        )
+        for k, size in enumerate(sizes)
+    ]
+
+
+@contextlib.contextmanager
+def _loops(cfg: TrainConfig, ranks: int) -> Iterator[dict[str, Loop]]:
+    """A loop per mode, for one of `ranks` ranks, with all moving obstacles from the start."""
+    share = dataclasses.replace(
+        cfg,
+        ranks=1,
+        env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
+        ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
+        curriculum=dataclasses.replace(cfg.curriculum, ramp=0.0),
+    )
+    with contextlib.ExitStack() as stack:
+        loops = {}
+        for mode in MODES:
+            loops[mode] = Loop(share, mode)
+            stack.callback(loops[mode].close)
+        yield loops
+
+
+def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
+    """Seconds per iteration of every loop, a value per turn. A turn is two iterations, begun and ended with all at rest."""
+    for loop in loops.values():
+        loop.iterate()
+        loop.land()
+        for warm in (loop.collect_s, loop.learn_s, loop.simulate_s):
+            warm.clear()
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    begun = time.perf_counter()
+    turns = 0
+    while turns < LEAST_TURNS or time.perf_counter() - begun < seconds:
+        for name, loop in loops.items():
+            start = time.perf_counter()
+            for _ in range(2):
+                loop.iterate()
+            loop.land()
+            times[name].append((time.perf_counter() - start) / 2)
+        turns += 1
+    return times
+
+
+def _speed(times: list[float], mode: str, loop: Loop, ranks: int) -> dict[str, Any]:
+    frames = loop.run.frames_per_iteration * ranks
+    low, middle, high = (float(np.quantile(times, q)) for q in (0.1, 0.5, 0.9))
+    return {
+        "iteration_s": middle,
+        "frames_per_second": frames / middle,
+        "p10": frames / high,
+        "p90": frames / low,
+        "turns": [float(t) for t in times],
+        "mode": mode,
+        "ranks": ranks,
+    }
+
+
+def _phases(loop: Loop) -> dict[str, float]:
+    collect, learn, simulate = (float(np.median(t)) for t in (loop.collect_s, loop.learn_s, loop.simulate_s))
+    return {"simulate_s": simulate, "decide_s": collect - simulate, "learn_s": learn, "iteration_s": collect + learn}
