@@ -143,6 +143,39 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
         click.echo(json.dumps(result))
 
 
+@main.command(epilog=OVERRIDES)
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--preset", default="fast", show_default=True, help="The training to advise on (PPO).")
+@click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
+@click.option("--seconds", default=20.0, show_default=True, help="Time to spend on comparing the ways to collect.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Write the figures as a picture (PNG).")
+@help_config
+@as_json
+def advise(
+    words: tuple[str, ...], preset: str, budget: float, seconds: float, picture: Path | None, as_json: bool
+) -> None:
+    """Should I compress, archive, pipeline, and how often save? Measured here, with this config.
+
+    Prints the decision tree with the measured numbers, and the settings to use. Takes a few minutes.
+    """
+    from rich.console import Console
+
+    from fledge.train.advise import advise as measure_and_decide
+    from fledge.train.advise import render, save_plot
+    from fledge.train.config import TrainConfig
+    from fledge.train.overrides import build_config
+
+    cfg = build_config(TrainConfig, [("train", preset)], list(words))
+    with Console(stderr=True).status("advise") as status:
+        result = measure_and_decide(cfg, budget, seconds, status.update)
+    if picture:
+        save_plot(result, picture)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        Console().print(*render(result), sep="\n")
+
+
 @main.command()
 @click.argument("policy")
 @click.argument("file", type=click.Path(path_type=Path))

@@ -41,7 +41,7 @@ def test_any_row_of_any_table_comes_back(case: tuple[np.ndarray, np.ndarray, int
     number = data.draw(st.integers(1, int(counts[chunk]) - first))
     out = np.zeros((number + 1, len(kinds)), np.uint32)
     spans = np.array([[packed.offsets[chunk], counts[chunk], first, number, 1]], np.int32)
-    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, Workers(1))
+    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, Workers(1))
     begin = chunk * step + first
     assert np.array_equal(out[1:], table[begin : begin + number])
     assert not out[0].any()
@@ -69,7 +69,7 @@ def test_columns_in_a_fixed_ratio_cost_little_more_than_one() -> None:
     assert packed.column_bits[1:].mean() < 0.5 * packed.column_bits[0]
     assert packing.check(packed.words, packed.offsets, np.array([16]), 12)
     out = np.zeros((7, 12), np.uint32)
-    padded = np.append(packed.words, np.uint32(0))
+    padded = np.append(packed.words, np.zeros(2, np.uint32))
     packing.unpack(padded, kinds, np.array([[0, 16, 4, 7, 0]], np.int32), out, Workers(1))
     assert np.array_equal(out.view(np.float32), table[4:11])
 
@@ -96,7 +96,7 @@ def test_lines_of_any_slope_and_size_come_back(
     assert packing.check(packed.words, packed.offsets, np.array([8, 8]), 4)
     out = np.zeros_like(words)
     spans = np.array([[packed.offsets[0], 8, 0, 8, 0], [packed.offsets[1], 8, 0, 8, 8]], np.int32)
-    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, Workers(1))
+    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, Workers(1))
     assert np.array_equal(out, words)
 
 
@@ -122,7 +122,7 @@ def test_check_never_reads_beyond_its_chunk(words: np.ndarray, columns: int, row
     if sound:  # then decoding stays inside, too
         out = np.zeros((rows, columns), np.uint32)
         spans = np.array([[0, rows, 0, rows, 0]], np.int32)
-        packing.unpack(np.append(words, np.uint32(0)), np.zeros(columns, np.int32), spans, out, Workers(1))
+        packing.unpack(np.append(words, np.zeros(2, np.uint32)), np.zeros(columns, np.int32), spans, out, Workers(1))
 
 
 def test_a_cut_or_stretched_chunk_fails_the_check() -> None:
@@ -143,6 +143,6 @@ def test_the_result_does_not_depend_on_threads(threads: int) -> None:
     spans = np.stack([packed.offsets[:-1], counts, 0 * counts, counts, 16 * np.arange(200)], 1).astype(np.int32)
     out = np.zeros_like(table)
     workers = Workers(threads)
-    packing.unpack(np.append(packed.words, np.uint32(0)), kinds, spans, out, workers)
+    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, workers)
     workers.close()
     assert np.array_equal(out, table)

@@ -90,7 +90,7 @@ def unpack(words: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.nd
     """Fill rows of `table` from chunks.
 
     Args:
-        words: [W + 1] uint32, chunks one after the other and one word more (the reader looks one word ahead).
+        words: [W + 2] uint32, chunks one after the other and two words more (the reader looks ahead).
         kinds: [columns] int32.
         spans: [S, 5] int32: the chunk's offset in words, its rows, first row wanted, number wanted, first row of table.
         table: [rows, columns] uint32, zeros; written.

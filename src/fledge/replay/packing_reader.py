@@ -18,6 +18,7 @@ from fledge.replay.packing_words import (
     from_whole,
     ones,
     read_bits,
+    read_window,
     scaled,
     to_whole,
     unfold,
@@ -54,13 +55,17 @@ def unpack_rows(
             lowest = active & (~active + ONE)
             active = active ^ lowest
             column = 32 * group + count_ones(lowest - ONE)
-            plan = read_bits(words, place, 9)
-            value = read_bits(words, place + wp.int64(9), 32)
+            head = read_window(words, place)
+            plan = wp.uint32(head & wp.uint64(511))
+            value = wp.uint32(head >> wp.uint64(9))
             width = wp.int32(plan & wp.uint32(63))
             order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
             place = place + wp.int64(41)
             if (plan >> wp.uint32(8)) != ZERO:
-                mask = read_bits(words, place, rows)
+                if rows <= 23:  # still in the window
+                    mask = wp.uint32(head >> wp.uint64(41)) & ones(rows)
+                else:
+                    mask = read_bits(words, place, rows)
                 place = place + wp.int64(rows)
             elif order != 3:  # of order 3, the mask is that of the column before
                 mask = ones(rows)
@@ -75,8 +80,9 @@ def unpack_rows(
             # rows wanted that are not zero; the rest of a column's codes need not be looked at
             wanted = (mask >> wp.uint32(low)) & ones(high - low)
             if order == 3:
-                slope = read_bits(words, place, 22)
-                grain = wp.int32(read_bits(words, place + wp.int64(22), 5))
+                line_bits = read_bits(words, place, 27)
+                slope = line_bits & wp.uint32(0x3FFFFF)
+                grain = wp.int32(line_bits >> wp.uint32(22))
                 place = place + wp.int64(27)
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
                 while wanted != ZERO:

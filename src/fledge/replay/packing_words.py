@@ -98,7 +98,17 @@ def count_ones(word: wp.uint32) -> wp.int32:
 def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32) -> wp.uint32:
     i = wp.int32(place >> wp.int64(5))
     pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
-    return wp.uint32(pair >> wp.uint64(place & wp.int64(31))) & ones(width)
+    return wp.uint32((pair >> wp.uint64(place & wp.int64(31))) & ((wp.uint64(1) << wp.uint64(width)) - wp.uint64(1)))
+
+
+@wp.func
+def read_window(words: wp.array(dtype=wp.uint32), place: wp.int64) -> wp.uint64:
+    """64 bits at once."""
+    i = wp.int32(place >> wp.int64(5))
+    shift = wp.uint64(place & wp.int64(31))
+    pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
+    # in two steps, because shifting by 64 is not defined
+    return (pair >> shift) | ((wp.uint64(words[i + 2]) << wp.uint64(32)) << (wp.uint64(32) - shift))
 
 
 @wp.func

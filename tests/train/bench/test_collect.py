@@ -40,13 +40,13 @@ def few_maps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def result(few_maps: None) -> Iterator[dict[str, Any]]:
+def result(few_maps: None) -> dict[str, Any]:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     found = bench.run(**SMALL)
     found["threads_after"] = torch.get_num_threads()
     torch.set_num_threads(before)
-    yield found
+    return found
 
 
 def test_a_run_returns_machine_settings_agreement_and_all_collectors(result: dict[str, Any]) -> None:

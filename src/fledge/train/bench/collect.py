@@ -187,8 +187,8 @@ def render(result: Mapping[str, Any]) -> list[Any]:
     return [
         table,
         f"compressed LiDAR: {packed['bytes_before'] / 1e6:,.1f} MB in {packed['bytes_after'] / 1e6:,.1f} MB "
-        f"({packed['ratio']:.1f} times smaller); {packed['encode_s']:.3f} s to compress, {packed['decode_s']:.3f} s to decode, "
-        f"{packed['decode_eighth_s']:.3f} s for every eighth env",
+        f"({packed['ratio']:.1f} times smaller); {packed['encode_s']:.3f} s to compress, "
+        f"{packed['decode_s']:.3f} s to decode, {packed['decode_eighth_s']:.3f} s for every eighth env",
         f"same results, bit for bit: {agreement}",
         f"{machine['cpu']}, load average at the end {machine['load_average']}",
     ]
