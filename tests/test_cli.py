@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from fledge.agents.actor_critic import FeaturePolicy
+from fledge.agents.build import build_from_description
 from fledge.cli import main
 from fledge.storage import save_checkpoint
 
@@ -32,7 +33,7 @@ def policy_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["eval"], ["train"], ["bench"], ["bench", "sim"], ["export"], ["inspect"], ["convert"]]
+    "command", [[], ["eval"], ["train"], ["bench"], ["bench", "sim"], ["advise"], ["export"], ["inspect"], ["convert"]]
 )
 def test_help_exists_and_says_something(command: list[str]) -> None:
     done = call(*command, "--help")
@@ -113,10 +114,35 @@ def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
     assert "Traceback" not in done.output
 
 
-def test_export_writes_files_that_fly_the_same(policy_file: Path, tmp_path: Path) -> None:
-    done = call("export", str(policy_file), str(tmp_path / "p.ts"), "--json")
+KINDS = {
+    "features": {"kind": "features", "hidden": [16], "lidar": [36, 4], "range_m": 4.0},
+    "squashed": {"kind": "squashed", "hidden": [16], "lidar": [36, 4], "range_m": 4.0},
+    "grid_q": {"kind": "grid_q", "hidden": [16], "grid_size": 32, "headings": 8},
+}
+
+
+def write_policy(kind: str, path: Path) -> Path:
+    torch.manual_seed(0)
+    model = build_from_description(KINDS[kind]).state_dict()
+    save_checkpoint({"model": model, "policy": KINDS[kind], "task": "navigation"}, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_export_writes_files_that_fly_the_same(kind: str, tmp_path: Path) -> None:
+    done = call("export", str(write_policy(kind, tmp_path / "p.fledge")), str(tmp_path / "p.ts"), "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["max_difference"] <= 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_policy_flies_in_the_world_it_needs(kind: str, tmp_path: Path) -> None:
+    done = call("eval", str(write_policy(kind, tmp_path / "p.fledge")), *TINY, "--episodes", "16", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["episodes"] == 16
+
+
+def test_export_refuses_other_endings(policy_file: Path, tmp_path: Path) -> None:
     wrong = call("export", str(policy_file), str(tmp_path / "p.txt"))
     assert wrong.exit_code == 2
     assert "must end in" in wrong.output
@@ -128,8 +154,9 @@ def test_a_policy_file_holds_the_same_weights(policy_file: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_onnx_export_flies_the_same(policy_file: Path, tmp_path: Path) -> None:
-    done = call("export", str(policy_file), str(tmp_path / "p.onnx"), "--json")
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_export_flies_the_same(kind: str, tmp_path: Path) -> None:
+    done = call("export", str(write_policy(kind, tmp_path / "p.fledge")), str(tmp_path / "p.onnx"), "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["max_difference"] <= 1e-5
 
