@@ -50,7 +50,7 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
 def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], Any]:
     """Figures of all policies in all worlds, and flights of the one just trained."""
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
-    names = [(str(run), "this run"), *([(navrl, "NavRL, released")] if navrl else []), ("straight", "straight ahead")]
+    names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
     flights = None
     for name, label in names:
@@ -74,7 +74,7 @@ def recorded_navrl() -> list[dict[str, Any]]:
     """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1024 --json` printed when we ran it."""
     path = importlib.resources.files("fledge.train") / "recorded" / "navrl_released.json"
     rows = json.loads(path.read_text())
-    return [{**row, "policy": "NavRL, released (recorded)"} for row in rows]
+    return [{**row, "policy": "NavRL (recorded)"} for row in rows]
 
 
 def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], flights: Any) -> Report:

@@ -108,7 +108,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
         padding=(0, 1, 0, 0),
     )
     view.add_column("policy", no_wrap=True, max_width=20)
-    for heading in ("world", "success", "95 %", "column", "mover", "bounds", "timeout"):
+    for heading in ("world", "success", "95 %", "column", "mover", "out", "time"):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         low, high = row["success_ci95"]
@@ -116,7 +116,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
         view.add_row(
             row["policy"],
             f"{row['static_obstacles']}/{row['moving_obstacles']}{boxes}",
-            f"{row['success']:.3f}",
+            short(row["success"]),
             f"{low:.3f}-{high:.3f}".replace("0.", "."),
             *(short(row[k]) for k in ("collision_static", "collision_moving", "out_of_bounds", "timeout")),
         )

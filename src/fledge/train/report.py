@@ -22,7 +22,7 @@ h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin-top:2.2rem}
 p.lead{color:#526070;margin-top:0} table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.45rem .6rem;border-bottom:1px solid #e3e8ee;text-align:right} th:first-child,td:first-child{text-align:left}
 th{font-weight:600;color:#526070;font-size:.88rem} tr.ours td{font-weight:650;background:#f1f8f3}
-img{max-width:100%;height:auto} .note{color:#6b7885;font-size:.88rem}
+td{white-space:nowrap} img{max-width:100%;height:auto} .note{color:#6b7885;font-size:.88rem}
 .figures{display:flex;gap:1rem;flex-wrap:wrap} .figure{flex:1 1 9rem;background:#f5f7fa;border-radius:10px;padding:.8rem 1rem}
 .figure b{display:block;font-size:1.5rem} .figure span{color:#526070;font-size:.86rem}
 pre{background:#f5f7fa;padding:.8rem 1rem;border-radius:8px;overflow:auto}
@@ -117,7 +117,7 @@ def curves_figure(rows: Sequence[dict[str, float]], marks: Sequence[tuple[str, f
         success.axhline(value, color="#888", linestyle="--", linewidth=1)
         success.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
     success.set_ylim(0, 1)
-    success.set_title("success (last 20 iterations)", fontsize=10)
+    success.set_title("success in training (last 20 iterations)", fontsize=10)
     endings = axes[0, 1]
     names = {"collision_static": "#d1495b", "collision_moving": "#e08e1b", "timeout": "#4a6fa5"}
     for name, colour in names.items():
