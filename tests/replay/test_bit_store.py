@@ -58,15 +58,17 @@ def test_a_buffer_puts_occupancy_maps_here_and_restores_them() -> None:
     assert np.array_equal(batch["next_map"], maps[1:])
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "heads"])
+@pytest.mark.parametrize("damage", ["short", "long", "size", "level 3"])
 def test_damaged_frames_are_refused(damage: str) -> None:
-    frames = (np.random.default_rng(0).random((4, 64, 64)) < 0.1).astype(np.uint8)
+    frames = (np.random.default_rng(0).random((30, 64, 64)) < 0.1).astype(np.uint8)
     store = store_of(frames)
     state = store.state()
     blobs = {k: (np.copy(v) if isinstance(v, np.ndarray) else v) for k, v in state["blobs"].items()}
     blobs["segments"] = [np.copy(s) for s in blobs["segments"]]
-    if damage == "heads":
+    if damage == "size":
         blobs["segments"][0][0] ^= 1
+    elif damage == "level 3":
+        blobs["segments"][0][4 * 8] ^= 1
     else:
         blobs["end"][1] += -4 if damage == "short" else 4
         blobs["begin"][2] = blobs["end"][1]

@@ -16,6 +16,18 @@ EDGES = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0x7FC00001, 0x
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, 2**32 - 1), st.integers(0, 300))
 
 
+def unpack(packed: np.ndarray, offsets: np.ndarray, kinds: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
+    """Rows of chunks that lie one after the other, `offsets` in words."""
+    unpack_with(Workers(1), packed, offsets, kinds, spans, out)
+
+
+def unpack_with(workers: Workers, packed: np.ndarray, offsets: np.ndarray, *rest: np.ndarray) -> None:
+    words = np.append(packed, np.zeros(packing.AHEAD // 4, np.uint32))
+    addresses = (words.ctypes.data + 4 * np.asarray(offsets)).astype(np.uint64)
+    kinds, spans, out = rest
+    packing.unpack(addresses, kinds, np.asarray(spans, np.int32), out, workers)
+
+
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     rows, columns = draw(st.integers(1, 70)), draw(st.integers(1, 40))
@@ -40,8 +52,8 @@ def test_any_row_of_any_table_comes_back(case: tuple[np.ndarray, np.ndarray, int
     first = data.draw(st.integers(0, int(counts[chunk]) - 1))
     number = data.draw(st.integers(1, int(counts[chunk]) - first))
     out = np.zeros((number + 1, len(kinds)), np.uint32)
-    spans = np.array([[packed.offsets[chunk], counts[chunk], first, number, 1]], np.int32)
-    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, Workers(1))
+    spans = np.array([[counts[chunk], first, number, 1]])
+    unpack(packed.words, packed.offsets[chunk : chunk + 1], kinds, spans, out)
     begin = chunk * step + first
     assert np.array_equal(out[1:], table[begin : begin + number])
     assert not out[0].any()
@@ -69,8 +81,7 @@ def test_columns_in_a_fixed_ratio_cost_little_more_than_one() -> None:
     assert packed.column_bits[1:].mean() < 0.5 * packed.column_bits[0]
     assert packing.check(packed.words, packed.offsets, np.array([16]), 12)
     out = np.zeros((7, 12), np.uint32)
-    padded = np.append(packed.words, np.zeros(2, np.uint32))
-    packing.unpack(padded, kinds, np.array([[0, 16, 4, 7, 0]], np.int32), out, Workers(1))
+    unpack(packed.words, packed.offsets[:1], kinds, np.array([[16, 4, 7, 0]]), out)
     assert np.array_equal(out.view(np.float32), table[4:11])
 
 
@@ -95,8 +106,7 @@ def test_lines_of_any_slope_and_size_come_back(
     packed = packing.pack(words, kinds, np.array([8, 8]))
     assert packing.check(packed.words, packed.offsets, np.array([8, 8]), 4)
     out = np.zeros_like(words)
-    spans = np.array([[packed.offsets[0], 8, 0, 8, 0], [packed.offsets[1], 8, 0, 8, 8]], np.int32)
-    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, Workers(1))
+    unpack(packed.words, packed.offsets[:2], kinds, np.array([[8, 0, 8, 0], [8, 0, 8, 8]]), out)
     assert np.array_equal(out, words)
 
 
@@ -121,8 +131,7 @@ def test_check_never_reads_beyond_its_chunk(words: np.ndarray, columns: int, row
     sound = packing.check(words, offsets, np.array([rows]), columns)
     if sound:  # then decoding stays inside, too
         out = np.zeros((rows, columns), np.uint32)
-        spans = np.array([[0, rows, 0, rows, 0]], np.int32)
-        packing.unpack(np.append(words, np.zeros(2, np.uint32)), np.zeros(columns, np.int32), spans, out, Workers(1))
+        unpack(words, np.zeros(1, np.int64), np.zeros(columns, np.int32), np.array([[rows, 0, rows, 0]]), out)
 
 
 def test_a_cut_or_stretched_chunk_fails_the_check() -> None:
@@ -140,9 +149,9 @@ def test_the_result_does_not_depend_on_threads(threads: int) -> None:
     table = rng.integers(0, 50, (16 * 200, 5), dtype=np.uint32)
     counts, kinds = np.full(200, 16), np.zeros(5, np.int32)
     packed = packing.pack(table, kinds, counts)
-    spans = np.stack([packed.offsets[:-1], counts, 0 * counts, counts, 16 * np.arange(200)], 1).astype(np.int32)
+    spans = np.stack([counts, 0 * counts, counts, 16 * np.arange(200)], 1)
     out = np.zeros_like(table)
     workers = Workers(threads)
-    packing.unpack(np.append(packed.words, np.zeros(2, np.uint32)), kinds, spans, out, workers)
+    unpack_with(workers, packed.words, packed.offsets[:-1], kinds, spans, out)
     workers.close()
     assert np.array_equal(out, table)

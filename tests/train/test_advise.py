@@ -143,7 +143,9 @@ def test_archives_are_made_only_when_asked_for_and_no_more_often_than_the_budget
     assert decide(given, 0.02)["config"]["rollout_save_interval"] == 40
 
 
-@pytest.mark.parametrize(("available", "decode", "yes"), [(8e9, 0.05, False), (3e8, 0.05, True), (3e8, 0.5, False)])
+@pytest.mark.parametrize(
+    ("available", "decode", "yes"), [(8e9, 0.05, False), (3e8, 0.05, True), (3e8, 0.5, False), (0, 0.05, False)]
+)
 def test_scheme_c_needs_scarce_memory_and_cheap_decoding(available: float, decode: float, yes: bool) -> None:
     given = numbers()
     given["packed"] |= {"available_bytes": available, "decode_s": decode}
@@ -192,6 +194,11 @@ def test_advice_can_be_printed_and_drawn(tmp_path: Path) -> None:
 def test_impossible_budgets_are_refused(budget: float, seconds: float) -> None:
     with pytest.raises(ConfigError, match="must"):
         advise(TrainConfig(), budget, seconds)
+
+
+def test_only_ppo_is_advised_on() -> None:
+    with pytest.raises(ConfigError, match="algo=ppo"):
+        advise(build_config(TrainConfig, [("train", "sac")], []))
 
 
 @pytest.mark.slow

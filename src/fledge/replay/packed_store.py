@@ -61,15 +61,14 @@ class PackedStore(Store):
         # consecutive rows of one chunk are one span
         follows = (number[1:] == number[:-1]) & (inside[1:] == inside[:-1] + 1)
         head = np.flatnonzero(np.concatenate([[True], ~follows]))
-        data, offsets = self.blobs.join(number[head], tail=bytes(8))
-        spans = np.empty((len(head), 5), np.int32)
-        spans[:, 0] = offsets // 4
-        spans[:, 1] = np.minimum(self.length.view()[episode[head]] - chunk[head] * self.step, self.step)
-        spans[:, 2] = inside[head]
-        spans[:, 3] = np.diff(head, append=len(row))
-        spans[:, 4] = head
+        spans = np.empty((len(head), 4), np.int32)
+        spans[:, 0] = np.minimum(self.length.view()[episode[head]] - chunk[head] * self.step, self.step)
+        spans[:, 1] = inside[head]
+        spans[:-1, 2] = head[1:] - head[:-1]
+        spans[-1, 2] = len(row) - head[-1]
+        spans[:, 3] = head
         table = np.zeros((len(row), len(self.columns.kinds)), np.uint32)
-        packing.unpack(np.frombuffer(data, np.uint32), self.columns.kinds, spans, table, workers)
+        packing.unpack(self.blobs.addresses(number[head]), self.columns.kinds, spans, table, workers)
         return PackedRows(self.columns, table)
 
     def bytes_per_frame(self, key: str) -> float:
@@ -86,7 +85,7 @@ class PackedStore(Store):
         self.added[:] = (
             8 * sizes.sum() // max(len(self.added), 1)
         )  # what each key took is no longer known: an even share
-        if (sizes % 4).any():
+        if (sizes % 4).any() or not self.blobs.aligned(4):
             raise FormatError("the saved replay has packed chunks of odd lengths: it is damaged.")
         step = 4096  # check a few megabytes at a time: no second copy of the buffer
         for a in range(0, len(sizes), step):

@@ -44,6 +44,7 @@ from fledge.replay.packing_words import FLOAT, SIGNED, UNSIGNED
 from fledge.replay.workers import Workers
 
 __all__ = [
+    "AHEAD",
     "FLOAT",
     "MAX_ROWS",
     "SIGNED",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 MAX_ROWS = 32  # a mask is one word
+AHEAD = 8  # bytes that the reader looks ahead
 LEAST_SPANS = 256  # half a millisecond of work: handing less to a thread costs more than it saves (measured)
 _WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32", "uint64", "int32", "int64")}
 
@@ -86,17 +88,17 @@ def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
     return Packed(words[:-1], offsets, bits.sum(0, dtype=np.int64))
 
 
-def unpack(words: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.ndarray, workers: Workers) -> None:
-    """Fill rows of `table` from chunks.
+def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.ndarray, workers: Workers) -> None:
+    """Fill rows of `table` from chunks, read where they lie.
 
     Args:
-        words: [W + 2] uint32, chunks one after the other and two words more (the reader looks ahead).
+        addresses: [S] uint64, of each span's chunk in memory; `AHEAD` bytes behind a chunk must be readable.
         kinds: [columns] int32.
-        spans: [S, 5] int32: the chunk's offset in words, its rows, first row wanted, number wanted, first row of table.
+        spans: [S, 4] int32: rows of the chunk, first row wanted, number wanted, first row of table.
         table: [rows, columns] uint32, zeros; written.
         workers: Threads to share the work.
     """
-    args = [as_warp(words), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
+    args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
     shards = workers.shards(len(spans), LEAST_SPANS)
     workers.run([Shard(packing_reader.unpack_rows, a, b - a, args) for a, b in shards])
 

@@ -30,27 +30,27 @@ wp.set_module_options({"enable_backward": False})
 @wp.kernel
 def unpack_rows(
     first: wp.int32,
-    words: wp.array(dtype=wp.uint32),
+    addresses: wp.array(dtype=wp.uint64),
     kinds: wp.array(dtype=wp.int32),
     spans: wp.array2d(dtype=wp.int32),
     table: wp.array2d(dtype=wp.uint32),
 ):
-    """Decode rows of a chunk into a zeroed table.
+    """Decode rows of chunks, each at its address, into a zeroed table.
 
-    A span is: offset of the chunk in words, its rows, first row wanted, number of rows wanted, first row of table.
+    A span is: rows of the chunk, first row wanted, number of rows wanted, first row of table.
     """
     item = first + wp.tid()
     columns = kinds.shape[0]
-    begin = wp.int64(spans[item, 0]) * wp.int64(32)
-    rows = spans[item, 1]
-    low = spans[item, 2]
-    high = low + spans[item, 3]
-    target = spans[item, 4] - low
-    place = begin + wp.int64(columns)
+    words = wp.array(ptr=addresses[item], shape=(1 << 28,), dtype=wp.uint32)
+    rows = spans[item, 0]
+    low = spans[item, 1]
+    high = low + spans[item, 2]
+    target = spans[item, 3] - low
+    place = wp.int64(columns)
     mask = wp.uint32(0)
     for group in range((columns + 31) / 32):
         # most columns are zero: go from one set bit to the next
-        active = read_bits(words, begin + wp.int64(32 * group), wp.min(32, columns - 32 * group))
+        active = read_bits(words, wp.int64(32 * group), wp.min(32, columns - 32 * group))
         while active != ZERO:
             lowest = active & (~active + ONE)
             active = active ^ lowest

@@ -53,7 +53,11 @@ class PrefixSum:
     @property
     def values(self) -> np.ndarray:
         """Lengths of the ranges, oldest first, [len] int64."""
-        return np.diff(self._ends.view(), prepend=self.evicted_total)
+        ends = self._ends.view()
+        values = ends.copy()
+        values[1:] -= ends[:-1]  # np.diff(prepend=) costs ten times as much
+        values[:1] -= self.evicted_total
+        return values
 
     def add(self, value: int) -> int:
         """Append a range; returns how many ranges were evicted for it (0 or 1)."""

@@ -229,9 +229,10 @@ class CompressedStorage(LazyStackStorage):
         blobs = [self._packed[b] for b in block.tolist()]
         sizes = np.array([len(blob) for blob in blobs]) // 4
         ones, full = np.ones_like(block), np.full_like(block, ROWS)
-        spans = np.stack([np.cumsum(sizes) - sizes, full, inside, ones, places], 1).astype(np.int32)
-        words = np.frombuffer(b"".join([*blobs, bytes(8)]), np.uint32)
-        packing.unpack(words, self.columns.kinds, spans, table, self.workers)
+        spans = np.stack([full, inside, ones, places], 1).astype(np.int32)
+        words = np.frombuffer(b"".join([*blobs, bytes(packing.AHEAD)]), np.uint32)
+        addresses = (words.ctypes.data + 4 * (np.cumsum(sizes) - sizes)).astype(np.uint64)
+        packing.unpack(addresses, self.columns.kinds, spans, table, self.workers)
 
     def _check_packed(self) -> None:
         """FormatError unless every written row can be read."""

@@ -87,7 +87,7 @@ def write_container(
         base = None
     plans = Plans() if plans is None else plans
     total = sum(leaf.nbytes for leaf in leaves)
-    names = codecs.candidates(codecs.QUICK if level is None and plans.hurried else level, total)
+    names = codecs.candidates(level, total, plans.hurried)
     encoder = _Encoder(names, base, plans)
     archive, entries = ArchiveWriter(stream), []
     for name, leaf in zip(member_names(leaves), leaves, strict=True):

@@ -123,16 +123,14 @@ def _pack(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any])
     cost = packed["pack_s"] + packed["epochs"] * packed["decode_s"]
     slowdown = cost / measured["phases"]["iteration_s"]
     need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
-    scarce = need > MEMORY_SHARE * packed["available_bytes"]
+    scarce = 0 < MEMORY_SHARE * packed["available_bytes"] < need  # 0: the system does not tell
     return {}, Branch(
         "C: should the LiDAR live compressed in memory?",
         scarce and slowdown <= MOST_SLOWDOWN,
         f"it would save {saved / 2**20:.0f} of {need / 2**20:.0f} MiB of rollouts, with "
         f"{packed['available_bytes'] / 2**20:.0f} MiB free, and make an iteration {slowdown:.0%} longer",
         "wrap the collector in CompressedDataCollector",
-        "no: memory is not scarce"
-        if not scarce
-        else f"no: more than {MOST_SLOWDOWN:.0%} is too slow; take fewer drones",
+        "memory is not scarce" if not scarce else f"more than {MOST_SLOWDOWN:.0%} is too slow: take fewer drones",
         {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
     )
 

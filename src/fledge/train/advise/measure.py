@@ -21,27 +21,24 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from fledge.collect.halves import HalvesDataCollector
-from fledge.collect.pipelined import PipelinedDataCollector
-from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
-from fledge.envs.navigation import NavigationEnv
-from fledge.learn.ppo import PPO
 from fledge.sim.launch import default_threads
 from fledge.train.advise.measure_storage import measure_decoding, measure_storage
 from fledge.train.bench.machine import machine_info
-from fledge.train.config import TrainConfig
+from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.memory import keep_freed_memory
 from fledge.train.ranks import Ranks, default_ranks
 from fledge.train.run import Run
 
-MODES = ("sync", "pipelined", "halves")
+MODES = tuple(mode.value for mode in CollectMode)
 LEAST_TURNS = 3
 
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     """All figures that `decide` needs; JSON-able."""
     cfg.validate()
+    if cfg.algo is not Algo.ppo:
+        raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device)
     if cfg.env.num_envs % ranks or cfg.env.num_envs // ranks < 2:
         raise ConfigError(
@@ -105,25 +102,17 @@ class Loop:
     """Training with one way to collect: `iterate` is one iteration of `fledge train`, without logging and saving."""
 
     def __init__(self, cfg: TrainConfig, mode: str) -> None:
-        self.run = Run(cfg, Ranks())
-        if not isinstance(self.run.learner, PPO) or not isinstance(self.run.collector, SyncDataCollector):
-            self.run.close()
-            raise ConfigError(f"algo is {cfg.algo.name}, but advice is about rollouts: give a config with algo=ppo.")
+        way = dataclasses.replace(cfg.collect, mode=CollectMode(mode))
+        self.run = Run(dataclasses.replace(cfg, collect=way), Ranks())
         self.collector: Any = self.run.collector
         self.collect_s: list[float] = []
         self.learn_s: list[float] = []
         self.simulate_s: list[float] = []
-        if mode == "pipelined":
-            self.collector = PipelinedDataCollector(self.run.collector)
-        elif mode == "halves":
-            self.run.collector.shutdown()
-            envs = halves(cfg, default_threads())
-            self.collector = HalvesDataCollector(envs, self.run.collector.policy, self.run.collector.frames_per_batch)
 
     def iterate(self) -> TensorDictBase:
         """Collect and learn; returns the rollout."""
         begun = time.perf_counter()
-        rollout = self.collector.rollout()
+        rollout = self.run.collect()
         middle = time.perf_counter()
         self.run.learn(rollout)
         self.collect_s.append(middle - begun)
@@ -136,30 +125,6 @@ class Loop:
         ahead = getattr(self.collector, "_ahead", None)
         if ahead is not None:
             concurrent.futures.wait([ahead])
-
-    def close(self) -> None:
-        self.collector.shutdown()
-        if self.collector is not self.run.collector:
-            self.run.learner.close()
-        else:
-            self.run.close()
-
-
-def halves(cfg: TrainConfig, threads: int) -> list[NavigationEnv]:
-    """The drones of a config as two envs of one population, each with the threads that deciding leaves."""
-    total = cfg.env.num_envs
-    sizes = [total // 2, total - total // 2]
-    return [
-        NavigationEnv(
-            dataclasses.replace(cfg.env, num_envs=size),
-            device=cfg.device,
-            seed=cfg.seed,
-            num_threads=max(1, threads - 1),
-            env_offset=k * sizes[0],
-            total_envs=total,
-        )
-        for k, size in enumerate(sizes)
-    ]
 
 
 @contextlib.contextmanager
@@ -176,7 +141,7 @@ def _loops(cfg: TrainConfig, ranks: int) -> Iterator[dict[str, Loop]]:
         loops = {}
         for mode in MODES:
             loops[mode] = Loop(share, mode)
-            stack.callback(loops[mode].close)
+            stack.callback(loops[mode].run.close)
         yield loops
 
 

@@ -99,7 +99,7 @@ def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
             state = loop.run.state_dict()
             gather.append(time.perf_counter() - begun)
             saver.save_async(state, folder / f"loop{k}")
-            rollout = loop.collector.rollout()
+            rollout = loop.run.collect()
             begun = time.perf_counter()
             saver.fence()
             fence.append(time.perf_counter() - begun)

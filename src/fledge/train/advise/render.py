@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+BUSY = 0.5  # load at the start, above which others share the cores
+
 
 def config_line(config: Mapping[str, Any]) -> str:
     """Settings as words of `fledge train`."""
@@ -24,6 +26,8 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the start · "
         f"{settings['num_envs']} drones, {settings['ranks']} ranks, rollouts of {settings['rollout_steps']} steps"
     )
+    if (machine["load_average"] or 0) > BUSY:
+        title += "\nOthers work on this machine: speeds are rough. Ask again when it is quiet."
     lines = Text.assemble(("Set: ", "bold"), config_line(result["config"]))
     return [title, _tree(result), _speeds(measured), _checkpoints(measured), _storage(measured), lines]
 
