@@ -30,8 +30,8 @@ class Loop:
         self.kind, self.cfg = kind, cfg
         half = max(1, threads // 2)
         self.env_threads = half if kind in ("pipelined", "halves") else threads
-        self.act_threads = self.env_threads
-        self.learn_threads = half if kind == "pipelined" else threads
+        self.act_threads = self.learn_threads = half
+        self.use_threads(threads)
         lidar = (cfg.env.lidar_azimuths, cfg.env.num_elevations)
         self.policy = FeaturePolicy(lidar, tuple(cfg.policy.hidden), range_m=cfg.env.lidar_range_m)
         self.learner = PPO(self.policy, cfg.ppo)
@@ -52,6 +52,13 @@ class Loop:
             NavigationEnv(cfg, "cpu", self.cfg.seed, self.env_threads, env_offset=k * total // parts, total_envs=total)
             for k in range(parts)
         ]
+
+    def use_threads(self, count: int) -> None:
+        """Give torch this many threads in the phases that have the machine to themselves."""
+        if self.kind in ("synchronous", "compressed"):
+            self.act_threads = count
+        if self.kind != "pipelined":
+            self.learn_threads = count
 
     def iterate(self) -> dict[str, float]:
         """Collect and learn once; returns seconds."""
