@@ -179,7 +179,7 @@ def test_the_density_of_squashed_actions_integrates_to_one() -> None:
     torch.testing.assert_close(action[:, 0], grid, atol=1e-4, rtol=0)
     rest = actor.sample(x, torch.zeros(1, actor.actions))[1] - _axis_density(actor, x, 0)
     total = torch.trapezoid((density - rest).exp(), grid)
-    assert float(total) == pytest.approx(1.0, abs=0.01)
+    assert total.item() == pytest.approx(1.0, abs=0.01)
 
 
 def _axis_density(actor: SquashedActor, x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -231,7 +231,7 @@ def run(
     hidden = max(int((size_mb * 1e6 / 12 / 4) ** 0.5), 64)  # 12 bytes a parameter; four square layers carry nearly all
     large = Training(hidden, 5, 64, 2, 1, seed)
     small = Training(64, 2, 8, 2, 2, seed) if quick else Training(320, 3, 1024, 32, 16, seed)
-    seconds, most = (0.1, 3) if quick else (25.0, 60)
+    seconds, most = (0.1, 3) if quick else (15.0, 60)
     result: dict[str, Any] = {
         "machine": machine_info(),
         "quick": quick,
