@@ -115,7 +115,8 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
-        raise FormatError(f"{path} is not a PyTorch checkpoint: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or ["it is empty"])[0]
+        raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
         raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
@@ -136,7 +137,10 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
             renamed[f"{ours}.{kind}"] = saved[key]
     policy.network.load_state_dict(renamed)
     norm = policy.value_norm
-    norm.mean_avg.copy_(saved["value_norm.running_mean"])
-    norm.square_avg.copy_(saved["value_norm.running_mean_sq"])
-    norm.weight.copy_(saved["value_norm.debiasing_term"])
+    scales = {"running_mean": norm.mean_avg, "running_mean_sq": norm.square_avg, "debiasing_term": norm.weight}
+    for name, buffer in scales.items():
+        key = f"value_norm.{name}"
+        if key not in saved or saved[key].numel() != 1:
+            raise FormatError(f"{path} is not NavRL's policy: it has no number under {key}.")
+        buffer.copy_(saved[key].reshape(buffer.shape))
     return policy.eval()

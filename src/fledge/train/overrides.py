@@ -73,9 +73,9 @@ def split_word(word: str) -> tuple[str, str]:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not near:  # compare by the last part: env.num_env -> env.num_envs, numenvs -> env.num_envs
-        last = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}  # the first of several with one name
+    last = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}  # the first of several with one name
+    near = [last[key]] if key in last else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:  # compare by the last part: numenvs -> env.num_envs
         near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.4)]
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
