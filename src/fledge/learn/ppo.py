@@ -27,6 +27,8 @@ from fledge.core.errors import ConfigError, NumericsError
 from fledge.learn.flat import FlatParameters
 from fledge.learn.returns import gae
 
+MAX_WEIGHT = 2.0  # of a decision that has become more likely since it was flown
+
 
 class Precision(enum.Enum):
     """Number format of the network during updates."""
@@ -90,11 +92,19 @@ class PPOConfig:
 
 
 class PPO:
-    """Learner: owns the optimiser and the flat parameters of a policy."""
+    """Learner: owns the optimiser and the flat parameters of a policy.
 
-    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1) -> None:
+    Args:
+        policy: Acts and values.
+        cfg: Settings.
+        ranks: How many ranks learn together.
+        lagged: Rollouts were flown by older weights. Then the present policy is what updates stay close to, and what was
+            flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022); values are looked up anew.
+    """
+
+    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, lagged: bool = False) -> None:
         cfg.validate()
-        self.policy, self.cfg, self.ranks = policy, cfg, ranks
+        self.policy, self.cfg, self.ranks, self.lagged = policy, cfg, ranks, lagged
         self.flat = FlatParameters(policy)
         device = self.flat.values.device
         if cfg.precision is Precision.bf16 and device.type != "cuda":
@@ -153,10 +163,13 @@ class PPO:
         cfg = self.cfg
         before = self.state_dict()
         self.schedule(progress)
+        log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
+        if self.lagged:
+            log_prob, value, next_value = self._look_again(rollout)
         advantage, target = gae(
             rollout["reward"],
-            rollout["value"],
-            rollout["next_value"],
+            value,
+            next_value,
             rollout["terminated"],
             rollout["truncated"],
             cfg.gamma,
@@ -172,13 +185,15 @@ class PPO:
             norm.update(mean, square)
         if cfg.normalize_advantage:
             advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
+        if self.lagged:
+            advantage = advantage * (log_prob - rollout["log_prob"]).exp().clamp(max=MAX_WEIGHT)
         batch = {
             "input": rollout["input"].flatten(0, 1),
             "raw": rollout["raw"].flatten(0, 1),
-            "log_prob": rollout["log_prob"].flatten(),
+            "log_prob": log_prob.flatten(),
             "advantage": advantage.flatten(),
             "target": norm.normalize(target.flatten()),
-            "value": norm.normalize(rollout["value"].flatten()),
+            "value": norm.normalize(value.flatten()),
         }
         size = batch["log_prob"].numel()
         part = max(1, min(cfg.minibatch // self.ranks, size))
@@ -193,6 +208,22 @@ class PPO:
         except NumericsError as error:  # with what is needed to repeat the update
             error.cause = {"learner": before, "rollout": rollout, "progress": progress}
             raise
+
+    @torch.no_grad()
+    def _look_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, values and next values [T, N] by the present weights.
+
+        Where a step was the last of its episode or of the rollout, its next value stays as it was noted.
+        """
+        densities, values = [], []
+        for x, raw in zip(rollout["input"], rollout["raw"], strict=True):
+            params, value = self.policy(x)
+            densities.append(self.policy.head.log_prob(params, raw))
+            values.append(self.policy.value_norm.denormalize(value))
+        value, next_value = torch.stack(values), rollout["next_value"].clone()
+        goes_on = ~(rollout["terminated"] | rollout["truncated"])[:-1]
+        next_value[:-1] = torch.where(goes_on, value[1:], next_value[:-1])
+        return torch.stack(densities), value, next_value
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""

@@ -72,7 +72,7 @@ def make_learner(cfg: TrainConfig, policy: nn.Module, ranks: Ranks) -> Learner:
     """The learner of a config's algorithm, with an empty buffer if it needs one."""
     if cfg.algo is Algo.ppo:
         assert isinstance(policy, ActorCritic)
-        return PPO(policy, cfg.ppo, ranks.size)
+        return PPO(policy, cfg.ppo, ranks.size, lagged=cfg.collect.mode is CollectMode.pipelined)
     if cfg.algo is Algo.dqn:
         assert isinstance(policy, GridQ)
         return DQN(policy, cfg.dqn, cfg.replay, make_buffer(cfg, ranks, dqn.OBSERVED, cfg.dqn.gamma), ranks.size)
