@@ -138,6 +138,14 @@ def test_nothing_is_learned_before_the_warm_up() -> None:
     assert torch.equal(learner.state_dict()["weights"]["actor"], before)
 
 
+def test_learning_rates_fall_linearly_and_the_temperatures_stays() -> None:
+    learner = make_sac(make_buffer(sac.OBSERVED))
+    learner.rates["actor"] = (1e-3, 2e-4)
+    learner.schedule(0.5)
+    rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in learner.optimizers.items()}
+    assert rates == pytest.approx({"actor": 6e-4, "critic": 5e-4, "temperature": 5e-4})
+
+
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     learner = make_sac(make_buffer(sac.OBSERVED))
     batch = {"terminated": torch.tensor([True, False]), "truncated": torch.tensor([False, True])}
@@ -196,6 +204,21 @@ def test_epsilon_differs_between_drones() -> None:
     strays = sum((learner.explore(obs) != best).float() for _ in range(200)) / 200
     assert strays[:20].mean() > 0.25  # 0.4 of which one in eight hits the best by chance
     assert strays[-100:].mean() < 0.02
+
+
+def test_prioritised_replay_weighs_the_loss_and_learns_priorities_from_errors() -> None:
+    keys = [*dqn.OBSERVED, *(f"next_{k}" for k in dqn.OBSERVED), "action", "reward", "terminated", "truncated"]
+    buffer = DictReplayBuffer(500, keys, prioritized=True, seed=5, n_step=3, decode_threads=1, segment_frames=8)
+    learner = make_dqn(buffer)
+    fly_and_learn(learner, GRID, 12)
+    batch = buffer.sample(40)
+    assert batch["weight"].min() < batch["weight"].max() <= 1.0
+    torch.manual_seed(2)
+    whole = make_dqn(buffer)
+    whole.load_state_dict(learner.state_dict())
+    weighed, ignored = learner.step(batch)[0], whole.step({k: v for k, v in batch.items() if k != "weight"})[0]
+    assert weighed < ignored
+    assert torch.isfinite(weighed)
 
 
 @pytest.mark.parametrize(

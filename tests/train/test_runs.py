@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -216,8 +217,8 @@ def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, mo
     cfg = build_config(TrainConfig, [("train", "fast")], [*SMALL, "total_frames=1024", "ranks=1"])
     healthy = SyncDataCollector.rollout
 
-    def poisoned(self: SyncDataCollector) -> TensorDict:
-        rollout = healthy(self)
+    def poisoned(self: SyncDataCollector, prepare: Callable[[], None] | None = None) -> TensorDict:
+        rollout = healthy(self, prepare)
         if self._frames > 512:
             rollout["reward"][3, 5] = float("nan")
         return rollout
@@ -239,8 +240,8 @@ def test_nan_in_replay_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeyp
     cfg = build_config(TrainConfig, [("train", "sac")], [*SMALL, "total_frames=4096", "ranks=1"])
     healthy = ExperienceCollector.rollout
 
-    def poisoned(self: ExperienceCollector) -> TensorDict:
-        rollout = healthy(self)
+    def poisoned(self: ExperienceCollector, prepare: Callable[[], None] | None = None) -> TensorDict:
+        rollout = healthy(self, prepare)
         if self._frames > 2000:
             rollout["reward"][:] = float("nan")
         return rollout

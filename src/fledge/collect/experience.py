@@ -66,9 +66,15 @@ class ExperienceCollector:
         return {k: v[t] for k, v in rows["obs"].items()}, rows["action"][t], out
 
     @torch.no_grad()
-    def rollout(self) -> TensorDict:
-        """Fly `steps` decisions in every env and return them, [T, N]."""
+    def rollout(self, prepare: Callable[[], None] | None = None) -> TensorDict:
+        """Fly `steps` decisions in every env and return them, [T, N].
+
+        Args:
+            prepare: Called before flying: the place to change the env (a curriculum).
+        """
         begun = time.perf_counter()
+        if prepare is not None:
+            prepare()
         self.simulate_s = 0.0
         if not self._begun:
             self.env.reset(out=TensorDict({"obs": self._spare}, [self.env.num_envs]))

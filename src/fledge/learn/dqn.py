@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fledge.agents.grid_q import GridQ
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, observations
-from fledge.learn.sac import check_shares
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
 
 OBSERVED = ("grid_map", "state")
 
@@ -45,11 +44,7 @@ class DQN(OffPolicy):
         super().__init__(policy, replay, buffer, cfg.gamma, ranks)
         self.cfg, self.online = cfg, policy
         self.target = copy.deepcopy(policy)
-        self.train_module("online", policy, cfg.lr, self.target)
-
-    def schedule(self, progress: float) -> None:
-        super().schedule(progress)
-        self.optimizers["online"].param_groups[0]["lr"] = self.cfg.lr * (1 + (self.cfg.lr_final_share - 1) * progress)
+        self.train_module("online", policy, cfg.lr, cfg.lr_final_share, self.target)
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
         best = self.online.act(obs)
@@ -69,6 +64,6 @@ class DQN(OffPolicy):
         loss = (error * batch["weight"]).mean() if "weight" in batch else error.mean()
         self.descend("online", loss, self.cfg.max_grad_norm)
         if "weight" in batch:
-            self.buffer.update_priorities(batch["index"], (q.detach() - wanted).abs() + 1e-3)  # type: ignore[attr-defined]
+            self.buffer.update_priorities(batch["index"], (q.detach() - wanted).abs() + 1e-3)
         self.follow("online", self.cfg.tau)
         return torch.stack([loss.detach(), q.detach().mean()])

@@ -60,6 +60,7 @@ class Replay(Protocol):
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
     def sample(self, batch_size: int) -> Batch: ...
+    def update_priorities(self, index: Tensor, priority: Tensor) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
     def close(self) -> None: ...
@@ -84,13 +85,16 @@ class OffPolicy:
         self.flats: dict[str, FlatParameters] = {}
         self.targets: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.rates: dict[str, tuple[float, float]] = {}  # learning rate at the start and at the end
         self.device = next(policy.parameters()).device
         self.frames = 0  # of this rank
         self.steps_done = 0
-        self.progress = 0.0
 
-    def train_module(self, name: str, module: nn.Module, lr: float, target: nn.Module | None = None) -> None:
-        """Put a module under Adam; `target`, a copy of it, follows by `follow`."""
+    def train_module(
+        self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
+    ) -> None:
+        """Put a module under Adam, whose rate falls to a share of `lr`; `target`, a copy, follows by `follow`."""
+        self.rates[name] = (lr, lr * final_share)
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
         if target is not None:
@@ -134,8 +138,9 @@ class OffPolicy:
         return report
 
     def schedule(self, progress: float) -> None:
-        """Set what changes with the share of training done, 0 to 1."""
-        self.progress = progress
+        """Set learning rates for a share of training done, 0 to 1."""
+        for name, (first, last) in self.rates.items():
+            self.optimizers[name].param_groups[0]["lr"] = first + (last - first) * progress
 
     def step(self, batch: Batch) -> Tensor:
         """One gradient step on a batch; returns the figures called `names`."""
@@ -212,3 +217,11 @@ class OffPolicy:
 def observations(batch: Batch, keys: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
     """The observations in a batch, or with prefix "next_" those that followed, by their own names."""
     return {key: batch[prefix + key] for key in keys}
+
+
+def check_shares(cfg: object, name: str) -> None:
+    """ConfigError unless rates and shares of a learner's config lie where they can."""
+    for key in ("lr", "gamma", "tau"):
+        value = getattr(cfg, key)
+        if not 0 < value <= 1:
+            raise ConfigError(f"{name}.{key} is {value}, but must lie between 0 and 1.")

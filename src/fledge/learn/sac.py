@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fledge.agents.squashed import SquashedActor, TwinCritic, from_env
-from fledge.core.errors import ConfigError
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, observations
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
 
 OBSERVED = ("state", "lidar", "dynamic_obstacle")
 
@@ -61,15 +60,9 @@ class SAC(OffPolicy):
         self.critic = TwinCritic(policy.inputs, policy.actions, cfg.critic_hidden).to(self.device)
         self.target = copy.deepcopy(self.critic)
         self.temperature = Temperature(cfg.alpha).to(self.device)
-        self.train_module("actor", policy, cfg.lr)
-        self.train_module("critic", self.critic, cfg.lr, self.target)
+        self.train_module("actor", policy, cfg.lr, cfg.lr_final_share)
+        self.train_module("critic", self.critic, cfg.lr, cfg.lr_final_share, self.target)
         self.train_module("temperature", self.temperature, cfg.alpha_lr)
-
-    def schedule(self, progress: float) -> None:
-        super().schedule(progress)
-        for name in ("actor", "critic"):
-            lr = self.cfg.lr * (1 + (self.cfg.lr_final_share - 1) * progress)
-            self.optimizers[name].param_groups[0]["lr"] = lr
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
         return self.actor.act(obs, deterministic=False)
@@ -102,11 +95,3 @@ class SAC(OffPolicy):
 
     def _noise(self, x: Tensor) -> Tensor:
         return torch.randn(len(x), self.actor.actions, device=x.device)
-
-
-def check_shares(cfg: object, name: str) -> None:
-    """ConfigError unless rates and shares of a learner's config lie where they can."""
-    for key in ("lr", "gamma", "tau"):
-        value = getattr(cfg, key)
-        if not 0 < value <= 1:
-            raise ConfigError(f"{name}.{key} is {value}, but must lie between 0 and 1.")

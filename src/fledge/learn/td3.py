@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fledge.agents.squashed import SquashedActor, TwinCritic, from_env, to_env
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, observations
-from fledge.learn.sac import OBSERVED, check_shares
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
+from fledge.learn.sac import OBSERVED
 
 
 @dataclass
@@ -51,14 +51,9 @@ class TD3(OffPolicy):
         self.cfg, self.actor = cfg, policy
         self.critic = TwinCritic(policy.inputs, policy.actions, cfg.critic_hidden).to(self.device)
         self.target_critic, self.target_actor = copy.deepcopy(self.critic), copy.deepcopy(policy)
-        self.train_module("actor", policy, cfg.lr, self.target_actor)
-        self.train_module("critic", self.critic, cfg.lr, self.target_critic)
+        self.train_module("actor", policy, cfg.lr, cfg.lr_final_share, self.target_actor)
+        self.train_module("critic", self.critic, cfg.lr, cfg.lr_final_share, self.target_critic)
         self.actor_loss = torch.zeros((), device=self.device)
-
-    def schedule(self, progress: float) -> None:
-        super().schedule(progress)
-        for optimizer in self.optimizers.values():
-            optimizer.param_groups[0]["lr"] = self.cfg.lr * (1 + (self.cfg.lr_final_share - 1) * progress)
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():

@@ -4,32 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator
-
 import warp as wp
 
+from fledge.core.warp_start import start_warp
 
-@contextlib.contextmanager
-def _quiet_native_stderr() -> Iterator[None]:
-    """Hide what native code prints: without a GPU, Warp's library warns on stderr when it starts."""
-    sys.stderr.flush()
-    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
-
-
-wp.config.log_level = wp.LOG_ERROR
 wp.set_module_options({"enable_backward": False})
-with _quiet_native_stderr():
-    wp.init()
+start_warp()
 
 UNSIGNED, SIGNED, FLOAT = 0, 1, 2  # kinds of a column: how its words are ordered
 TOP = wp.constant(wp.uint32(0x80000000))

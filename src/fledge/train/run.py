@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.agents.build import build_from_description
-from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
@@ -68,10 +67,7 @@ class Run:
             for env in self.envs:
                 env.bank.set_movers_share(share)
 
-        if isinstance(self.collector, PipelinedDataCollector):  # the envs may be in the air: it says when they rest
-            return self.collector.rollout(prepare)
-        prepare()
-        return self.collector.rollout()
+        return self.collector.rollout(prepare)  # which knows when no env is in the air
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
         """Update the policy from a rollout."""

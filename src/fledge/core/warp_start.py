@@ -1,0 +1,41 @@
+"""Starting Warp without its messages. Nothing else in this room needs Warp, so nothing else imports this module."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+
+import warp as wp
+
+
+def start_warp() -> None:
+    """Start Warp; further calls do nothing."""
+    wp.config.log_level = wp.LOG_ERROR
+    with contextlib.nullcontext() if _has_cuda_driver() else _quiet_native_stderr():
+        wp.init()
+
+
+@contextlib.contextmanager
+def _quiet_native_stderr() -> Iterator[None]:
+    """Hide what native code prints: without a GPU, Warp's library warns on stderr at every start."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)
+
+
+def _has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
