@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.storage.archive import ArchiveWriter
+from fledge.storage.reader import VERSION
 
 
 def unpack(path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -20,7 +21,7 @@ def unpack(path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
         return members, json.loads(archive.read("manifest.json"))
 
 
-def pack(members: list[tuple[str, bytes]], manifest: Any, deflate: bool = False) -> bytes:
+def pack(members: list[tuple[str, bytes]], manifest: Any, deflate: bool = False, version: int = VERSION) -> bytes:
     """A file that is consistent in itself, whatever it says."""
     stream = io.BytesIO()
     writer = ArchiveWriter(stream)
@@ -28,7 +29,7 @@ def pack(members: list[tuple[str, bytes]], manifest: Any, deflate: bool = False)
         writer.add(name, [content])
     text = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
     writer.add("manifest.json", [text], deflate=deflate)
-    writer.finish(f"fledge-checkpoint 1 {hashlib.sha256(text).hexdigest()[:32]}".encode())
+    writer.finish(f"fledge-checkpoint {version} {hashlib.sha256(text).hexdigest()[:32]}".encode())
     return stream.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""The golden files: written once by format version 1, and read by every later one. Run: python -m tests.storage.golden
+"""The golden files: written once by each format version, and read by every later one. Run: python -m tests.storage.golden
 
 Only run this when a new format version is added, and then for new files: the old ones must stay as they are.
 """
@@ -20,7 +20,8 @@ from fledge.storage.reader import CheckpointFile
 from fledge.storage.tree import flatten
 
 FOLDER = Path(__file__).parent
-RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v1_raw.fledge", "golden_v1.fledge", "golden_v1_delta.fledge"))
+OLD = tuple(FOLDER / name for name in ("golden_v1_raw.fledge", "golden_v1.fledge", "golden_v1_delta.fledge"))
+RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v2_raw.fledge", "golden_v2.fledge", "golden_v2_delta.fledge"))
 
 
 def encoders() -> dict[str, str]:

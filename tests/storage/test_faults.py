@@ -46,24 +46,25 @@ import json, resource, signal, sys
 from pathlib import Path
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
 from tests.storage.states import state_at
-folder = Path(sys.argv[1])
+folder, size, limit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 with AsyncCheckpointSaver() as saver:
     history = CheckpointHistory(folder, saver=saver, keep_whole=3)
-    history.save(state_at(1), 1).wait(60)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))  # no file may grow beyond this
-    failed = history.save(state_at(2), 2)
+    history.save(state_at(1, size), 1).wait(60)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))  # no file may grow beyond this
+    failed = history.save(state_at(2, size), 2)
     saver.drain(60)
     assert failed.status == "failed", failed
     trained = sum(range(1000))  # training goes on
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    history.save(state_at(3), 3).wait(60)
+    history.save(state_at(3, size), 3).wait(60)
     stats = saver.get_stats()
     print(json.dumps({"failures": stats["failures"], "saves": stats["saves"], "error": stats["last_error"]}))
 """
 
 
-def test_a_full_disk_is_reported_and_older_checkpoints_stay(tmp_path: Path) -> None:
-    done = python("-c", FULL_DISK, str(tmp_path))
+@pytest.mark.parametrize(("size", "limit"), [(20_000, 60_000), (500_000, 3_000_000)])  # within a block, and beyond
+def test_a_full_disk_is_reported_and_older_checkpoints_stay(tmp_path: Path, size: int, limit: int) -> None:
+    done = python("-c", FULL_DISK, str(tmp_path), str(size), str(limit))
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["failures"], report["saves"]) == (1, 2)
@@ -71,7 +72,7 @@ def test_a_full_disk_is_reported_and_older_checkpoints_stay(tmp_path: Path) -> N
     assert "an earlier checkpoint was not saved" in done.stderr
     assert [entry.step for entry in CheckpointHistory(tmp_path).entries()] == [1, 3]
     for entry in CheckpointHistory(tmp_path).entries():
-        assert_same(load_checkpoint(entry.path), state_at(entry.step))
+        assert_same(load_checkpoint(entry.path), state_at(entry.step, size))
     assert not [name for name in os.listdir(tmp_path) if name.startswith(TEMP_PREFIX)]
 
 

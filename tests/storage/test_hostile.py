@@ -84,8 +84,9 @@ def change_leaf(path: Path, **fields: Any) -> None:
         {"kind": "array", "dtype": "<M8[zz]"},
         {"codec": "pickle"}, {"codec": None}, {"codec": "raw"}, {"codec": "pco", "shape": [399]},
         {"name": "../../x"}, {"name": "/etc/passwd"}, {"name": "manifest.json"}, {"name": "nothing"}, {"name": 3},
-        {"sha256": "0" * 32}, {"sha256": None}, {"order": [1]}, {"order": [0, 0]}, {"order": ["0"]},
-        {"lossy_from": "os.system"}, {"base_name": "model/bias", "base_sha256": "x"},
+        {"checksum": "xxh3:" + "0" * 32}, {"checksum": None}, {"checksum": "md5:0"}, {"checksum": ""}, {"checksum": 5},
+        {"order": [1]}, {"order": [0, 0]}, {"order": ["0"]},
+        {"lossy_from": "os.system"}, {"base_name": "model/bias", "base_checksum": "x"},
     ],
 )  # fmt: skip
 def test_a_leaf_that_lies_is_refused(honest: Path, fields: dict[str, Any]) -> None:
@@ -129,7 +130,7 @@ def test_a_file_that_is_its_own_base_ends(honest: Path) -> None:
     def own_base(_: dict[str, bytes], manifest: dict[str, Any]) -> None:
         manifest["base"] = {"file": honest.name, "id": "x", "depth": 3}
         leaf = manifest["leaves"][0]
-        leaf["base_name"], leaf["base_sha256"] = leaf["name"], leaf["sha256"]
+        leaf["base_name"], leaf["base_checksum"] = leaf["name"], leaf["checksum"]
 
     forge(honest, own_base)
     refused(honest, "base")
@@ -144,8 +145,8 @@ def test_a_manifest_that_is_none_is_refused(honest: Path, text: bytes) -> None:
 
 
 def test_a_newer_version_says_update(honest: Path) -> None:
-    forge(honest, lambda _, manifest: manifest.update(version=2))
-    refused(honest, "format version 2; this Fledge reads 1: update")
+    forge(honest, lambda _, manifest: manifest.update(version=3))
+    refused(honest, "format version 3; this Fledge reads 2: update")
 
 
 def test_a_manifest_bomb_is_refused(honest: Path) -> None:

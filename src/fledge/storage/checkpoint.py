@@ -211,7 +211,7 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "bytes": entry.nbytes,
                 "stored": entry.stored,
                 "lossy_from": entry.lossy_from,
-                "sha256": entry.sha256,
+                "checksum": entry.checksum,
             }
             for entry in opened.entries
         ]

@@ -37,7 +37,7 @@ MIN_GAIN = 0.05  # below this a member is stored raw: it loads faster and costs 
 SMALL = 128  # bytes; headers eat the gain below this
 SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
-DENSE, QUICK, FAST = 9, 4, 2  # the levels that the default chooses between
+LADDER = (9, 4, 2, 0)  # the levels that the default chooses between, from dense to quick
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
@@ -126,14 +126,13 @@ CODEC_NAMES = ("raw", *CODECS)
 _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005, "pco": 1.01}
 
 
-def candidates(level: int | None, total_bytes: int, hurried: bool = False) -> tuple[str, ...]:
+def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str, ...]:
     """Codecs that a compression level allows: 0 none, 1-2 LZ4, 3-5 and Zstd, 6-9 and pcodec.
 
-    None goes by size, and one step down where saves follow each other closely (`hurried`).
+    None goes by size, and as many steps quicker as `haste` says.
     """
     if level is None:
-        small = total_bytes <= BIG_STATE
-        level = (QUICK if small else FAST) if hurried else (DENSE if small else QUICK)
+        level = LADDER[min((total_bytes > BIG_STATE) + haste, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
         raise ConfigError(f"compression_level is {level!r}; allowed are 0 (store) to 9 (densest), or None for by size")
     if level == 0:

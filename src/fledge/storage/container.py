@@ -6,9 +6,10 @@ Contract
     taken, every tensor against its checksum before it is handed out, nothing in the file is ever executed, and
     anything amiss is a FormatError. The format is described in docs/checkpoint_format.md.
 
-Checksum: the first 128 bits of SHA-256 over a leaf's own (decoded) bytes. Bit rot would be caught by a CRC as well, but
-deltas name their base by checksum, and with CRC-32 two of 10^5 tensors would share one. SHA-256 costs the background
-thread 0.7 s per GB here (twice as fast as BLAKE2b, thanks to the CPU's SHA instructions) and keeps no GIL.
+Checksum: XXH3 of 128 bits over a leaf's own (decoded) bytes. Bit rot would be caught by a CRC as well, but deltas name
+their base by checksum, and with CRC-32 two of 10^5 tensors would share one. It takes the background thread 0.1 s per GB
+here (SHA-256, which format version 1 had: 0.7) and keeps no GIL. It is no defence against forgery, and neither was a SHA-256
+in the same file: a reader that must not trust a file relies on the checks of `reader.py`, never on a checksum.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fledge.core.errors import InputError
 from fledge.storage import codecs, delta
 from fledge.storage.archive import ArchiveWriter
 from fledge.storage.leaves import Leaf, is_float, permute, word_size
-from fledge.storage.reader import FORMAT, MANIFEST, MAX_MANIFEST, VERSION, CheckpointFile
+from fledge.storage.reader import CHECKSUM, CHECKSUMS, FORMAT, MANIFEST, MAX_MANIFEST, VERSION, CheckpointFile
 from fledge.storage.tree import Node, flatten
 
 MAX_CHAIN = 8  # files that must be read to restore one delta checkpoint, itself not counted
@@ -39,11 +40,11 @@ class Plans:
 
     Attributes:
         chosen: Codec and age of the choice, by leaf.
-        hurried: Saves follow each other so closely that denser codecs would slow the training down.
+        haste: How closely saves follow each other: steps towards quicker codecs, see `codecs.candidates`.
     """
 
     chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-    hurried: bool = False
+    haste: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Written:
 
 def checksum(data: np.ndarray) -> str:
     """Checksum of a leaf's bytes, as written in the manifest."""
-    return hashlib.sha256(data.data).hexdigest()[:32]
+    return f"{CHECKSUM}:{CHECKSUMS[CHECKSUM](data)}"
 
 
 def write_container(
@@ -87,7 +88,7 @@ def write_container(
         base = None
     plans = Plans() if plans is None else plans
     total = sum(leaf.nbytes for leaf in leaves)
-    names = codecs.candidates(level, total, plans.hurried)
+    names = codecs.candidates(level, total, plans.haste)
     encoder = _Encoder(names, base, plans)
     archive, entries = ArchiveWriter(stream), []
     for name, leaf in zip(member_names(leaves), leaves, strict=True):
@@ -147,7 +148,7 @@ class _Encoder:
             entry["lossy_from"] = leaf.lossy_from
         if leaf.order is not None:
             entry["order"] = list(leaf.order)
-        entry["sha256"] = checksum(leaf.data)
+        entry["checksum"] = checksum(leaf.data)
         stored = _in_order(leaf.data, leaf)
         word = word_size(leaf.kind, leaf.dtype)
         floats = is_float(leaf.kind, leaf.dtype) and leaf.order is None  # in time order, neighbours are related
@@ -158,7 +159,7 @@ class _Encoder:
             delta_codec, delta_blocks = self._smallest(name, leaf, changed, word, True, True)
             if codecs.checksum_crc(delta_blocks)[1] < codecs.checksum_crc(blocks)[1]:
                 codec, blocks = delta_codec, delta_blocks
-                entry["base_name"], entry["base_sha256"] = name, old[1]
+                entry["base_name"], entry["base_checksum"] = name, old[1]
         entry["codec"] = codec
         return entry, blocks
 
@@ -183,7 +184,7 @@ class _Encoder:
         old = self.base.entries[index]
         if (old.kind, old.dtype, old.shape) != (leaf.kind, leaf.dtype, leaf.shape):
             return None
-        return self.base.read_bytes(index), old.sha256
+        return self.base.read_bytes(index), old.checksum
 
 
 def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:

@@ -18,9 +18,10 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from fledge.core.errors import StorageError
+from fledge.storage.direct import DirectFile
 
 try:
     import fcntl
@@ -41,7 +42,7 @@ def durable_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         descriptor, temporary = _open_temporary(path.parent)
     except OSError as error:
         raise _storage_error(error, path) from error
-    stream = os.fdopen(descriptor, "wb", buffering=2**20)
+    stream = cast(BinaryIO, DirectFile(descriptor))
     try:
         yield stream
         stream.flush()

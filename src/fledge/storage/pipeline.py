@@ -20,15 +20,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fledge.core.errors import StorageError
+from fledge.storage.codecs import LADDER
 from fledge.storage.container import Plans, Written
 from fledge.storage.handle import CheckpointHandle
 from fledge.storage.leaves import Leaf
 from fledge.storage.staging import Arena, Stager
 from fledge.storage.tree import Node
 
-# Share of one core that the writer may take before it hurries, and below which it takes its time again (denser codecs
-# take about 2.5 times as long, so the second must be well below the first).
-HURRIED_SHARE, CALM_SHARE = 0.02, 0.004
+# Share of one core that the writer may take before it hurries more, and below which it takes more time again (the next
+# denser codecs take about 2.5 times as long, so the second must be well below the first). One long gap is no sign of calm
+# yet: an evaluation may have come between.
+HURRIED_SHARE, CALM_SHARE, CALM_SAVES = 0.02, 0.004, 3
+MAX_HASTE = len(LADDER) - 1
 
 WRITER_NICE = 10  # training goes first when cores are short
 
@@ -69,6 +72,7 @@ class Pipeline:
         self._arenas: list[Arena] = []
         self._plans = Plans()
         self._last_start: float | None = None
+        self._calm = 0  # saves in a row that took little
         self._closed = False
         self._threads = [
             threading.Thread(
@@ -219,7 +223,11 @@ class Pipeline:
         """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
         if self._last_start is not None:
             share = cpu_seconds / max(job.started - self._last_start, 1e-6)
-            self._plans.hurried = share > (CALM_SHARE if self._plans.hurried else HURRIED_SHARE)
+            self._calm = self._calm + 1 if share < CALM_SHARE else 0
+            if share > HURRIED_SHARE:
+                self._plans.haste = min(self._plans.haste + 1, MAX_HASTE)
+            elif self._calm >= CALM_SAVES:
+                self._plans.haste, self._calm = max(self._plans.haste - 1, 0), 0
         self._last_start = job.started
 
     def _fail(self, job: Job, error: BaseException) -> None:

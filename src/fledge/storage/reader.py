@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from fledge.core.errors import FormatError, StorageError
 from fledge.storage import codecs, delta
@@ -28,11 +29,24 @@ from fledge.storage.leaves import TORCH_DTYPES, check_description, permute, rest
 from fledge.storage.tree import Node, leaf_numbers, select, unflatten
 
 FORMAT = "fledge-checkpoint"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 had SHA-256 in place of XXH3
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 32 * 2**20  # bytes; JSON grows about 20-fold in memory
 MAX_MANIFEST_EXPANSION = 200  # deflate could do 1000; honest manifests pack 5- to 30-fold
 HARD_MAX_CHAIN = 64
+
+
+def _xxh3(data: np.ndarray) -> str:
+    return xxhash.xxh3_128(data.data).hexdigest()
+
+
+def _sha256(data: np.ndarray) -> str:
+    return hashlib.sha256(data.data).hexdigest()[:32]
+
+
+CHECKSUM = "xxh3"  # what is written
+CHECKSUMS = {CHECKSUM: _xxh3, "sha256": _sha256}
 
 
 @dataclass(frozen=True)
@@ -44,15 +58,15 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     codec: str
-    sha256: str
+    checksum: str  # algorithm:digits
     nbytes: int  # decoded
     stored: int  # in the file
     word: int
     order: tuple[int, ...] | None
     lossy_from: str | None
     base_name: str | None
-    base_sha256: str | None
-    raw: dict[str, Any]  # as in the manifest
+    base_checksum: str | None
+    raw: dict[str, Any]  # as in a manifest of the present version
 
 
 class CheckpointFile:
@@ -112,11 +126,11 @@ class CheckpointFile:
             raise FormatError(f"{label}: {MANIFEST} is not JSON ({error}): the file is damaged") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint")
-        if manifest.get("version") != VERSION or manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
-            raise FormatError(
-                f"{label} has format version {str(manifest.get('version'))[:20]}; this Fledge reads {VERSION}: update"
-            )
-        if self._archive.comment != f"{FORMAT} {VERSION} {self.id}".encode():
+        version = manifest.get("version")
+        if type(version) is not int or version not in READABLE or manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
+            raise FormatError(f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update")
+        self.version = version
+        if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
             raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered")
         return manifest
 
@@ -132,7 +146,8 @@ class CheckpointFile:
     def _entry(self, row: Any) -> Entry:
         if not isinstance(row, dict):
             raise self._bad(f"has a leaf {str(row)[:60]!r}")
-        fields: tuple[Any, ...] = tuple(row.get(key) for key in ("kind", "dtype", "shape", "codec", "name", "sha256"))
+        row = _updated(row) if self.version == 1 else row
+        fields: tuple[Any, ...] = tuple(row.get(key) for key in ("kind", "dtype", "shape", "codec", "name", "checksum"))
         kind, dtype, shape, codec, name, digest = fields
         order, nbytes = row.get("order"), check_description(kind, dtype, shape)
         if not isinstance(name, str) or not safe_name(name) or name == MANIFEST or name not in self._archive.NameToInfo:
@@ -141,10 +156,12 @@ class CheckpointFile:
             raise self._bad(f"uses codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
         if order is not None and (kind != "tensor" or not _is_permutation(order, len(shape))):
             raise self._bad(f"has axes {str(order)[:60]} for shape {str(shape)[:60]}")
-        lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_sha256")
+        lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
             raise self._bad("has a leaf with a wrong field")
+        if digest.partition(":")[0] not in CHECKSUMS:
+            raise self._bad(f"has a checksum {digest[:60]!r}; known are {', '.join(CHECKSUMS)}")
         if lossy is not None and (kind != "tensor" or lossy not in TORCH_DTYPES or TORCH_DTYPES[lossy].is_complex):
             raise self._bad(f"declares a loss from {lossy[:40]!r}")
         info = self._archive.NameToInfo[name]
@@ -207,7 +224,8 @@ class CheckpointFile:
         if entry.base_name is not None:
             out = delta.apply(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
-        if hashlib.sha256(out.data).hexdigest()[:32] != entry.sha256:
+        algorithm, _, digits = entry.checksum.partition(":")
+        if CHECKSUMS[algorithm](out) != digits:
             raise FormatError(f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered")
         return out
 
@@ -216,7 +234,7 @@ class CheckpointFile:
         base = self.base()
         number = base.find(entry.base_name or "")
         old = None if number is None else base.entries[number]
-        if old is None or number is None or old.sha256 != entry.base_sha256 or old.nbytes != entry.nbytes:
+        if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
             raise FormatError(f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have")
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
@@ -266,6 +284,15 @@ class CheckpointFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _updated(row: dict[str, Any]) -> dict[str, Any]:
+    """A version 1 entry as version 2 would have it."""
+    renamed = {"sha256": "checksum", "base_sha256": "base_checksum"}
+    return {
+        renamed.get(key, key): f"sha256:{value}" if key in renamed and isinstance(value, str) else value
+        for key, value in row.items()
+    }
 
 
 def _is_permutation(order: Any, size: int) -> bool:

@@ -133,7 +133,7 @@ def env_obs(env: NavigationEnv, key: str) -> torch.Tensor:
 def time_fledge(preset: str, iterations: int, num_envs: int, seed: int) -> dict[str, Any]:
     """Run `fledge train` for some iterations and read its own figures (the first two iterations warm up)."""
     cfg = build_config(TrainConfig, [("train", preset)], [])
-    frames = (iterations + 2) * num_envs * cfg.ppo.rollout_steps
+    frames = (iterations + 2) * num_envs * cfg.steps
     with tempfile.TemporaryDirectory() as folder:
         run_folder = Path(folder) / "run"
         words = [f"env.num_envs={num_envs}", f"total_frames={frames}", f"seed={seed}", "tensorboard=false"]
@@ -144,7 +144,7 @@ def time_fledge(preset: str, iterations: int, num_envs: int, seed: int) -> dict[
         rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()][2:]
     times = {name: np.array([row[name] for row in rows]) for name in ("collect_s", "learn_s", "simulate_s")}
     total = times["collect_s"] + times["learn_s"]
-    rates = num_envs * cfg.ppo.rollout_steps / total
+    rates = num_envs * cfg.steps / total
     return {
         "frames_per_second": float(np.median(rates)),
         "p10": float(np.quantile(rates, 0.1)),
@@ -181,7 +181,7 @@ def time_prior(iterations: int, num_envs: int, seed: int) -> dict[str, Any]:
         loop.close()
         torch.set_num_threads(threads)
     collect, learn = (np.array([row[k] for row in rows[2:]]) for k in ("collect", "learn"))
-    rates = num_envs * cfg.ppo.rollout_steps / (collect + learn)
+    rates = num_envs * cfg.steps / (collect + learn)
     return {
         "frames_per_second": float(np.median(rates)),
         "p10": float(np.quantile(rates, 0.1)),
