@@ -100,6 +100,33 @@ def test_gae_by_hand_stops_at_termination_and_bootstraps_truncation() -> None:
     torch.testing.assert_close(target, advantage + value)
 
 
+def test_gae_of_an_old_rollout_is_v_trace() -> None:
+    """Against the sums of Espeholt et al. 2018, equation 1, with lambda in c, written out."""
+    steps, gamma, decay = 12, 0.9, 0.8
+    generator = torch.Generator().manual_seed(3)
+    reward, value, last = (torch.randn(steps, 1, generator=generator) for _ in range(3))
+    trust = torch.rand(steps, 1, generator=generator)
+    terminated, truncated = torch.zeros(2, steps, 1, dtype=torch.bool)
+    terminated[4], truncated[8] = True, True
+    ended = terminated | truncated
+    next_value = torch.where(ended, last, torch.cat([value[1:], last[:1]]))
+    advantage, target = gae(reward, value, next_value, terminated, truncated, gamma, decay, trust)
+
+    delta = reward + gamma * next_value * ~terminated - value
+    traced = torch.zeros(steps + 1)  # v_t - V(x_t), 0 past the end
+    for t in range(steps):
+        factor = 1.0
+        for k in range(t, steps):
+            traced[t] += factor * float(trust[k] * delta[k])
+            if ended[k]:
+                break
+            factor *= gamma * decay * float(trust[k])
+    for t in range(steps):
+        follows = 0.0 if ended[t] else gamma * decay * float(traced[t + 1])
+        assert float(advantage[t]) == pytest.approx(float(delta[t]) + follows, rel=1e-4, abs=1e-5)
+        assert float(target[t]) == pytest.approx(float(value[t] + traced[t]), rel=1e-4, abs=1e-5)
+
+
 def test_a_minibatch_is_a_fresh_permutation_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = PPOConfig(rollout_steps=8, epochs=3, minibatch=32)
     policy = FeaturePolicy(hidden=(8,))

@@ -39,8 +39,8 @@ class Precision(enum.Enum):
 
 @dataclass
 class PPOConfig:
-    rollout_steps: int = 64
-    """Decisions per drone and iteration."""
+    rollout_steps: int = 0
+    """Decisions per drone and iteration. 0: 64, or 32 where rollouts are flown ahead, since that halves their lag."""
     epochs: int = 3
     """Passes over each rollout."""
     minibatch: int = 4096
@@ -81,7 +81,9 @@ class PPOConfig:
     """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512)."""
 
     def validate(self) -> None:
-        for name in ("rollout_steps", "epochs", "minibatch"):
+        if self.rollout_steps < 0:
+            raise ConfigError(f"ppo.rollout_steps is {self.rollout_steps}, but must be 0 (by itself) or more.")
+        for name in ("epochs", "minibatch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ppo.{name} is {getattr(self, name)}, but must be at least 1.")
         if not 0 < self.lr < 1:
@@ -99,7 +101,8 @@ class PPO:
         cfg: Settings.
         ranks: How many ranks learn together.
         lagged: Rollouts were flown by older weights. Then the present policy is what updates stay close to, and what was
-            flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022); values are looked up anew.
+            flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022), in the advantages too (`gae`);
+            values are looked up anew.
     """
 
     def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, lagged: bool = False) -> None:
@@ -164,8 +167,10 @@ class PPO:
         before = self.state_dict()
         self.schedule(progress)
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
+        weight = None
         if self.lagged:
             log_prob, value, next_value = self._look_again(rollout)
+            weight = (log_prob - rollout["log_prob"]).exp()
         advantage, target = gae(
             rollout["reward"],
             value,
@@ -174,6 +179,7 @@ class PPO:
             rollout["truncated"],
             cfg.gamma,
             cfg.gae_lambda,
+            None if weight is None else weight.clamp(max=1.0),
         )
         mean, square, adv_mean, adv_square = self._mean_over_ranks(
             torch.stack([target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()])
@@ -185,8 +191,8 @@ class PPO:
             norm.update(mean, square)
         if cfg.normalize_advantage:
             advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
-        if self.lagged:
-            advantage = advantage * (log_prob - rollout["log_prob"]).exp().clamp(max=MAX_WEIGHT)
+        if weight is not None:
+            advantage = advantage * weight.clamp(max=MAX_WEIGHT)
         batch = {
             "input": rollout["input"].flatten(0, 1),
             "raw": rollout["raw"].flatten(0, 1),

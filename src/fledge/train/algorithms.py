@@ -102,9 +102,9 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, observed: tuple[str, ...], gamma
 def make_collector(cfg: TrainConfig, envs: Sequence[NavigationEnv], policy: nn.Module, learner: Learner) -> Collector:
     """What flies for a learner."""
     if isinstance(learner, OffPolicy):
-        return ExperienceCollector(envs[0], learner.explore, cfg.replay.steps)
+        return ExperienceCollector(envs[0], learner.explore, cfg.steps)
     assert isinstance(policy, ActorCritic)
-    frames = sum(env.num_envs for env in envs) * cfg.ppo.rollout_steps
+    frames = sum(env.num_envs for env in envs) * cfg.steps
     if cfg.collect.mode is CollectMode.halves:
         return HalvesDataCollector(envs, policy, frames)
     collector = SyncDataCollector(envs, policy, frames)

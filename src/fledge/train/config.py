@@ -134,6 +134,13 @@ class TrainConfig:
     compile: bool = False
     """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
 
+    @property
+    def steps(self) -> int:
+        """Decisions per drone and iteration."""
+        if self.algo is not Algo.ppo:
+            return self.replay.steps
+        return self.ppo.rollout_steps or (32 if self.collect.mode is CollectMode.pipelined else 64)
+
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""
         if self.task != "navigation":

@@ -17,7 +17,7 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
 from fledge.sim.launch import default_threads
 from fledge.train.algorithms import describe_policy, make_collector, make_learner
-from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.config import CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
 OUTCOMES = [o.name.lower() for o in Outcome if o]
@@ -41,8 +41,7 @@ class Run:
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.envs = make_rank_envs(cfg, ranks)
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
-        steps = cfg.ppo.rollout_steps if cfg.algo is Algo.ppo else cfg.replay.steps
-        self.frames_per_iteration = sum(env.num_envs for env in self.envs) * steps * ranks.size
+        self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
         self.total_iterations = -(-cfg.total_frames // self.frames_per_iteration)
 
     @property

@@ -69,7 +69,7 @@ def _name(mode: str, ranks: int) -> str:
 
 
 def _settings(cfg: TrainConfig, ranks: int) -> dict[str, Any]:
-    steps = cfg.ppo.rollout_steps
+    steps = cfg.steps
     return {
         "ranks": ranks,
         "num_envs": cfg.env.num_envs,
