@@ -165,12 +165,12 @@ class PPO:
         """Learn from one rollout; returns mean losses and diagnostics."""
         cfg = self.cfg
         before = self.state_dict()
-        self.schedule(progress)
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
         weight = None
         if self.lagged:
             log_prob, value, next_value = self._look_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
+        self.schedule(progress)  # after looking: what updates stay close to has the spread of before, as in any rollout
         advantage, target = gae(
             rollout["reward"],
             value,
