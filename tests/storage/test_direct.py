@@ -66,6 +66,7 @@ def test_arrays_and_views_of_other_items_are_taken_as_bytes(tmp_path: Path) -> N
     assert (tmp_path / "f").read_bytes() == np.arange(5, dtype=np.int32).tobytes()
 
 
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="no direct writes on this system")
 def test_a_file_system_that_refuses_direct_writes_gets_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = os.write, []
 

@@ -170,8 +170,8 @@ def measure_slowdown(
             "iteration_s": float(np.median(paces[False])),
             "saves": saves,
         }
-        if isinstance(contender, Fledge):
-            cpu = contender.cpu_s() - before
+        cpu = contender.cpu_s() - before
+        if cpu:
             result |= {"cpu_ms_per_save": 1e3 * cpu / saves, "cpu_share": cpu / saving_s / (os.cpu_count() or 1)}
     finally:
         contender.close()

@@ -34,7 +34,7 @@ class Loop:
         self.use_threads(threads)
         lidar = (cfg.env.lidar_azimuths, cfg.env.num_elevations)
         self.policy = FeaturePolicy(lidar, tuple(cfg.policy.hidden), range_m=cfg.env.lidar_range_m)
-        self.learner = PPO(self.policy, cfg.ppo)
+        self.learner = PPO(self.policy, cfg.ppo, lagged=kind == "pipelined")  # as `fledge train` does
         frames = cfg.env.num_envs * cfg.ppo.rollout_steps
         envs = self._make_envs(2 if kind == "halves" else 1)
         make = HalvesDataCollector if kind == "halves" else SyncDataCollector
