@@ -89,7 +89,7 @@ def check_index(buffer: DictReplayBuffer, plain: PlainBuffer) -> None:
     assert len(buffer) == len(plain)
     assert buffer.index.values.tolist() == lengths
     for store in buffer.stores:
-        with_final = any(key.removesuffix("_count") in buffer.schema.observed for key in store.keys)
+        with_final = any(key in buffer.schema.with_final() for key in store.keys)
         assert store.length.view().tolist() == [n + with_final for n in lengths]
         chunks = [-(-n // (store.rows or n)) for n in store.length.view().tolist()]
         assert len(store.blobs) == sum(chunks)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from fledge.replay import DictReplayBuffer
+from fledge.storage import save_checkpoint
 
 
 def resident_bytes() -> int:
@@ -52,3 +56,19 @@ def test_memory_is_flat_over_ten_million_frames(frames: int) -> None:
     held, resident = grow(frames, 200_000, 1_000)
     assert max(held) <= 1.1 * min(held) + 3 * 2**20
     assert resident[-1] <= resident[0] + 32 * 2**20
+
+
+def test_saving_makes_no_second_copy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with DictReplayBuffer(100_000, ["x", "next_x"]) as buffer:
+        for _ in range(40):
+            buffer.add({"x": rng.random((200, 400)).astype(np.float32)})
+        save_checkpoint({"replay": buffer.state_dict()}, tmp_path / "warm.fledge")
+        tracemalloc.start()
+        try:
+            save_checkpoint({"replay": buffer.state_dict()}, tmp_path / "replay.fledge")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert buffer.stats()["bytes"] > 10 * 2**20
+        assert peak < buffer.stats()["bytes"] / 4

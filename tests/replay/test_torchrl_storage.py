@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 torchrl = pytest.importorskip("torchrl.data")
 
@@ -104,8 +104,30 @@ def test_state_goes_there_and_back_and_damage_is_told() -> None:
     other.set(range(50, 60), rows(10, 3))
     assert (other.get(slice(0, 60))[50:] == rows(10, 3)).all()
     state["packed"]["data"] = np.full_like(state["packed"]["data"], 255)
-    with pytest.raises(FormatError, match="damaged"):
-        CompressedStorage(60).load_state_dict(state)
+    for broken in (state, {k: v for k, v in state.items() if k != "specs"}, {**state, "single": 7}):
+        with pytest.raises(FormatError, match="damaged"):
+            other.load_state_dict(broken)
+        assert (other.get(slice(0, 50)) == rows(50)).all()  # as it was
+
+
+def test_masks_shapes_and_nests_as_on_torchrl_s_own_storage() -> None:
+    data = rows(20)
+    data["deep"] = TensorDict({"a": torch.arange(40.0).reshape(20, 2)}, [20, 2])
+    own = torchrl.TensorDictReplayBuffer(storage=torchrl.LazyTensorStorage(20), batch_size=4)
+    ours = torchrl.TensorDictReplayBuffer(storage=CompressedStorage(20), batch_size=4)
+    for buffer in (own, ours):
+        buffer.extend(data)
+    for index in (torch.arange(20) % 5 == 4, torch.tensor([[1, 2], [3, 4]]), [3, 1], slice(2, 9), 5):
+        one, other = own[index], ours[index]
+        assert one.shape == other.shape
+        assert one["deep"].shape == other["deep"].shape
+        assert (one.select(*data.keys()) == other.select(*data.keys())).all()
+    state = ours._storage.state_dict()
+    again = CompressedStorage(20)
+    again.load_state_dict(state)
+    assert again.get(slice(0, 3))["deep"].shape == (3, 2)
+    with pytest.raises(IndexError, match="mask"):
+        ours._storage.get(torch.ones(7, dtype=torch.bool))
 
 
 def test_only_rows_that_are_not_full_blocks_wait_uncompressed() -> None:
@@ -124,6 +146,8 @@ def test_mistakes_get_one_clear_sentence() -> None:
         storage.set(1, rows(1, image=False)[0])
     with pytest.raises(InputError, match="TensorDicts"):
         storage.set(1, torch.zeros(3))
+    with pytest.raises(InputError, match="'name' is a NonTensor"):
+        storage.set(1, rows(1)[0].set("name", NonTensorData("abc")))
     with pytest.raises(InputError, match="must be"):
         storage.set(1, rows(1)[0].set("action", torch.zeros(2)))
     with pytest.raises(IndexError, match="never written"):

@@ -4,7 +4,7 @@ n-step, for a transition t of an episode of T, with k = min(n_step, T - t) steps
 
     reward       r[t] + gamma r[t+1] + ... + gamma^(k-1) r[t+k-1]
     next_X       X[t+k]                              the final observation, if the episode ended on the way
-    terminated   terminated[t+k-1], and truncated    of the last step taken: bootstrap unless terminated
+    terminated   terminated[t+k-1], and truncated, done    of the last step taken: bootstrap unless terminated
     discount     gamma^k                             what the value of next_X is multiplied with
 
 With n_step = 1 these are the transition itself, and discount is gamma.
@@ -56,12 +56,12 @@ def transitions(
     count = len(episode)
     taken = np.minimum(n_step, lengths - offset)  # k
     found: dict[str, torch.Tensor] = {}
-    specs = schema.internal()
+    specs, with_final = schema.internal(), schema.with_final()
     for store in stores:
         window = n_step > 1 and any(key in (REWARD, *DONE) for key in store.keys)
         if window:
             rows = offset[:, None] + np.minimum(np.arange(n_step + 1), taken[:, None])
-        elif any(base_of(key) in schema.observed for key in store.keys):
+        elif not with_final.isdisjoint(store.keys):
             rows = np.stack([offset, offset + taken], 1)
         else:
             rows = offset[:, None]
@@ -81,7 +81,7 @@ def transitions(
                 found[key] = from_words(got.pick(key, begin + taken - 1), specs[key])
             else:
                 found[key] = from_words(got.pick(key, now), specs[key])
-            if base_of(key) in schema.observed:
+            if key in with_final:
                 found[NEXT + key] = from_words(got.pick(key, later), specs[key])
     batch = _named(found, schema)
     if n_step > 1:
@@ -95,7 +95,7 @@ def _n_step_reward(got: Rows, spec: KeySpec, shape: tuple[int, ...], taken: np.n
     steps = torch.arange(width - 1)
     weight = torch.where(steps < torch.from_numpy(taken)[:, None], gamma ** steps.double(), 0.0)
     total = torch.where(weight[..., None] > 0, rewards.double() * weight[..., None], 0.0).sum(1)
-    return total.to(spec.dtype).reshape(count, *spec.shape)
+    return total.to(spec.dtype if spec.dtype.is_floating_point else torch.float32).reshape(count, *spec.shape)
 
 
 def windows(
@@ -110,31 +110,26 @@ def windows(
     """Windows of `length` transitions from `start` of each `episode` [B]."""
     count, width = len(episode), length + schema.extra
     rows = np.minimum(start[:, None] + np.arange(width), lengths[:, None])
-    mask = torch.from_numpy(start[:, None] + np.arange(length) < lengths[:, None])
+    mask = start[:, None] + np.arange(length) < lengths[:, None]
     found: dict[str, torch.Tensor] = {}
-    specs = schema.internal()
+    specs, with_final = schema.internal(), schema.with_final()
     for store in stores:
         got = store.take(np.repeat(episode, width), rows.reshape(-1), workers)
         for key in store.keys:
-            frames = from_words(got.pick(key, slice(None)), specs[key]).reshape(count, width, *specs[key].shape)
-            found[key] = _masked(frames[:, :length], mask)
-            if base_of(key) in schema.observed:
-                found[NEXT + key] = _masked(frames[:, 1:], mask)
+            frames = got.pick(key, slice(None)).reshape(count, width, *specs[key].shape)
+            found[key] = from_words(_masked(frames[:, :length], mask), specs[key])
+            if key in with_final:
+                found[NEXT + key] = from_words(_masked(frames[:, 1:], mask), specs[key])
     batch = _named(found, schema)
-    batch["mask"] = mask
+    batch["mask"] = torch.from_numpy(mask)
     return batch
 
 
-def _masked(frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    frames = frames.contiguous()
-    if not mask.all():
-        frames[~mask] = 0
-    return frames
-
-
-def base_of(key: str) -> str:
-    """The key that an internal key belongs to."""
-    return key.removesuffix(COUNT)
+def _masked(words: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """A copy, with zeros where the mask is false."""
+    words = words.copy()
+    words[~mask] = 0
+    return words
 
 
 def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:

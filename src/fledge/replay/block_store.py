@@ -27,7 +27,7 @@ def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
     if not data.nbytes:
         return b""
     if codec == BITS:
-        if data.max() > 1:
+        if data.max() > 1 or data.nbytes == 1:  # a single byte of bits could not be told from the byte itself
             return data.tobytes()
         data, codec = np.packbits(data), _AFTER_BITS
     blocks = codecs.encode(codec, data, word, False)

@@ -15,8 +15,9 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -26,16 +27,18 @@ import torch
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import snapshot
 from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
+from fledge.replay.episodes import read_episode
 from fledge.replay.open_episodes import OpenEpisodes
 from fledge.replay.plan import LAYOUTS, Layout, plan_stores
 from fledge.replay.prefix_sum import PrefixSum
 from fledge.replay.priorities import Priorities
 from fledge.replay.rollouts import read_observations, read_rollout
-from fledge.replay.schema import KeySpec, Schema
+from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores import Store
 from fledge.replay.workers import Workers
 
-MEASURE_FRAMES = 512  # when this many are in, stores are chosen anew, for good: the first episode may be untypical
+MEASURE_FRAMES = 512  # after this many stores are chosen anew, for good: the first episode may be untypical
+MEASURE_EPISODES = 8  # ... on this many episodes
 
 
 class DictReplayBuffer:
@@ -61,7 +64,7 @@ class DictReplayBuffer:
     def __init__(
         self,
         max_size: int,
-        keys: Sequence[str] | Mapping[str, KeySpec],
+        keys: Sequence[str] | Mapping[str, KeySpec | None],
         device: str | torch.device = "cpu",
         img_compressed: bool = True,
         *,
@@ -76,13 +79,14 @@ class DictReplayBuffer:
         cache_bytes: int = 0,
         segment_frames: int | None = None,
     ) -> None:
-        if max_size < 1:
-            raise ConfigError(f"max_size is {max_size}, but must be at least 1.")
+        if not isinstance(max_size, int | np.integer) or max_size < 1:
+            raise ConfigError(f"max_size is {max_size}, but must be a whole number of at least 1.")
         if layout not in LAYOUTS:
             raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
         if segment_frames is not None and not 1 <= segment_frames <= max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
-        self.schema = Schema(keys)
+        own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
+        self.schema = Schema(keys, own)
         check_n_step(self.schema, n_step, gamma)
         self.max_size, self.device, self.layout = max_size, torch.device(device), layout
         self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
@@ -109,14 +113,12 @@ class DictReplayBuffer:
 
     def add(self, episode: Mapping[str, Any]) -> None:
         """Store one episode: arrays or tensors [T, ...] per key (see `schema` for final observations)."""
-        with self.lock:
-            self._check_alive()
-            self._insert(*self.schema.read_episode(episode))
+        with self.lock, self._learning():
+            self._insert(*read_episode(self.schema, episode))
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Take [T, N] steps of parallel envs (see `rollouts`); returns the episodes completed and stored."""
-        with self.lock:
-            self._check_alive()
+        with self.lock, self._learning():
             stored = 0
             for rows, done, final in read_rollout(self.schema, rollout):
                 for length, words in self._open_for(len(done)).push(rows, done, final):
@@ -136,15 +138,27 @@ class DictReplayBuffer:
                 self._insert(length, words)
             return len(closed)
 
+    @contextlib.contextmanager
+    def _learning(self) -> Iterator[None]:
+        """What the schema learns from data that is then refused is forgotten."""
+        self._check_alive()
+        known = dict(self.schema.specs)
+        try:
+            yield
+        except BaseException:
+            if not self.stores and self.open is None:
+                self.schema.specs = known
+            raise
+
     def _open_for(self, num_envs: int) -> OpenEpisodes:
         if self.open is None:
             specs = self.schema.internal()
-            self.open = OpenEpisodes(num_envs, specs, self.schema.observed, self.segment_frames, self.max_size)
+            self.open = OpenEpisodes(num_envs, specs, self.schema.with_final(), self.segment_frames, self.max_size)
         if self.open.num_envs != num_envs:
             raise InputError(f"the rollout has {num_envs} envs, but those before had {self.open.num_envs}.")
         return self.open
 
-    def _insert(self, length: int, words: Mapping[str, np.ndarray]) -> None:
+    def _insert(self, length: int, words: Words) -> None:
         """All that can fail comes first; then the oldest leave, and data and index grow together."""
         if length > self.max_size:
             raise InputError(
@@ -152,7 +166,7 @@ class DictReplayBuffer:
             )
         if not self.stores:
             self.stores = self._plan(words)
-        elif not self.measured and self.index.total >= MEASURE_FRAMES:
+        elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:
             self._measure_again()
         encoded = [store.encode(words) for store in self.stores]
         while self.index.total + length > self.max_size:
@@ -172,26 +186,28 @@ class DictReplayBuffer:
         if self.priorities is not None:
             self.priorities.remove(np.arange(begin, begin + length))
 
-    def _plan(self, words: Mapping[str, np.ndarray]) -> list[Store]:
+    def _plan(self, words: Words) -> list[Store]:
         return plan_stores(self.schema.internal(), words, self.layout, self.img_compressed, self.cache_bytes)
 
     def _measure_again(self) -> None:
-        """Choose the stores on the longest episode so far and move all episodes over."""
-        episodes = [self._words_of(i) for i in range(self.num_episodes)]
-        stores = self._plan(episodes[int(self.index.values.argmax())])
-        for words in episodes:
+        """Choose the stores on some episodes out of all so far, and move all over."""
+        some = np.unique(np.linspace(0, self.num_episodes - 1, MEASURE_EPISODES).astype(int)).tolist()
+        sample = [self._words_of(episode) for episode in some]
+        stores = self._plan({key: np.concatenate([words[key] for words in sample]) for key in sample[0]})
+        for episode in range(self.num_episodes):
+            words = self._words_of(episode)
             for store in stores:
                 store.append(store.encode(words))
         self.stores, self.measured = stores, True
 
-    def _words_of(self, episode: int) -> dict[str, np.ndarray]:
-        length = int(self.index.values[episode])
-        words: dict[str, np.ndarray] = {}
+    def _words_of(self, episode: int) -> Words:
+        length, with_final = int(self.index.values[episode]), self.schema.with_final()
+        words: Words = {}
         for store in self.stores:
             rows = np.arange(length + self.schema.extra)
             got = store.take(np.full(len(rows), episode), rows, self.workers)
             for key in store.keys:
-                words[key] = got.pick(key, slice(0, length + (key.removesuffix("_count") in self.schema.observed)))
+                words[key] = got.pick(key, slice(0, length + (key in with_final)))
         return words
 
     # ---- sampling ----------------------------------------------------------------------------------------------
@@ -220,18 +236,28 @@ class DictReplayBuffer:
             batch["index"] = torch.from_numpy(self.index.evicted_total + self.index.starts()[episode] + start)
             return {k: v.to(self.device) for k, v in batch.items()}
 
-    def get(self, index: np.ndarray | torch.Tensor) -> Batch:
+    def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
         """The transitions with these "index" values, which must still be kept."""
         with self.lock:
             self._check_sampling(1)
-            return self._transitions(np.asarray(index, np.int64) - self.index.evicted_total)
+            numbers, begin = _integers(index), self.index.evicted_total
+            if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
+                asked = f"{numbers.min()} to {numbers.max()} were" if len(numbers) else "none was"
+                raise InputError(
+                    f"of the indices, {asked} asked for; {begin} to {begin + self.index.total - 1} are kept."
+                )
+            return self._transitions(numbers - begin)
 
-    def update_priorities(self, index: np.ndarray | torch.Tensor, priority: np.ndarray | torch.Tensor) -> None:
-        """Set priorities of transitions by their "index"; those evicted meanwhile are passed over."""
+    def update_priorities(
+        self, index: np.ndarray | torch.Tensor | Sequence[int], priority: np.ndarray | torch.Tensor | Sequence[float]
+    ) -> None:
+        """Set priorities (0 or more) of transitions by their "index"; those evicted meanwhile are passed over."""
         with self.lock:
+            self._check_alive()
             if self.priorities is None:
                 raise InputError("this buffer draws uniformly: make it with prioritized=True to set priorities.")
-            numbers, values = (np.asarray(torch.as_tensor(x).detach().cpu()).reshape(-1) for x in (index, priority))
+            numbers = _integers(index)
+            values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
             if len(numbers) != len(values):
                 raise InputError(f"{len(numbers)} indices came with {len(values)} priorities.")
             begin = self.index.evicted_total
@@ -257,28 +283,30 @@ class DictReplayBuffer:
 
     def stats(self) -> dict[str, Any]:
         """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
-        rows = {}
-        for store in self.stores:
-            for key in store.keys:
-                raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
-                rows[key] = {
-                    "codec": store.codec,
-                    "bytes_per_frame": per_frame,
-                    "raw": raw,
-                    "ratio": raw / max(per_frame, 1e-9),
-                }
-        kept, held = (sum(getattr(s.blobs, name) for s in self.stores) for name in ("nbytes", "held_bytes"))
-        return {
-            "transitions": len(self),
-            "episodes": self.num_episodes,
-            "bytes": kept,
-            "held_bytes": held,
-            "keys": rows,
-        }
+        with self.lock:
+            rows = {}
+            for store in self.stores:
+                for key in store.keys:
+                    raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
+                    rows[key] = {
+                        "codec": store.codec,
+                        "bytes_per_frame": per_frame,
+                        "raw": raw,
+                        "ratio": raw / max(per_frame, 1e-9),
+                    }
+            kept, held = (sum(getattr(s.blobs, name) for s in self.stores) for name in ("nbytes", "held_bytes"))
+            return {
+                "transitions": len(self),
+                "episodes": self.num_episodes,
+                "bytes": kept,
+                "held_bytes": held,
+                "keys": rows,
+            }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for `save_checkpoint`: compressed chunks as they are (shared, not copied), index, draws."""
         with self.lock:
+            self._check_alive()
             return snapshot.save(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -305,3 +333,11 @@ class DictReplayBuffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
+    """Names of transitions, [B] int64."""
+    numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise InputError(f'an index is a whole number, not {numbers.dtype}: give the "index" of a batch.')
+    return numbers.astype(np.int64, copy=False)

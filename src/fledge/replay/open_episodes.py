@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import FormatError, InputError
-from fledge.replay.schema import COUNT, KeySpec
+from fledge.replay.schema import KeySpec
 
 Episode = tuple[int, dict[str, np.ndarray]]
 
@@ -28,16 +28,16 @@ class OpenEpisodes:
     Args:
         num_envs: N.
         specs: Internal keys.
-        observed: Those with a final observation.
+        with_final: Those with a final observation.
         segment: Cut an episode after this many transitions, so that it can be sampled before it ends; None never.
         longest: Refuse episodes longer than this: they would not fit the buffer.
     """
 
     def __init__(
-        self, num_envs: int, specs: Mapping[str, KeySpec], observed: set[str], segment: int | None, longest: int
+        self, num_envs: int, specs: Mapping[str, KeySpec], with_final: set[str], segment: int | None, longest: int
     ) -> None:
         self.num_envs, self.specs, self.segment, self.longest = num_envs, dict(specs), segment, longest
-        self.observed = {k for k in specs if k in observed or k.removesuffix(COUNT) in observed}
+        self.with_final = with_final
         self.count = np.zeros(num_envs, np.int64)  # transitions pending
         self._room = 0
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
@@ -48,7 +48,7 @@ class OpenEpisodes:
         """Take one step of all envs; yields episodes completed by it."""
         if self.segment is not None:
             for env in np.flatnonzero(self.count >= self.segment).tolist():
-                yield self._close(env, {k: rows[k][env] for k in self.observed})
+                yield self._close(env, {k: rows[k][env] for k in self.with_final})
         if self.count.max(initial=0) >= self.longest:
             raise InputError(
                 f"an open episode has {self.longest} transitions, all that the buffer holds: raise max_size, or give "
@@ -60,23 +60,23 @@ class OpenEpisodes:
             pending[every, self.count] = rows[key]
         self.count += 1
         for env in np.flatnonzero(done).tolist():
-            yield self._close(env, {k: final[k][env] for k in self.observed} if final is not None else {})
+            yield self._close(env, {k: final[k][env] for k in self.with_final} if final is not None else {})
 
     def flush(self, final: Mapping[str, np.ndarray] | None = None) -> Iterator[Episode]:
         """Close all open episodes; `final` are observations of all envs that follow the last rows."""
         for env in np.flatnonzero(self.count).tolist():
-            if final is not None or not self.observed:
-                yield self._close(env, {k: final[k][env] for k in self.observed} if final is not None else {})
+            if final is not None or not self.with_final:
+                yield self._close(env, {k: final[k][env] for k in self.with_final} if final is not None else {})
                 continue
             last = self.count[env] - 1
             self.count[env] = last
             if last > 0:
-                yield self._close(env, {k: self._rows[k][env, last] for k in self.observed})
+                yield self._close(env, {k: self._rows[k][env, last] for k in self.with_final})
 
     def _close(self, env: int, final: Mapping[str, np.ndarray]) -> Episode:
         length = int(self.count[env])
         words = {k: pending[env, :length] for k, pending in self._rows.items()}
-        words = {k: np.concatenate([v, final[k][None]]) if k in self.observed else v for k, v in words.items()}
+        words = {k: np.concatenate([v, final[k][None]]) if k in self.with_final else v for k, v in words.items()}
         self.count[env] = 0
         return length, words
 
@@ -95,13 +95,17 @@ class OpenEpisodes:
 
     def load(self, state: Mapping[str, Any]) -> None:
         count = np.asarray(state["count"], np.int64)
-        used = int(count.max(initial=0))
-        self._grow(used)
         if count.shape != self.count.shape or (count < 0).any() or set(state["rows"]) != set(self._rows):
             raise FormatError("the saved replay's open episodes do not fit its keys and envs: it is damaged.")
-        for key, pending in self._rows.items():
-            saved = np.asarray(state["rows"][key])
-            if saved.dtype != pending.dtype or saved.shape != (self.num_envs, used, *pending.shape[2:]):
+        used = int(count.max(initial=0))
+        rows = {key: np.asarray(saved) for key, saved in state["rows"].items()}
+        for key, pending in self._rows.items():  # before there is room for them: the count may lie
+            want = (self.num_envs, used, *pending.shape[2:])
+            if rows[key].dtype != pending.dtype or rows[key].shape != want:
                 raise FormatError(f"the saved replay's open episodes have a wrong {key!r}: it is damaged.")
-            pending[:, :used] = saved
+        if used > self.longest:
+            raise InputError(f"the saved replay has an open episode of {used} transitions: more than the buffer holds.")
+        self._grow(used)
+        for key, pending in self._rows.items():
+            pending[:, :used] = rows[key]
         self.count = count.copy()

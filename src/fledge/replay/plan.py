@@ -1,7 +1,7 @@
-"""Which store each key goes to: measured on the first chunks, never looked up by name.
+"""Which store each key goes to: measured on some chunks, never looked up by name.
 
 Contract
-    `plan_stores(specs, words, layout, ...)` tries the candidates on (up to) the first frames of an episode and
+    `plan_stores(specs, words, layout, ...)` tries the candidates on some chunks of the frames it is given and
     returns the stores. A key is packed with others when that is smallest or nearly so, because packed rows decode
     fastest; goes to a general codec when that is much smaller or its frames are large; and is stored raw when nothing
     saves 5 %. Choices go by size, never by a clock: the same data gives the same stores.
@@ -38,7 +38,7 @@ MAX_COLUMNS = 2048  # wider frames are large enough for a general codec to pay
 BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
 WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured),
 ENOUGH = 8.0  # ... and where packing already saves this much, no other is looked for
-MEASURED_CHUNKS = 8
+MEASURED_CHUNKS = 8  # of large frames more, so that there are as many frames as in as many packed ones
 _CANDIDATES = codecs.candidates(9, 0)
 
 
@@ -82,12 +82,15 @@ def block_rows(spec: KeySpec, layout: str) -> int | None:
 
 
 def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
-    sample = words[: MEASURED_CHUNKS * max(rows or 64, PACKED_ROWS)]
+    step = min(rows or MEASURED_CHUNKS * MAX_BLOCK_ROWS, len(words))
+    count = max(MEASURED_CHUNKS, MEASURED_CHUNKS * PACKED_ROWS // step)
+    last = len(words) // step - 1  # whole chunks, from all over
+    starts = np.unique(np.linspace(0, last, count).astype(int)) * step
+    parts = [words[a : a + step] for a in starts.tolist()]
+    sample = np.concatenate(parts)
     raw = sample.nbytes
-    step = rows or len(sample)
-    parts = [sample[a : a + step] for a in range(0, len(sample), step)]
     turned = [np.ascontiguousarray(part.reshape(len(part), -1).T).reshape(-1).view(np.uint8) for part in parts]
-    middle = turned[len(turned) // 2]  # the middle one: episodes begin untypically, and the last may be short
+    middle = turned[len(turned) // 2]
     codec = codecs.choose(middle, spec.dtype.itemsize, False, _CANDIDATES)
     if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
         codec = BITS

@@ -61,8 +61,8 @@ class PrefixSum:
 
     def add(self, value: int) -> int:
         """Append a range; returns how many ranges were evicted for it (0 or 1)."""
-        if value < 1:
-            raise InputError(f"a range of {value} cannot be added: its length must be at least 1.")
+        if value < 1 or value != int(value):
+            raise InputError(f"a range of {value} cannot be added: its length must be a whole number of at least 1.")
         evicted = 0
         if len(self._ends) == self.max_len:
             self.evict()
@@ -85,9 +85,8 @@ class PrefixSum:
     def get_range_idx(self, number: np.ndarray) -> np.ndarray: ...
     def get_range_idx(self, number: Any) -> Any:
         """Range that a number (or each of an array) lies in."""
-        numbers = np.asarray(number)
-        self._check(numbers)
-        found = np.searchsorted(self._ends.view(), numbers + self.evicted_total, side="right")
+        numbers = self._checked(number)
+        found = self._find(numbers)
         return int(found) if numbers.ndim == 0 else found
 
     @overload
@@ -96,8 +95,8 @@ class PrefixSum:
     def get_range_relative_idx(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
     def get_range_relative_idx(self, number: Any) -> Any:
         """Range that a number (or each of an array) lies in, and its place inside that range."""
-        numbers = np.asarray(number)
-        found = np.asarray(self.get_range_idx(numbers))
+        numbers = self._checked(number)
+        found = self._find(numbers)
         ends = self._ends.view()
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts
@@ -119,10 +118,15 @@ class PrefixSum:
         self.evicted_total = int(state["evicted_total"])
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
 
-    def _check(self, numbers: np.ndarray) -> None:
+    def _find(self, numbers: np.ndarray) -> np.ndarray:
+        return np.asarray(np.searchsorted(self._ends.view(), numbers + self.evicted_total, side="right"))
+
+    def _checked(self, number: Any) -> np.ndarray:
+        numbers = np.asarray(number)
         if numbers.dtype.kind not in "iu":
             raise InputError(f"numbers to look up are integers, not {numbers.dtype}.")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.total):
             raise InputError(
                 f"numbers from {numbers.min()} to {numbers.max()} were looked up, but 0 to {self.total - 1} exist."
             )
+        return numbers.astype(np.int64, copy=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import ConfigError, FormatError
+from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.replay.sum_tree import SumTree
 
 LEAST = 1e-6  # nothing kept is ever impossible to draw
@@ -37,7 +37,9 @@ class Priorities:
     def update(self, numbers: np.ndarray, priorities: np.ndarray) -> None:
         if not len(numbers):
             return
-        values = np.maximum(np.asarray(priorities, np.float64), LEAST)
+        if (priorities < 0).any():
+            raise InputError("priorities are finite numbers of 0 or more: give the sizes of errors, not their signs.")
+        values = np.maximum(priorities, LEAST)
         self.tree.update(numbers % self.tree.size, values**self.alpha)
         self.largest = max(self.largest, float(values.max()))
 

@@ -52,8 +52,8 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
             raise FormatError(f"the saved replay has version {state['version']}, this program reads {VERSION}.")
         if list(state["keys"]) != buffer.schema.names:
             raise InputError(f"the saved replay has keys {state['keys']}, this buffer {buffer.schema.names}.")
-        schema = Schema(buffer.schema.names)
-        schema.specs = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
+        saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
+        schema = Schema({name: saved.get(name) for name in buffer.schema.names})
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
                 raise InputError(f"the saved replay has {schema.specs[name]} under {name!r}, this buffer {spec}.")
@@ -88,8 +88,8 @@ def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Sch
         raise FormatError("the saved replay's plan does not fit its stores: it is damaged.")
     for store, saved in zip(stores, state["stores"], strict=True):
         store.load(saved)
-        with_final = any(key.removesuffix("_count") in schema.observed for key in store.keys)
-        if not np.array_equal(store.length.view(), index.values + with_final):
+        final = not schema.with_final().isdisjoint(store.keys)
+        if not np.array_equal(store.length.view(), index.values + final):
             raise FormatError("the saved replay's index does not agree with its data: it is damaged.")
     return stores
 
@@ -109,6 +109,6 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
     if saved is None:
         return None
     num_envs = int(np.asarray(saved["count"]).shape[0])
-    opened = OpenEpisodes(num_envs, schema.internal(), schema.observed, buffer.segment_frames, buffer.max_size)
+    opened = OpenEpisodes(num_envs, schema.internal(), schema.with_final(), buffer.segment_frames, buffer.max_size)
     opened.load(saved)
     return opened

@@ -12,15 +12,16 @@ Contract
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torchrl.data.replay_buffers.storages import LazyStackStorage
 
-from fledge.core.errors import FormatError, InputError
+from fledge.core.errors import FledgeError, FormatError, InputError
 from fledge.replay import packing
 from fledge.replay.block_store import BITS, decode_block, encode_block
 from fledge.replay.columns import Columns
@@ -52,6 +53,7 @@ class CompressedStorage(LazyStackStorage):
         self.device = torch.device(device)
         self.workers = Workers(decode_threads)
         self.specs: dict[Key, KeySpec] = {}
+        self._nests: dict[Key, tuple[int, ...]] = {}  # batch sizes of nested TensorDicts, without the rows
         self._len = 0
         self._filled = np.zeros(0, bool)
         self._empty()
@@ -79,16 +81,22 @@ class CompressedStorage(LazyStackStorage):
 
     def get(self, index: Any) -> Any:
         """The row at an index, or the rows at several as one TensorDict."""
+        if isinstance(index, tuple) and len(index) == 1:
+            index = index[0]
         single = isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0)
         rows = self._indices(index)
         if len(rows) and not self._filled[rows].all():
             raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written")
         found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
+        for key, nest in self._nests.items():
+            out.set(key, TensorDict({}, [len(rows), *nest]))
         for key, tensor in found.items():
             out.set(key, tensor)
         out = out.to(self.device) if self.device.type != "cpu" else out
-        return out[0] if single else out
+        shape = np.shape(index) if isinstance(index, list | np.ndarray | torch.Tensor) else ()
+        several = len(shape) > 1 and len(rows) == math.prod(shape)  # not a mask
+        return out[0] if single else out.reshape(*shape) if several else out
 
     def __len__(self) -> int:
         return self._len
@@ -114,6 +122,7 @@ class CompressedStorage(LazyStackStorage):
         self._close(list(self._open))
         return {
             "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
+            "nests": [[list(k) if isinstance(k, tuple) else k, list(nest)] for k, nest in self._nests.items()],
             "filled": self._filled.copy(),
             "length": self._len,
             "packed": _joined(self._packed),
@@ -121,18 +130,32 @@ class CompressedStorage(LazyStackStorage):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`."""
+        """Take over a `state_dict`. On an error nothing has changed."""
+        before = dict(self.__dict__)
+        try:
+            self._take_over(state_dict)
+        except FledgeError:
+            self.__dict__.update(before)
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            self.__dict__.update(before)
+            raise FormatError(
+                f"the saved storage cannot be read ({type(error).__name__}: {error}): it is damaged."
+            ) from error
+        self._bump_mutation_revision()
+
+    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
         filled = np.asarray(state_dict["filled"], bool)
         if filled.shape != self._filled.shape:
             raise InputError(f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}.")
-        self.specs = {tuple(k) if isinstance(k, list) else k: KeySpec.from_state(s) for k, s in state_dict["specs"]}
+        self.specs = {_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
+        self._nests = {_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
         self._arrange()
         self._empty()
         self._filled, self._len = filled.copy(), int(state_dict["length"])
         self._packed = _split(state_dict["packed"])
         self._single = dict(zip(self._single, map(_split, state_dict["single"]), strict=True))
         self._check_packed()
-        self._bump_mutation_revision()
 
     def close(self) -> None:
         """End the decoding threads."""
@@ -145,16 +168,29 @@ class CompressedStorage(LazyStackStorage):
             cursor = range(*cursor.indices(self._len))
         if isinstance(cursor, torch.Tensor):
             cursor = cursor.cpu().numpy()
-        rows = np.atleast_1d(np.asarray(cursor, np.int64)).reshape(-1)
+        cursor = np.asarray(cursor)
+        if cursor.dtype == bool:
+            if cursor.shape != (self._len,):
+                raise IndexError(f"a mask of shape {cursor.shape} does not fit a storage with {self._len} rows")
+            cursor = np.flatnonzero(cursor)
+        rows = np.atleast_1d(cursor.astype(np.int64)).reshape(-1)
         rows = np.where(rows < 0, rows + self._len, rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.max_size):
             raise IndexError(f"indices {rows.min()} to {rows.max()} lie outside a storage of {self.max_size}")
         return rows
 
     def _words(self, data: TensorDictBase, count: int) -> dict[Key, np.ndarray]:
-        tensors = {key: value.detach().cpu() for key, value in data.items(include_nested=True, leaves_only=True)}
+        tensors, nests = {}, {}
+        for key, value in data.items(include_nested=True):
+            if isinstance(value, torch.Tensor):
+                tensors[key] = value.detach().cpu()
+            elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
+                nests[key] = tuple(value.batch_size[1:])
+            else:
+                raise InputError(f"{key!r} is a {type(value).__name__}, but rows hold tensors only: leave it out.")
         if not self.specs:
             self.specs = {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
+            self._nests = nests
             self._arrange()
             self._empty()
         if set(tensors) != set(self.specs):
@@ -271,6 +307,10 @@ def _encode_row(row: np.ndarray) -> bytes:
     if row.itemsize == 1 and data.max(initial=0) <= 1:
         return b"b" + encode_block(BITS, data, 1)
     return b"c" + encode_block(_ROW_CODEC, data, row.itemsize)
+
+
+def _key(saved: Any) -> Key:
+    return tuple(saved) if isinstance(saved, list) else saved
 
 
 def _joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def bytes_of(source: Any) -> np.ndarray:
         return plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     if isinstance(source, bytes):
         return np.frombuffer(source, np.uint8)
-    return np.frombuffer(bytearray(source.tobytes()), np.uint8)
+    return np.ascontiguousarray(source).reshape(-1).view(np.uint8) if source.nbytes else np.zeros(0, np.uint8)
 
 
 def check_description(kind: Any, dtype: Any, shape: Any) -> int:
