@@ -54,14 +54,25 @@ def test_a_batch_decodes_to_what_was_collected(level: int) -> None:
 
 @pytest.mark.parametrize(
     "envs",
-    [[3, 17, 39], [39, 3, 3, 17], slice(10, 30), slice(0, 40), torch.tensor([0]), torch.arange(N) % 7 == 0, [], [-1]],
+    [
+        [3, 17, 39],
+        [39, 3, 3, 17],
+        slice(10, 30),
+        slice(0, 40),
+        torch.tensor([0]),
+        torch.arange(N) % 7 == 0,
+        [],
+        [-1],
+        [True, False] * 20,
+    ],
     ids=str,
 )
 def test_some_envs_decode_alone_in_the_order_asked_for(envs: Any) -> None:
     collector = CompressedDataCollector(sync())
     batch = collector.rollout()
     whole = batch.decode()
-    index = envs if isinstance(envs, slice | torch.Tensor) else torch.tensor(envs, dtype=torch.long)
+    kind = torch.bool if True in (envs if isinstance(envs, list) and len(envs) == N else []) else torch.long
+    index = envs if isinstance(envs, slice | torch.Tensor) else torch.tensor(envs, dtype=kind)
     assert_same(batch.decode(envs), whole[:, index])
     collector.shutdown()
 
@@ -248,3 +259,19 @@ def test_bytes_that_are_none_of_ours_are_refused() -> None:
         with pytest.raises((FormatError, InputError)):
             CompressedLidarTransform().inv(batch)
     assert len(codecs.CODEC_NAMES) < 256
+
+
+def test_the_transform_refuses_what_it_cannot_compress_and_leaves_other_entries_alone() -> None:
+    pytest.importorskip("torchrl")
+    from fledge.collect import CompressedLidarTransform
+
+    batch = next(iter(torchrl_collector()))
+    with pytest.raises(ConfigError, match="nope"):
+        CompressedLidarTransform(keys=["nope"])(batch)
+    with pytest.raises(InputError, match="nothing to compress"):
+        CompressedLidarTransform()(batch[:, :0])
+    batch["my_packed"] = torch.arange(float(N * T)).reshape(N, T)
+    transform = CompressedLidarTransform()
+    again = transform.inv(transform(batch))
+    assert torch.equal(again["my_packed"], batch["my_packed"])
+    assert torch.equal(again["lidar"], batch["lidar"])

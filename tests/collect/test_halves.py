@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
 from fledge.agents.navrl_policy import NavRLActorCritic
 from fledge.collect import HalvesDataCollector, SyncDataCollector
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, InputError
 from fledge.envs.navigation import NavigationConfig, NavigationEnv
 
 N, T = 12, 25
@@ -148,3 +148,10 @@ def test_misuse_is_refused_with_a_sentence() -> None:
     whole = SyncDataCollector(a, FeaturePolicy(), 60)
     with pytest.raises(ConfigError, match="over 1 envs"):
         HalvesDataCollector([a, b], FeaturePolicy(), 60).load_state_dict(whole.state_dict())
+
+
+def test_nothing_flies_after_the_end() -> None:
+    collector = make(HalvesDataCollector)
+    collector.shutdown()
+    with pytest.raises(InputError, match="after shutdown"):
+        collector.rollout()

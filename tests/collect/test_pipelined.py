@@ -352,3 +352,20 @@ def test_a_torchrl_collector_that_yields_one_object_is_refused() -> None:
     with pytest.raises(ConfigError, match="return_same_td=False"):
         PipelinedDataCollector(base)
     base.shutdown()
+
+
+def test_a_batch_is_not_lost_when_preparing_the_next_fails() -> None:
+    plain = Learner()
+    wanted = plain.iterate(3)
+    ours = Learner()
+    got = ours.iterate(1)
+
+    def fail() -> None:
+        raise RuntimeError("no curriculum today")
+
+    with pytest.raises(RuntimeError, match="no curriculum"):
+        ours.collector.rollout(fail)
+    got += ours.iterate(2)
+    assert all((a["action"] == b["action"]).all() for a, b in zip(wanted, got, strict=True))
+    for learner in (plain, ours):
+        learner.collector.shutdown()

@@ -127,3 +127,12 @@ def test_misuse_is_refused_with_a_sentence(options: dict, words: str) -> None:
     frames = options.pop("frames", 120)
     with pytest.raises(ConfigError, match=words):
         make(frames, **options)
+
+
+def test_what_is_no_env_and_no_policy_is_refused() -> None:
+    env = NavigationEnv(CFG, seed=2, num_threads=1)
+    for wrong in (None, "navigation", [env, None]):
+        with pytest.raises(ConfigError, match="must be a TensorEnv"):
+            SyncDataCollector(wrong, FeaturePolicy(hidden=(16,)), 120)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must be an ActorCritic"):
+        SyncDataCollector(env, torch.nn.Linear(3, 3), 120)  # type: ignore[arg-type]

@@ -70,7 +70,10 @@ class CompressedBatch:
         if missing := [key for key in wanted if key not in self.packed]:
             raise InputError(f"{missing} are not compressed; compressed are {list(self.packed)}.")
         # a TensorDict takes a list or a tuple for something else than one index
-        chosen = torch.tensor(envs, dtype=torch.long) if isinstance(envs, Sequence) else envs
+        chosen = envs
+        if isinstance(envs, Sequence):
+            mask = any(isinstance(env, bool) for env in envs)
+            chosen = torch.tensor(envs, dtype=torch.bool if mask else torch.long)
         out = self.rest.copy() if chosen is None else self.rest[(slice(None),) * (1 - self.time_dim) + (chosen,)]
         for key in wanted:
             out.set(key, self.packed[key].unpack(chosen))
@@ -90,6 +93,12 @@ class CompressedBatch:
     def ratio(self) -> float:
         """How many times smaller than that they are."""
         return self.raw_nbytes / max(1, self.nbytes)
+
+
+def check_present(keys: Sequence[Key], data: TensorDictBase) -> None:
+    """ConfigError unless a batch has these entries."""
+    if absent := [key for key in keys if key not in data.keys(include_nested=True)]:
+        raise ConfigError(f"keys has {absent}, but a batch has {[*data.keys(include_nested=True, leaves_only=True)]}.")
 
 
 class CompressedDataCollector:
@@ -144,10 +153,7 @@ class CompressedDataCollector:
 
     def _compress(self, data: TensorDictBase, copies: bool) -> CompressedBatch:
         keys = lidar_keys(data) if self.chosen is None else list(self.chosen)
-        if absent := [key for key in keys if key not in data.keys(include_nested=True)]:
-            raise ConfigError(
-                f"keys has {absent}, but a batch has {[*data.keys(include_nested=True, leaves_only=True)]}."
-            )
+        check_present(keys, data)
         self._latest = CompressedBatch(data, keys, self.compression_level, copies)
         self._counted += data.numel()
         return self._latest

@@ -24,7 +24,7 @@ from tensordict import TensorDict
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.lane import Lane, Slot
 from fledge.collect.sync import ExplorationType, SyncDataCollector
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv
 
 
@@ -71,10 +71,13 @@ class HalvesDataCollector(SyncDataCollector):
             split_trajs,
             postproc,
         )
+        self._ended = False
         self._flying: dict[int, Future[None]] = {}  # by the lane's first column
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-halves")
 
     def _fly(self, slots: list[list[Slot]]) -> None:
+        if self._ended:
+            raise InputError("A batch was asked for after shutdown(): make a new collector.")
         try:
             super()._fly(slots)
         finally:
@@ -90,5 +93,6 @@ class HalvesDataCollector(SyncDataCollector):
 
     def shutdown(self) -> None:
         """Stop the thread and release the envs."""
+        self._ended = True
         self._pool.shutdown(wait=True)
         super().shutdown()

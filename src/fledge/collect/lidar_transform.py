@@ -29,7 +29,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.transforms import Transform
 
-from fledge.collect.compressed import Key, lidar_keys, time_axis
+from fledge.collect.compressed import Key, check_present, lidar_keys, time_axis
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage import codecs
@@ -59,6 +59,11 @@ class CompressedLidarTransform(Transform):
         """The rollout with its LiDAR entries replaced by bytes; what was given stays as it is."""
         time_dim = time_axis(tensordict)
         keys = lidar_keys(tensordict) if self.chosen is None else list(self.chosen)
+        check_present(keys, tensordict)
+        if 0 in tensordict.batch_size:
+            raise InputError(
+                f"The rollout has batch size {tuple(tensordict.batch_size)}: there is nothing to compress."
+            )
         out = tensordict.exclude(*keys)
         for key in keys:
             packed = PackedTensor.pack(tensordict.get(key), time_dim, self.compression_level, group=1)
@@ -68,7 +73,11 @@ class CompressedLidarTransform(Transform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         time_dim = time_axis(tensordict)
         leaves = tensordict.keys(include_nested=True, leaves_only=True)
-        keys = [key for key in leaves if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX)]
+        keys = [
+            key
+            for key in leaves
+            if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX) and tensordict.get(key).dtype == torch.uint8
+        ]
         out = tensordict.exclude(*keys)
         for key in keys:
             out.set(_renamed(key, "", len(SUFFIX)), _from_bytes(tensordict.get(key), time_dim))

@@ -106,11 +106,14 @@ class PipelinedDataCollector:
         if self._ahead is None:
             self._begin(prepare)
         flown = self._landed()
+        if self._closed:  # meanwhile, by another thread
+            raise InputError("The collector was shut down while a batch was waited for: make a new one.")
         if flown is None:
             return None
-        self._ahead = None
         if more:
-            self._begin(prepare)
+            self._begin(prepare)  # if it fails, the batch that has landed is handed out next time
+        else:
+            self._ahead = None
         self._latest, self._fps, self.simulate_s = flown.data, flown.fps, flown.simulate_s
         self._frames += flown.frames
         return flown.data

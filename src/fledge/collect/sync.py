@@ -60,6 +60,11 @@ class SyncDataCollector:
         split_trajs: bool = False,
         postproc: Callable[[TensorDict], TensorDict] | None = None,
     ) -> None:
+        several = isinstance(env, Sequence) and all(isinstance(e, TensorEnv) for e in env)
+        if not isinstance(env, TensorEnv) and not several:
+            raise ConfigError(f"env is a {type(env).__name__}, but must be a TensorEnv, or several of them.")
+        if not isinstance(policy, ActorCritic):
+            raise ConfigError(f"policy is a {type(policy).__name__}, but must be an ActorCritic (fledge.agents).")
         self.envs: tuple[TensorEnv, ...] = (env,) if isinstance(env, TensorEnv) else tuple(env)
         self._check_envs()
         self.env, self.policy = self.envs[0], policy
