@@ -4,6 +4,7 @@ import pytest
 
 from fledge.core.errors import ConfigError
 from fledge.envs.navigation.config import RewardKind
+from fledge.train.algorithms import describe_policy
 from fledge.train.config import TrainConfig
 from fledge.train.overrides import build_config, field_help, preset_names
 
@@ -70,3 +71,40 @@ def test_a_bad_word_is_refused_with_the_nearest_key_or_the_allowed_values(word: 
 def test_impossible_values_fail_when_the_config_is_checked(word: str) -> None:
     with pytest.raises(ConfigError):
         make(word).validate()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "td3.delay=0",
+        "td3.delay=-1",
+        "td3.noise_range=[0.1]",
+        "td3.noise_range=[-0.1,0.2]",
+        "td3.target_noise=-1",
+        "td3.critic_hidden=[0]",
+        "sac.alpha=0",
+        "sac.alpha_lr=-1",
+        "sac.max_grad_norm=-1",
+        "sac.lr_final_share=-5",
+        "sac.critic_hidden=[]",
+        "dqn.epsilon=5",
+        "dqn.epsilon=-1",
+        "replay.layout=foo",
+        "seed=-1",
+        "keep_best=-1",
+        "rollout_save_interval=-1",
+        "save_compression_level=99",
+        "rollout_compression_level=-1",
+        "curriculum.movers_start=5",
+        "algo=sac total_frames=640",
+    ],
+)
+def test_settings_that_could_only_fail_later_are_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match=words.split("=")[0] if " " not in words else "warm_up"):
+        build_config(TrainConfig, [], words.split()).validate()
+
+
+def test_priorities_are_for_dqn() -> None:
+    cfg = build_config(TrainConfig, [("train", "sac")], ["replay.prioritized=true"])
+    with pytest.raises(ConfigError, match="is for dqn"):
+        describe_policy(cfg)

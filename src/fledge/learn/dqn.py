@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fledge.agents.grid_q import GridQ
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
+from fledge.core.errors import ConfigError
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
 
 OBSERVED = ("grid_map", "state")
 
@@ -32,7 +33,9 @@ class DQNConfig:
     """Gradients are scaled down to this norm."""
 
     def validate(self) -> None:
-        check_shares(self, "dqn")
+        check_numbers(self, "dqn")
+        if not 0 <= self.epsilon <= 1:
+            raise ConfigError(f"dqn.epsilon is {self.epsilon}, but must lie between 0 and 1.")
 
 
 class DQN(OffPolicy):

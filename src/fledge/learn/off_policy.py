@@ -49,6 +49,8 @@ class ReplayConfig:
         for name in ("size", "batch", "steps", "updates", "n_step", "segment"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"replay.{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.layout not in ("frame", "chunk", "episode"):
+            raise ConfigError(f"replay.layout is {self.layout!r}, but must be frame, chunk or episode.")
         if self.warm_up < 0:
             raise ConfigError(f"replay.warm_up is {self.warm_up}, but must be 0 or more.")
         if self.size < self.segment:
@@ -219,9 +221,18 @@ def observations(batch: Batch, keys: Sequence[str], prefix: str = "") -> dict[st
     return {key: batch[prefix + key] for key in keys}
 
 
-def check_shares(cfg: object, name: str) -> None:
-    """ConfigError unless rates and shares of a learner's config lie where they can."""
+def check_numbers(cfg: object, name: str, zero_or_more: Sequence[str] = ()) -> None:
+    """ConfigError unless the numbers of a learner's config lie where they can."""
     for key in ("lr", "gamma", "tau"):
         value = getattr(cfg, key)
         if not 0 < value <= 1:
             raise ConfigError(f"{name}.{key} is {value}, but must lie between 0 and 1.")
+    if not cfg.max_grad_norm > 0:  # type: ignore[attr-defined]
+        raise ConfigError(f"{name}.max_grad_norm is {cfg.max_grad_norm}, but must be greater than 0.")  # type: ignore[attr-defined]
+    for key in ("lr_final_share", *zero_or_more):
+        value = getattr(cfg, key)
+        if not min(value if isinstance(value, list) else [value], default=0) >= 0:
+            raise ConfigError(f"{name}.{key} is {value}, but must be 0 or more.")
+    hidden = getattr(cfg, "critic_hidden", [1])
+    if not hidden or min(hidden) < 1:
+        raise ConfigError(f"{name}.critic_hidden is {hidden}, but must list at least one width of 1 or more.")

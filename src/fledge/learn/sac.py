@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fledge.agents.squashed import SquashedActor, TwinCritic, from_env
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
+from fledge.core.errors import ConfigError
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
 
 OBSERVED = ("state", "lidar", "dynamic_obstacle")
 
@@ -38,7 +39,9 @@ class SACConfig:
     """Gradients are scaled down to this norm."""
 
     def validate(self) -> None:
-        check_shares(self, "sac")
+        check_numbers(self, "sac", ["alpha_lr"])
+        if not self.alpha > 0:
+            raise ConfigError(f"sac.alpha is {self.alpha}, but must be greater than 0; alpha_lr=0 keeps it.")
 
 
 class Temperature(nn.Module):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fledge.agents.squashed import SquashedActor, TwinCritic, from_env, to_env
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_shares, observations
+from fledge.core.errors import ConfigError
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
 from fledge.learn.sac import OBSERVED
 
 
@@ -38,7 +40,11 @@ class TD3Config:
     """Gradients are scaled down to this norm."""
 
     def validate(self) -> None:
-        check_shares(self, "td3")
+        check_numbers(self, "td3", ["noise_range", "target_noise", "target_noise_clip"])
+        if len(self.noise_range) != 2:
+            raise ConfigError(f"td3.noise_range is {self.noise_range}, but must be two deviations: least and most.")
+        if self.delay < 1:
+            raise ConfigError(f"td3.delay is {self.delay}, but must be at least 1.")
 
 
 class TD3(OffPolicy):
@@ -83,3 +89,10 @@ class TD3(OffPolicy):
             self.follow("actor", cfg.tau)
             self.actor_loss = loss.detach()
         return torch.stack([critic_loss.detach(), self.actor_loss, q.detach().mean()])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "actor_loss": self.actor_loss.clone()}  # what steps without one report
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.actor_loss = torch.full_like(self.actor_loss, float(state.get("actor_loss", 0.0)))

@@ -132,6 +132,12 @@ class ConsoleLogger:
             self._task = self._bar.add_task("train", total=total_steps, completed=start, figures="")
             self._bar.start()
 
+    def resume(self, step: int, total_steps: int) -> None:
+        """Go on at a step."""
+        self.start, self.total = step, total_steps
+        if self._bar is not None:
+            self._bar.update(self._task, total=total_steps, completed=step)
+
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         figures = (
             f"{metrics['frames_per_second']:,.0f} decisions/s  success {metrics['success_recent']:.3f}  "

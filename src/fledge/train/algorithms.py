@@ -46,6 +46,8 @@ def describe_policy(cfg: TrainConfig) -> dict[str, Any]:
         raise ConfigError(
             f"collect.mode={cfg.collect.mode.name} is for ppo; algo={cfg.algo.name} flies in turns (sync)."
         )
+    if cfg.algo is not Algo.dqn and cfg.replay.prioritized:
+        raise ConfigError(f"replay.prioritized=true is for dqn; algo={cfg.algo.name} draws uniformly, if at all.")
     env, headings = cfg.env, cfg.env.action_form is ActionForm.headings
     if cfg.algo is Algo.dqn:
         if not headings or not env.grid_map:
@@ -92,7 +94,7 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, observed: tuple[str, ...], gamma
         layout=cfg.replay.layout,  # type: ignore[arg-type]
         n_step=cfg.replay.n_step,
         gamma=gamma,
-        prioritized=cfg.replay.prioritized and cfg.algo is Algo.dqn,
+        prioritized=cfg.replay.prioritized,
         seed=derive_seed(cfg.seed, Purpose.REPLAY, ranks.rank),
         decode_threads=1 if ranks.size > 1 else None,
         segment_frames=cfg.replay.segment,

@@ -124,9 +124,11 @@ class TrainConfig:
     async_checkpoint_queue_size: int = 3
     """Checkpoints that may wait for the disk before training waits."""
     save_compression_level: int = 1
-    """Effort of the checkpoint codecs, 1 to 9."""
+    """Effort of the checkpoint codecs, 0 (store) to 9."""
     rollout_save_interval: int = 0
     """Iterations between archived rollouts; 0: none."""
+    rollout_compression_level: int = 9
+    """Effort of the codecs of archived rollouts, 0 (store) to 9."""
     eval_interval: int = 0
     """Iterations between evaluations on held-out maps; 0: none."""
     eval_episodes: int = 256
@@ -150,8 +152,19 @@ class TrainConfig:
         for name in ("save_interval", "log_interval", "keep_checkpoints", "async_checkpoint_queue_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.ranks < 0 or self.max_minutes < 0:
-            raise ConfigError("ranks and max_minutes must be 0 or more.")
+        for name in ("seed", "ranks", "max_minutes", "keep_best", "rollout_save_interval", "eval_interval"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be 0 or more.")
+        for name in ("save_compression_level", "rollout_compression_level"):
+            if not 0 <= getattr(self, name) <= 9:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must lie between 0 and 9.")
+        if not 0 <= self.curriculum.movers_start <= 1 or self.curriculum.ramp < 0:
+            raise ConfigError("curriculum.movers_start must lie between 0 and 1, and curriculum.ramp be 0 or more.")
+        if self.algo is not Algo.ppo and self.total_frames <= self.replay.warm_up:
+            raise ConfigError(
+                f"total_frames is {self.total_frames:,}, but the first {self.replay.warm_up:,} only fill the replay "
+                "(replay.warm_up): nothing would be learned."
+            )
         if not self.policy.hidden or min(self.policy.hidden) < 1:
             raise ConfigError("policy.hidden must list at least one width of 1 or more.")
         self.env.validate()

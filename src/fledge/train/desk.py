@@ -45,7 +45,9 @@ class Desk:
             keep_whole=cfg.keep_checkpoints,
             keep_best=cfg.keep_best,
         )
-        self.rollouts = RolloutStorage(folder / "rollouts") if cfg.rollout_save_interval else None
+        self.rollouts = None
+        if cfg.rollout_save_interval:
+            self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
         self.console = ConsoleLogger(run.total_iterations)
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
@@ -60,7 +62,6 @@ class Desk:
         state = None
         if resume:
             state, _ = self.history.load_latest()
-            self.console.start = int(state["iteration"])
         elif cfg.init_from:
             state = load_policy_state(cfg.init_from)
         step = int(state["iteration"]) if resume and state else None

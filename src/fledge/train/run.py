@@ -6,6 +6,7 @@ A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any
 
 import torch
@@ -17,9 +18,14 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.envs.navigation import NavigationEnv, Outcome
 from fledge.sim.launch import default_threads
 from fledge.train.algorithms import describe_policy, make_collector, make_learner
-from fledge.train.config import CollectMode, TrainConfig
+from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
+# settings that change nothing that is computed
+HARMLESS = {"ranks", "max_minutes", "init_from", "tensorboard", "wandb.mode", "wandb.project", "log_interval"}
+HARMLESS |= {"save_interval", "keep_checkpoints", "keep_best", "compress_checkpoint", "async_checkpoint_queue_size"}
+HARMLESS |= {"save_compression_level", "rollout_save_interval", "rollout_compression_level", "eval_interval"}
+HARMLESS |= {"eval_episodes"}
 OUTCOMES = [o.name.lower() for o in Outcome if o]
 
 
@@ -42,16 +48,24 @@ class Run:
         self.envs = make_rank_envs(cfg, ranks)
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
-        self.total_iterations = -(-cfg.total_frames // self.frames_per_iteration)
+
+    @property
+    def iterations_left(self) -> int:
+        return max(0, -(-(self.cfg.total_frames - self.frames) // self.frames_per_iteration))
+
+    @property
+    def total_iterations(self) -> int:
+        return self.iteration + self.iterations_left
 
     @property
     def progress(self) -> float:
-        """Share of training done, 0 to 1."""
-        return min(1.0, self.iteration / max(1, self.total_iterations - 1))
+        """Share of training done, 0 to 1 at the last iteration."""
+        last = self.frames + (self.iterations_left - 1) * self.frames_per_iteration
+        return min(1.0, self.frames / max(1, last))
 
     @property
     def finished(self) -> bool:
-        return self.iteration >= self.total_iterations
+        return not self.iterations_left
 
     @property
     def out_of_time(self) -> bool:
@@ -111,29 +125,59 @@ class Run:
             "seconds": self.seconds,
             "task": self.cfg.task,
             "policy": self.description,
+            "config": flat_settings(self.cfg),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue from a saved run. Returns whether it continues bit for bit (the same number of ranks)."""
+    def load_state_dict(self, state: dict[str, Any]) -> str:
+        """Continue from a saved run. Returns how: "bit for bit", or what is different."""
         if state["task"] != self.cfg.task:
             raise ConfigError(f"The checkpoint is of task {state['task']!r}, this run of {self.cfg.task!r}.")
+        now = flat_settings(self.cfg)
+        before = state.get("config", now)  # older checkpoints do not tell
+        changed = [key for key, value in now.items() if before.get(key, value) != value and key not in HARMLESS]
+        fixed = ("algo", "policy.", f"{self.cfg.algo.value}.critic_hidden")
+        if refused := [key for key in changed if key.startswith(fixed)]:
+            raise ConfigError(
+                f"A run cannot go on with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
+                "init_from takes over the weights of a policy."
+            )
         self.policy.load_state_dict(state["model"])
         self.learner.load_shared_state(state["learner"])
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
-        exact = len(state["ranks"]) == self.ranks.size
-        if exact:
+        anew = [key for key in changed if key in ("collect.mode", "env.num_envs")]
+        anew += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
+        if not anew:
             mine = state["ranks"][self.ranks.rank]
             self.collector.load_state_dict(mine["collector"])
             self.learner.load_rank_state(mine)
             torch.set_rng_state(mine["rng"].cpu())
             if "cuda_rng" in mine:
                 torch.cuda.set_rng_state(mine["cuda_rng"].cpu())
-        return exact
+        if anew:
+            lost = "drones start anew" + (", and the replay is empty" if self.cfg.algo is not Algo.ppo else "")
+            return f"with another {', '.join(anew)}: {lost}"
+        return f"with changed {', '.join(changed)}" if changed else "bit for bit"
 
     def close(self) -> None:
         self.collector.shutdown()
         self.learner.close()
+
+
+def flat_settings(cfg: TrainConfig) -> dict[str, Any]:
+    """Every setting by its dotted key, as plain values."""
+
+    def flat(part: Any, prefix: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if dataclasses.is_dataclass(value):
+                found |= flat(value, f"{prefix}{field.name}.")
+            else:
+                found[prefix + field.name] = value.name if isinstance(value, enum.Enum) else value
+        return found
+
+    return flat(cfg, "")
 
 
 def make_rank_envs(cfg: TrainConfig, ranks: Ranks) -> list[NavigationEnv]:

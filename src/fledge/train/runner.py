@@ -74,10 +74,10 @@ def start_run(run: Run, desk: Desk | None, resume: bool) -> None:
     if state is None:
         return
     if resume:
-        exact = run.load_state_dict(state)
+        how = run.load_state_dict(state)
         if desk:
-            how = "continues bit for bit" if exact else "other number of ranks: continues, but not bit for bit"
-            desk.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; {how}.")
+            desk.console.resume(run.iteration, run.total_iterations)
+            desk.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.")
     else:
         run.policy.load_state_dict(state["model"])
 
