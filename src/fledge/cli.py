@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fledge.core.errors import FledgeError
+from fledge.core.errors import ConfigError, FledgeError
 
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
 
@@ -144,7 +144,7 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
 
 
 @main.command(epilog=OVERRIDES)
-@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
 @click.option("--preset", default="fast", show_default=True, help="The training to advise on (PPO).")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
 @click.option("--seconds", default=20.0, show_default=True, help="Time to spend on comparing the ways to collect.")
@@ -165,7 +165,9 @@ def advise(
     from fledge.train.config import TrainConfig
     from fledge.train.overrides import build_config
 
-    cfg = build_config(TrainConfig, [("train", preset)], list(words))
+    cfg = build_config(TrainConfig, [("train", preset)], [word for word in words if word != "navigation"])
+    if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
+        raise ConfigError(f"{picture} cannot be written: give a .png in a folder that exists.")
     with Console(stderr=True).status("advise") as status:
         result = measure_and_decide(cfg, budget, seconds, status.update)
     if picture:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from click.testing import CliRunner
 from rich.console import Console
 
+from fledge.cli import main
 from fledge.core.errors import ConfigError
+from fledge.sim.launch import default_threads
 from fledge.train.advise import advise, config_line, render, save_plot
 from fledge.train.advise.decide import decide, save_cost_s
+from fledge.train.advise.measure import _speed
 from fledge.train.config import TrainConfig
 from fledge.train.overrides import build_config
 
 
 def speed(mode: str, ranks: int, fps: float, wobble: float = 0.0) -> dict[str, Any]:
-    frames = 1000.0
+    frames = 60_000.0  # an iteration of 2 s at 30,000 a second
     turns = [frames / fps * (1 + wobble * k) for k in (-1, 0, 1)]
     return {
         "iteration_s": frames / fps,
@@ -66,8 +73,8 @@ def numbers() -> dict[str, Any]:
             "raw_bytes": 80_000_000,
             "lz4_bytes": 30_000_000,
             "levels": {
-                "level 1": {"bytes": 20_000_000, "call_s": 0.02, "cpu_s": 0.3},
-                "level 9": {"bytes": 15_000_000, "call_s": 0.02, "cpu_s": 2.0},
+                "level 1": {"level": 1, "bytes": 20_000_000, "call_s": 0.02, "cpu_s": 0.3},
+                "level 9": {"level": 9, "bytes": 15_000_000, "call_s": 0.02, "cpu_s": 2.0},
             },
         },
         "packed": {
@@ -76,7 +83,6 @@ def numbers() -> dict[str, Any]:
             "bytes": 5_000_000,
             "pack_s": 0.1,
             "decode_s": 0.05,
-            "epochs": 4,
             "available_bytes": 8_000_000_000,
         },
         "decoding": {"frames": 64, "one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
@@ -105,6 +111,47 @@ def test_the_plain_machine_gets_the_plain_settings() -> None:
         "ranks": 2,
         "collect.mode": "sync",
     }
+
+
+def test_the_interval_goes_by_the_iteration_of_the_way_that_is_advised() -> None:
+    given = numbers()
+    fast = given["modes"]["pipelined, 2 ranks"] = speed("pipelined", 2, 60_000)
+    result = decide(given, 0.02)
+    assert result["config"]["collect.mode"] == "pipelined"
+    assert result["config"]["save_interval"] == math.ceil(10 / fast["iteration_s"])
+
+
+def test_an_archive_is_priced_at_the_level_that_is_advised() -> None:
+    given = numbers()
+    given["settings"]["rollout_save_interval"] = 2
+    config = decide(given, 0.02)["config"]
+    assert config["rollout_compression_level"] == 1
+    assert config["rollout_save_interval"] == math.ceil(0.32 / (0.02 * given["modes"]["sync, 2 ranks"]["iteration_s"]))
+
+
+def test_more_ranks_than_cores_are_no_faster_than_the_cores() -> None:
+    loop = SimpleNamespace(run=SimpleNamespace(frames_per_iteration=100))
+    cores = default_threads()
+    one, many = (_speed([1.0, 1.0], "sync", loop, ranks) for ranks in (cores, 8 * cores))  # type: ignore[arg-type]
+    assert many["frames_per_second"] == one["frames_per_second"] == 100 * cores
+    assert many["iteration_s"] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["device=cuda"], "no CUDA device"),
+        (["env.num_envs=6", "ranks=2"], "even number"),
+        (["--picture", "x.foo"], "give a .png"),
+        (["navigation", "algo=sac"], "algo=ppo"),
+    ],
+)
+def test_misuse_is_told_before_anything_is_measured(words: list[str], said: str) -> None:
+    if "device=cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    result = CliRunner().invoke(main, ["advise", *words])
+    assert result.exit_code == 2
+    assert said in result.output
 
 
 def test_checkpoints_that_do_not_shrink_are_stored_raw() -> None:

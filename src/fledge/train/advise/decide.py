@@ -26,6 +26,10 @@ LAGGED_GAIN = 1.10  # ... and worth rollouts that are one update old
 MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must really have been faster
 
 
+Measured = Mapping[str, Any]
+Settings = dict[str, Any]
+
+
 @dataclass
 class Branch:
     """One question of the tree."""
@@ -40,14 +44,14 @@ class Branch:
 
 def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     """Settings and decision tree for what was measured, when saving may cost `budget` of the time."""
-    config: dict[str, Any] = {}
-    branches: list[Branch] = []
+    mode, branches = _modes(measured)
+    config = {"ranks": measured["modes"][mode]["ranks"], "collect.mode": measured["modes"][mode]["mode"]}
+    iteration = measured["modes"][mode]["iteration_s"]  # what saves are held against
     for question in (_compress, _interval, _archive, _pack):
-        settings, branch = question(measured, budget, config)
+        settings, branch = question(measured, budget, config, iteration)
         config |= settings
         branches.append(branch)
-    settings, more = _modes(measured)
-    return {"config": config | settings, "branches": [asdict(branch) for branch in [*branches, *more]]}
+    return {"config": config, "branches": [asdict(branch) for branch in branches]}
 
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
@@ -56,7 +60,7 @@ def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
     return float(checkpoint["gather_s"] + checkpoint["call_s"] + checkpoint["fence_s"] + row["cpu_s"])
 
 
-def _compress(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
     """Scheme A."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
@@ -79,10 +83,10 @@ def _compress(measured: Mapping[str, Any], budget: float, config: Mapping[str, A
     )
 
 
-def _interval(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+def _interval(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
     """How often to save."""
     level = f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
-    cost, iteration = save_cost_s(measured, level), measured["phases"]["iteration_s"]
+    cost = save_cost_s(measured, level)
     affordable = max(1, math.ceil(cost / (budget * iteration)))
     often = max(1, math.ceil(LEAST_SAVE_S / iteration))
     interval = max(affordable, often)
@@ -97,15 +101,15 @@ def _interval(measured: Mapping[str, Any], budget: float, config: Mapping[str, A
     )
 
 
-def _archive(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+def _archive(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
     """Scheme B: only if the config asks for it; then no more often than the budget allows."""
     archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
-    name = min(archive["levels"], key=lambda n: archive["levels"][n]["call_s"] + archive["levels"][n]["cpu_s"])
-    row = archive["levels"][name]
+    row = min(archive["levels"].values(), key=lambda row: row["call_s"] + row["cpu_s"])
     cost = row["call_s"] + row["cpu_s"]
-    affordable = max(1, math.ceil(cost / (budget * measured["phases"]["iteration_s"])))
+    affordable = max(1, math.ceil(cost / (budget * iteration)))
     interval = max(wanted, affordable) if wanted else 0
-    return {"rollout_save_interval": interval}, Branch(
+    settings = {"rollout_save_interval": interval} | ({"rollout_compression_level": row["level"]} if wanted else {})
+    return settings, Branch(
         "B: are rollouts to be archived?",
         bool(wanted),
         f"the config {f'asks for every {wanted} iterations' if wanted else 'does not ask for it'}; one rollout of a rank "
@@ -117,11 +121,10 @@ def _archive(measured: Mapping[str, Any], budget: float, config: Mapping[str, An
     )
 
 
-def _pack(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any]) -> tuple[dict[str, Any], Branch]:
+def _pack(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
     """Scheme C."""
     packed, ranks = measured["packed"], measured["settings"]["ranks"]
-    cost = packed["pack_s"] + packed["epochs"] * packed["decode_s"]
-    slowdown = cost / measured["phases"]["iteration_s"]
+    slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration
     need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
     scarce = 0 < MEMORY_SHARE * packed["available_bytes"] < need  # 0: the system does not tell
     return {}, Branch(
@@ -129,14 +132,14 @@ def _pack(measured: Mapping[str, Any], budget: float, config: Mapping[str, Any])
         scarce and slowdown <= MOST_SLOWDOWN,
         f"it would save {saved / 2**20:.0f} of {need / 2**20:.0f} MiB of rollouts, with "
         f"{packed['available_bytes'] / 2**20:.0f} MiB free, and make an iteration {slowdown:.0%} longer",
-        "wrap the collector in CompressedDataCollector",
+        "in your own loop, wrap the collector in CompressedDataCollector (`fledge train` has no setting for it)",
         "memory is not scarce" if not scarce else f"more than {MOST_SLOWDOWN:.0%} is too slow: take fewer drones",
         {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
     )
 
 
-def _modes(measured: Mapping[str, Any]) -> tuple[dict[str, Any], list[Branch]]:
-    """How to collect. Each way is held against the fastest synchronous one; exact ways come first."""
+def _modes(measured: Measured) -> tuple[str, list[Branch]]:
+    """The best way to collect, by name. Each is held against the fastest synchronous one; exact ways come first."""
     modes = measured["modes"]
     plain = max((n for n in modes if modes[n]["mode"] == "sync"), key=lambda n: modes[n]["frames_per_second"])
     best, branches = plain, []
@@ -160,7 +163,7 @@ def _modes(measured: Mapping[str, Any]) -> tuple[dict[str, Any], list[Branch]]:
             )
         )
         best = name if yes else best
-    return {"ranks": modes[best]["ranks"], "collect.mode": modes[best]["mode"]}, branches
+    return best, branches
 
 
 def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

@@ -1,7 +1,8 @@
 """What the advisor measures: phases of an iteration and ways to collect, here; storage in `measure_storage`.
 
 A training of R ranks is measured by one of them, on its share of the cores, with its share of the drones: threads that
-would compete in training compete here too. What R ranks do together is R times that; averaging gradients is not in it.
+would compete in training compete here too. What R ranks do together is R times that, where there are as many cores;
+averaging gradients is not in it, nor is gathering the ranks' states for a checkpoint.
 If R is more than 1, one rank on all cores is measured beside it.
 """
 
@@ -29,6 +30,7 @@ from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.memory import keep_freed_memory
 from fledge.train.ranks import Ranks, default_ranks
 from fledge.train.run import Run
+from fledge.train.train_command import check_before_start
 
 MODES = tuple(mode.value for mode in CollectMode)
 LEAST_TURNS = 3
@@ -40,19 +42,20 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
     if cfg.algo is not Algo.ppo:
         raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device)
-    if cfg.env.num_envs % ranks or cfg.env.num_envs // ranks < 2:
+    if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(
-            f"env.num_envs is {cfg.env.num_envs}, but must be a multiple of {ranks} ranks, 2 each or more."
+            f"env.num_envs is {cfg.env.num_envs}, but must be an even number for each of {ranks} ranks, to fly in halves."
         )
+    check_before_start(cfg, ranks)
     keep_freed_memory()
     found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
     with share_of_cores(ranks), _loops(cfg, ranks) as loops:
         say(f"one rank of {ranks}: collecting {', '.join(MODES)}")
         times = time_in_turns(loops, seconds)
         found["modes"] = {_name(mode, ranks): _speed(times[mode], mode, loops[mode], ranks) for mode in MODES}
-        found["phases"] = _phases(loops["sync"])
+        found["phases"] = _phases(loops["sync"], ranks)
         with tempfile.TemporaryDirectory() as folder:
-            found |= measure_storage(loops["sync"], Path(folder), say)
+            found |= measure_storage(loops["sync"], ranks, Path(folder), say)
         lidar = loops["sync"].collector.latest.select(("obs", "lidar")).clone()
     with share_of_cores(1):
         found["decoding"] = measure_decoding(lidar)
@@ -166,7 +169,13 @@ def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[floa
     return times
 
 
+def crowd(ranks: int) -> float:
+    """How much longer an iteration takes because ranks share cores, of which each was measured on one."""
+    return max(1.0, ranks / default_threads())
+
+
 def _speed(times: list[float], mode: str, loop: Loop, ranks: int) -> dict[str, Any]:
+    times = [t * crowd(ranks) for t in times]
     frames = loop.run.frames_per_iteration * ranks
     low, middle, high = (float(np.quantile(times, q)) for q in (0.1, 0.5, 0.9))
     return {
@@ -180,6 +189,7 @@ def _speed(times: list[float], mode: str, loop: Loop, ranks: int) -> dict[str, A
     }
 
 
-def _phases(loop: Loop) -> dict[str, float]:
-    collect, learn, simulate = (float(np.median(t)) for t in (loop.collect_s, loop.learn_s, loop.simulate_s))
+def _phases(loop: Loop, ranks: int) -> dict[str, float]:
+    parts = (loop.collect_s, loop.learn_s, loop.simulate_s)
+    collect, learn, simulate = (crowd(ranks) * float(np.median(t)) for t in parts)
     return {"simulate_s": simulate, "decide_s": collect - simulate, "learn_s": learn, "iteration_s": collect + learn}

@@ -5,6 +5,7 @@ A cost is what the training thread waits, and the CPU time that background threa
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import time
@@ -32,21 +33,27 @@ POOL = 4  # threads of the prior design's pool
 DRONES = 16  # whose LiDAR is one LZ4 frame, half a megabyte: about an episode
 
 
-def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def measure_storage(loop: Loop, ranks: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Figures of A, B and C on the state and rollouts of a running loop; JSON-able."""
     rollout = loop.iterate()
     say("checkpoints: levels, and what a save costs the loop")
-    found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, folder)}
+    found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, ranks, folder)}
     say("archiving rollouts")
     found["archive"] = measure_archive(rollout, folder)
     say("LiDAR compressed in memory")
-    found["packed"] = measure_packed(rollout, loop.run.cfg.ppo.epochs)
+    found["packed"] = measure_packed(rollout)
     return found
 
 
-def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
-    """Sizes and background costs by level; and what a save costs the loop that it runs beside."""
+def whole_state(loop: Loop, ranks: int) -> dict[str, Any]:
+    """A checkpoint of `ranks` ranks, all in the state of this one."""
     state = loop.run.state_dict()
+    return {**state, "ranks": [copy.deepcopy(mine) for mine in state["ranks"] * ranks]}
+
+
+def measure_checkpoints(loop: Loop, ranks: int, folder: Path) -> dict[str, Any]:
+    """Sizes and background costs by level; and what a save costs the loop that it runs beside."""
+    state = whole_state(loop, ranks)
     levels = {f"level {level}": save_costs(state, folder, compression_level=level) for level in LEVELS}
     levels["LZ4 around torch.save"] = save_costs(state, folder, compression_level=9, codec="lz4")
     plain = io.BytesIO()
@@ -55,7 +62,7 @@ def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
         "torch_save_bytes": plain.getbuffer().nbytes,
         "torch_save_s": float(np.median([torch_save_seconds(state, folder / "plain.pt") for _ in range(REPEATS)])),
         "levels": levels,
-        **loop_costs(loop, folder),
+        **loop_costs(loop, ranks, folder),
     }
 
 
@@ -89,16 +96,16 @@ def torch_save_seconds(state: Any, path: Path) -> float:
     return time.perf_counter() - begun
 
 
-def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
+def loop_costs(loop: Loop, ranks: int, folder: Path) -> dict[str, float]:
     """What the training thread waits per save: gathering the state, the call, the fence before weights change."""
     gather, fence = [], []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
         saver.attach(*loop.run.learner.optimizers.values())
         for k in range(REPEATS + 1):
             begun = time.perf_counter()
-            state = loop.run.state_dict()
+            loop.run.state_dict()
             gather.append(time.perf_counter() - begun)
-            saver.save_async(state, folder / f"loop{k}")
+            saver.save_async(whole_state(loop, ranks), folder / f"loop{k}")
             rollout = loop.run.collect()
             begun = time.perf_counter()
             saver.fence()
@@ -130,7 +137,7 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
             after = storage.get_stats()
             size = storage.path(1).stat().st_size
         cpu = after["background_cpu_s"] - before["background_cpu_s"]
-        levels[f"level {level}"] = {"bytes": size, "call_s": call, "cpu_s": cpu}
+        levels[f"level {level}"] = {"level": level, "bytes": size, "call_s": call, "cpu_s": cpu}
     return {
         "raw_bytes": sum(t.nbytes for t in tensors),
         "lz4_bytes": sum(len(lz4.frame.compress(t.data, compression_level=9)) for t in tensors),
@@ -138,8 +145,8 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
     }
 
 
-def measure_packed(rollout: TensorDictBase, epochs: int) -> dict[str, Any]:
-    """Scheme C: time to compress a rollout's LiDAR, and to decode all of it once per epoch; bytes before and after."""
+def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
+    """Scheme C: time to compress a rollout's LiDAR, and to decode all of it, as an update does; bytes before and after."""
     keys = lidar_keys(rollout)
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
@@ -155,7 +162,6 @@ def measure_packed(rollout: TensorDictBase, epochs: int) -> dict[str, Any]:
         "bytes": batch.nbytes,
         "pack_s": pack,
         "decode_s": decode,
-        "epochs": epochs,
         "available_bytes": available_bytes(),
     }
 

@@ -20,8 +20,8 @@ def figure(result: Mapping[str, Any]) -> Any:
     drawn = Figure(figsize=(11, 7), dpi=100, layout="constrained")
     axes = drawn.subplots(2, 2)
     _phases(axes[0, 0], result["measured"])
-    _modes(axes[0, 1], result["measured"])
-    _sizes(axes[1, 0], result["measured"])
+    _modes(axes[0, 1], result)
+    _sizes(axes[1, 0], result)
     _overhead(axes[1, 1], result)
     for ax in axes.flat:
         ax.tick_params(labelsize=8)
@@ -40,7 +40,7 @@ def _phases(ax: Any, measured: Mapping[str, Any]) -> None:
     left = 0.0
     for colour, name in zip(COLOURS, ("simulate_s", "decide_s", "learn_s"), strict=False):
         seconds = measured["phases"][name]
-        ax.barh(0, seconds, left=left, color=colour, label=f"{name.removesuffix('_s')} {seconds:.2f} s")
+        ax.barh(0, seconds, left=left, color=colour, label=f"{name.removesuffix('_s')} {1e3 * seconds:.0f} ms")
         left += seconds
     ax.set_yticks([])
     ax.set_ylim(-1, 1.6)
@@ -49,37 +49,51 @@ def _phases(ax: Any, measured: Mapping[str, Any]) -> None:
     ax.set_title("an iteration")
 
 
-def _modes(ax: Any, measured: Mapping[str, Any]) -> None:
-    names = list(measured["modes"])
-    rows = [measured["modes"][name] for name in names]
+def _modes(ax: Any, result: Mapping[str, Any]) -> None:
+    modes, config = result["measured"]["modes"], result["config"]
+    names, rows = list(modes), list(modes.values())
+    advised = [(row["mode"], row["ranks"]) == (config["collect.mode"], config["ranks"]) for row in rows]
     speed = np.array([row["frames_per_second"] for row in rows]) / 1e3
     spread = np.abs(np.array([[row["p10"], row["p90"]] for row in rows]).T / 1e3 - speed)
-    ax.barh(names, speed, xerr=spread, color=COLOURS[1], error_kw={"linewidth": 1})
+    ax.barh(names, speed, xerr=spread, color=_marked(advised), error_kw={"linewidth": 1})
     ax.invert_yaxis()
-    ax.set_title("thousand decisions per second, p10 to p90")
+    ax.set_title("thousand decisions per second, p10 to p90 (green: advised)")
 
 
-def _sizes(ax: Any, measured: Mapping[str, Any]) -> None:
-    found = measured["checkpoint"]
+def _marked(advised: list[bool]) -> list[str]:
+    return [COLOURS[2] if yes else COLOURS[1] for yes in advised]
+
+
+def _level(config: Mapping[str, Any]) -> str:
+    return f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
+
+
+def _sizes(ax: Any, result: Mapping[str, Any]) -> None:
+    found = result["measured"]["checkpoint"]
     sizes = {"torch.save": found["torch_save_bytes"]} | {n: row["bytes"] for n, row in found["levels"].items()}
-    ax.barh(list(sizes), np.array(list(sizes.values())) / 1e6, color=COLOURS[2])
+    advised = [name == _level(result["config"]) for name in sizes]
+    ax.barh(list(sizes), np.array(list(sizes.values())) / 1e6, color=_marked(advised))
     ax.invert_yaxis()
-    ax.set_title("checkpoint, MB")
+    ax.set_title("checkpoint, MB (green: advised)")
 
 
 def _overhead(ax: Any, result: Mapping[str, Any]) -> None:
     """Share of the time that saving costs, over iterations between saves."""
     config, measured = result["config"], result["measured"]
-    level = f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
     intervals = np.geomspace(1, max(200, 2 * config["save_interval"]), 50)
-    iteration = measured["phases"]["iteration_s"]
+    ways = measured["modes"].values()
+    chosen = next(r for r in ways if (r["mode"], r["ranks"]) == (config["collect.mode"], config["ranks"]))
+    iteration = chosen["iteration_s"]
     archive = min(row["call_s"] + row["cpu_s"] for row in measured["archive"]["levels"].values())
     ax.loglog(
-        intervals, 100 * save_cost_s(measured, level) / (intervals * iteration), color=COLOURS[3], label="checkpoint"
+        intervals,
+        100 * save_cost_s(measured, _level(config)) / (intervals * iteration),
+        color=COLOURS[3],
+        label="checkpoint",
     )
     ax.loglog(intervals, 100 * archive / (intervals * iteration), color=COLOURS[4], label="rollout archive")
     ax.axhline(100 * result["budget"], color="#888", linestyle="--", linewidth=1, label="budget")
-    ax.axvline(config["save_interval"], color="#888", linestyle=":", linewidth=1, label="advised")
+    ax.axvline(config["save_interval"], color="#888", linestyle=":", linewidth=1, label="advised for checkpoints")
     ax.set_xlabel("iterations between saves", fontsize=8)
     ax.legend(fontsize=8)
     ax.set_title("cost of saving, % of the time")

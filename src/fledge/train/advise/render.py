@@ -102,7 +102,7 @@ def _storage(measured: Mapping[str, Any]) -> Table:
         "C: LiDAR in memory",
         f"{packed['bytes'] / 1e6:.1f}",
         f"{packed['bytes'] / lidar:.1%} of {lidar / 1e6:.1f}",
-        f"{packed['pack_s']:.2f} to pack, {packed['decode_s']:.2f} per epoch",
+        f"{packed['pack_s']:.2f} to pack, {packed['decode_s']:.2f} to decode",
     )
     speedup = f"{decoding['one_s'] / decoding['pool_s']:.2f}x the speed"
     table.add_row(

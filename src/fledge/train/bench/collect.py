@@ -36,9 +36,9 @@ from fledge.train.overrides import build_config
 Times = list[dict[str, float]]  # seconds of each iteration
 LABELS = {
     "synchronous": "synchronous",
-    "pipelined": "pipelined (a batch ahead)",
-    "halves": "half acts, half flies",
-    "compressed": "compressed LiDAR",
+    "pipelined": "pipelined",
+    "halves": "halves",
+    "compressed": "compressed",
 }
 
 
@@ -65,8 +65,10 @@ def run(
     Raises:
         FledgeError: if a collector's results are not what they must be; nothing is timed then.
     """
-    if rounds < 1 or num_envs < 2 or num_envs % 2:
-        raise InputError(f"rounds is {rounds} and num_envs {num_envs}, but must be at least 1, and even.")
+    if rounds < 1:
+        raise InputError(f"rounds is {rounds}, but must be at least 1.")
+    if num_envs < 2 or num_envs % 2:
+        raise InputError(f"num_envs is {num_envs}, but must be even: halves take turns.")
     threads = threads or default_threads()
     say = on_progress or (lambda line: None)
     cfg = bench_config(num_envs, rollout_steps, seed)
@@ -184,11 +186,11 @@ def render(result: Mapping[str, Any]) -> list[Any]:
     headings = (
         "collector",
         "decisions/s",
-        "slowest to fastest",
+        "range, k",
         "ratio",
-        "lowest to highest",
-        "waits",
-        "learns",
+        "range",
+        "waits, s",
+        "learns, s",
         "flies, s",
     )
     for heading in headings:
@@ -197,11 +199,11 @@ def render(result: Mapping[str, Any]) -> list[Any]:
         table.add_row(
             LABELS[kind],
             f"{row['decisions_per_second']:,}",
-            f"{row['slowest']:,} to {row['fastest']:,}",
+            f"{row['slowest'] / 1e3:.0f}-{row['fastest'] / 1e3:.0f}",
             f"{row['ratio']:.2f}",
-            f"{row['ratio_lowest']:.2f} to {row['ratio_highest']:.2f}",
-            f"{row['collect_s']:.2f} s {row['share_collect']:.0%}",
-            f"{row['learn_s']:.2f} s {row['share_learn']:.0%}",
+            f"{row['ratio_lowest']:.2f}-{row['ratio_highest']:.2f}",
+            f"{row['collect_s']:.2f}, {row['share_collect']:.0%}",
+            f"{row['learn_s']:.2f}, {row['share_learn']:.0%}",
             f"{row['fly_s']:.2f}",
         )
     packed = result["compression"]
