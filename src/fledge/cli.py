@@ -147,7 +147,7 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
 @click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
 @click.option("--preset", default="fast", show_default=True, help="The training to advise on (PPO).")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
-@click.option("--seconds", default=20.0, show_default=True, help="Time to spend on comparing the ways to collect.")
+@click.option("--seconds", default=60.0, show_default=True, help="Time to spend on comparing the ways to collect.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Write the figures as a picture (PNG).")
 @help_config
 @as_json

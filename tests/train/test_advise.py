@@ -130,9 +130,9 @@ def test_an_archive_is_priced_at_the_level_that_is_advised() -> None:
 
 
 def test_more_ranks_than_cores_are_no_faster_than_the_cores() -> None:
-    loop = SimpleNamespace(run=SimpleNamespace(frames_per_iteration=100))
-    cores = default_threads()
-    one, many = (_speed([1.0, 1.0], "sync", loop, ranks) for ranks in (cores, 8 * cores))  # type: ignore[arg-type]
+    cores, run = default_threads(), SimpleNamespace(frames_per_iteration=100)
+    loops = [SimpleNamespace(run=run, mode="sync", ranks=ranks) for ranks in (cores, 8 * cores)]
+    one, many = (_speed([1.0, 1.0], loop) for loop in loops)  # type: ignore[arg-type]
     assert many["frames_per_second"] == one["frames_per_second"] == 100 * cores
     assert many["iteration_s"] == 8.0
 

@@ -139,9 +139,7 @@ class TrainConfig:
     @property
     def steps(self) -> int:
         """Decisions per drone and iteration."""
-        if self.algo is not Algo.ppo:
-            return self.replay.steps
-        return self.ppo.rollout_steps or (32 if self.collect.mode is CollectMode.pipelined else 64)
+        return self.ppo.rollout_steps if self.algo is Algo.ppo else self.replay.steps
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

@@ -25,7 +25,7 @@ __all__ = ["advise", "config_line", "decide", "measure", "render", "save_plot"]
 def advise(
     cfg: TrainConfig,
     budget: float = 0.02,
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Return what was measured and what follows from it; JSON-able.
@@ -33,7 +33,7 @@ def advise(
     Args:
         cfg: The training to advise on (PPO).
         budget: Share of training time that saving may cost, for checkpoints and for archives each.
-        seconds: Time to spend on comparing the ways to collect; the whole takes three to five times as long.
+        seconds: Time to spend on comparing the ways to collect; the whole takes about twice as long.
         on_progress: Called with a line before each part.
     """
     if not 0 < budget < 1:

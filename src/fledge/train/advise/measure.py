@@ -49,21 +49,16 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
     check_before_start(cfg, ranks)
     keep_freed_memory()
     found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
-    with share_of_cores(ranks), _loops(cfg, ranks) as loops:
-        say(f"one rank of {ranks}: collecting {', '.join(MODES)}")
+    with _loops(cfg, sorted({ranks, 1}, reverse=True)) as loops:
+        say(f"collecting in turns: {'; '.join(loops)}")
         times = time_in_turns(loops, seconds)
-        found["modes"] = {_name(mode, ranks): _speed(times[mode], mode, loops[mode], ranks) for mode in MODES}
-        found["phases"] = _phases(loops["sync"], ranks)
-        with tempfile.TemporaryDirectory() as folder:
-            found |= measure_storage(loops["sync"], ranks, Path(folder), say)
-        lidar = loops["sync"].collector.latest.select(("obs", "lidar")).clone()
-    with share_of_cores(1):
-        found["decoding"] = measure_decoding(lidar)
-        if ranks > 1:
-            say(f"one rank on all cores: collecting {', '.join(MODES)}")
-            with _loops(cfg, 1) as loops:
-                times = time_in_turns(loops, seconds)
-                found["modes"] |= {_name(mode, 1): _speed(times[mode], mode, loops[mode], 1) for mode in MODES}
+        found["modes"] = {name: _speed(times[name], loop) for name, loop in loops.items()}
+        plain = loops[_name("sync", ranks)]
+        found["phases"] = _phases(plain)
+        with share_of_cores(ranks), tempfile.TemporaryDirectory() as folder:
+            found |= measure_storage(plain, Path(folder), say)
+        with share_of_cores(1):
+            found["decoding"] = measure_decoding(plain.collector.latest)
     return found
 
 
@@ -102,11 +97,21 @@ def share_of_cores(ranks: int) -> Iterator[None]:
 
 
 class Loop:
-    """Training with one way to collect: `iterate` is one iteration of `fledge train`, without logging and saving."""
+    """One of `ranks` ranks in training with one way to collect, on its share of the cores, with its share of the drones
+    and all moving obstacles from the start. `iterate` is one iteration of `fledge train`, without logging and saving."""
 
-    def __init__(self, cfg: TrainConfig, mode: str) -> None:
-        way = dataclasses.replace(cfg.collect, mode=CollectMode(mode))
-        self.run = Run(dataclasses.replace(cfg, collect=way), Ranks())
+    def __init__(self, cfg: TrainConfig, mode: str, ranks: int) -> None:
+        self.mode, self.ranks = mode, ranks
+        share = dataclasses.replace(
+            cfg,
+            ranks=1,
+            env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
+            ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
+            collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
+            curriculum=dataclasses.replace(cfg.curriculum, ramp=0.0),
+        )
+        with share_of_cores(ranks):  # which the threads inherit
+            self.run = Run(share, Ranks())
         self.collector: Any = self.run.collector
         self.collect_s: list[float] = []
         self.learn_s: list[float] = []
@@ -131,41 +136,38 @@ class Loop:
 
 
 @contextlib.contextmanager
-def _loops(cfg: TrainConfig, ranks: int) -> Iterator[dict[str, Loop]]:
-    """A loop per mode, for one of `ranks` ranks, with all moving obstacles from the start."""
-    share = dataclasses.replace(
-        cfg,
-        ranks=1,
-        env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
-        ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
-        curriculum=dataclasses.replace(cfg.curriculum, ramp=0.0),
-    )
+def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
+    """A loop per number of ranks and mode, by name."""
     with contextlib.ExitStack() as stack:
         loops = {}
-        for mode in MODES:
-            loops[mode] = Loop(share, mode)
-            stack.callback(loops[mode].run.close)
+        for count in ranks:
+            for mode in MODES:
+                loops[_name(mode, count)] = loop = Loop(cfg, mode, count)
+                stack.callback(loop.run.close)
         yield loops
 
 
 def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
-    """Seconds per iteration of every loop, a value per turn. A turn is two iterations, begun and ended with all at rest."""
-    for loop in loops.values():
-        loop.iterate()
-        loop.land()
-        for warm in (loop.collect_s, loop.learn_s, loop.simulate_s):
-            warm.clear()
+    """Seconds per iteration of every loop, a value per turn: two iterations, begun and ended with all at rest.
+
+    All take turns, so that what slows the machine for a while slows them all.
+    """
     times: dict[str, list[float]] = {name: [] for name in loops}
     begun = time.perf_counter()
-    turns = 0
+    turns = -1  # the first is for warming up
     while turns < LEAST_TURNS or time.perf_counter() - begun < seconds:
         for name, loop in loops.items():
-            start = time.perf_counter()
-            for _ in range(2):
-                loop.iterate()
-            loop.land()
-            times[name].append((time.perf_counter() - start) / 2)
+            with share_of_cores(loop.ranks):
+                start = time.perf_counter()
+                for _ in range(2):
+                    loop.iterate()
+                loop.land()
+                times[name].append((time.perf_counter() - start) / 2)
+            if turns < 0:
+                for warm in (loop.collect_s, loop.learn_s, loop.simulate_s, times[name]):
+                    warm.clear()
         turns += 1
+        begun = begun if turns else time.perf_counter()
     return times
 
 
@@ -174,9 +176,9 @@ def crowd(ranks: int) -> float:
     return max(1.0, ranks / default_threads())
 
 
-def _speed(times: list[float], mode: str, loop: Loop, ranks: int) -> dict[str, Any]:
-    times = [t * crowd(ranks) for t in times]
-    frames = loop.run.frames_per_iteration * ranks
+def _speed(times: list[float], loop: Loop) -> dict[str, Any]:
+    times = [t * crowd(loop.ranks) for t in times]
+    frames = loop.run.frames_per_iteration * loop.ranks
     low, middle, high = (float(np.quantile(times, q)) for q in (0.1, 0.5, 0.9))
     return {
         "iteration_s": middle,
@@ -184,12 +186,12 @@ def _speed(times: list[float], mode: str, loop: Loop, ranks: int) -> dict[str, A
         "p10": frames / high,
         "p90": frames / low,
         "turns": [float(t) for t in times],
-        "mode": mode,
-        "ranks": ranks,
+        "mode": loop.mode,
+        "ranks": loop.ranks,
     }
 
 
-def _phases(loop: Loop, ranks: int) -> dict[str, float]:
+def _phases(loop: Loop) -> dict[str, float]:
     parts = (loop.collect_s, loop.learn_s, loop.simulate_s)
-    collect, learn, simulate = (crowd(ranks) * float(np.median(t)) for t in parts)
+    collect, learn, simulate = (crowd(loop.ranks) * float(np.median(t)) for t in parts)
     return {"simulate_s": simulate, "decide_s": collect - simulate, "learn_s": learn, "iteration_s": collect + learn}

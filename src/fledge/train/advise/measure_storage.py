@@ -33,11 +33,11 @@ POOL = 4  # threads of the prior design's pool
 DRONES = 16  # whose LiDAR is one LZ4 frame, half a megabyte: about an episode
 
 
-def measure_storage(loop: Loop, ranks: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Figures of A, B and C on the state and rollouts of a running loop; JSON-able."""
     rollout = loop.iterate()
     say("checkpoints: levels, and what a save costs the loop")
-    found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, ranks, folder)}
+    found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, folder)}
     say("archiving rollouts")
     found["archive"] = measure_archive(rollout, folder)
     say("LiDAR compressed in memory")
@@ -45,15 +45,15 @@ def measure_storage(loop: Loop, ranks: int, folder: Path, say: Callable[[str], N
     return found
 
 
-def whole_state(loop: Loop, ranks: int) -> dict[str, Any]:
-    """A checkpoint of `ranks` ranks, all in the state of this one."""
+def whole_state(loop: Loop) -> dict[str, Any]:
+    """A checkpoint of all ranks, each in the state of this one."""
     state = loop.run.state_dict()
-    return {**state, "ranks": [copy.deepcopy(mine) for mine in state["ranks"] * ranks]}
+    return {**state, "ranks": [copy.deepcopy(mine) for mine in state["ranks"] * loop.ranks]}
 
 
-def measure_checkpoints(loop: Loop, ranks: int, folder: Path) -> dict[str, Any]:
+def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
     """Sizes and background costs by level; and what a save costs the loop that it runs beside."""
-    state = whole_state(loop, ranks)
+    state = whole_state(loop)
     levels = {f"level {level}": save_costs(state, folder, compression_level=level) for level in LEVELS}
     levels["LZ4 around torch.save"] = save_costs(state, folder, compression_level=9, codec="lz4")
     plain = io.BytesIO()
@@ -62,7 +62,7 @@ def measure_checkpoints(loop: Loop, ranks: int, folder: Path) -> dict[str, Any]:
         "torch_save_bytes": plain.getbuffer().nbytes,
         "torch_save_s": float(np.median([torch_save_seconds(state, folder / "plain.pt") for _ in range(REPEATS)])),
         "levels": levels,
-        **loop_costs(loop, ranks, folder),
+        **loop_costs(loop, folder),
     }
 
 
@@ -96,7 +96,7 @@ def torch_save_seconds(state: Any, path: Path) -> float:
     return time.perf_counter() - begun
 
 
-def loop_costs(loop: Loop, ranks: int, folder: Path) -> dict[str, float]:
+def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
     """What the training thread waits per save: gathering the state, the call, the fence before weights change."""
     gather, fence = [], []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
@@ -105,7 +105,7 @@ def loop_costs(loop: Loop, ranks: int, folder: Path) -> dict[str, float]:
             begun = time.perf_counter()
             loop.run.state_dict()
             gather.append(time.perf_counter() - begun)
-            saver.save_async(whole_state(loop, ranks), folder / f"loop{k}")
+            saver.save_async(whole_state(loop), folder / f"loop{k}")
             rollout = loop.run.collect()
             begun = time.perf_counter()
             saver.fence()
