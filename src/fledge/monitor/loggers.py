@@ -154,7 +154,7 @@ class ConsoleLogger:
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar is not None:
