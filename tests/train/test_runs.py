@@ -109,6 +109,8 @@ def test_resuming_with_another_number_of_ranks_works_and_says_it_is_not_exact(tm
     resumed = fledge("train", "--resume", str(tmp_path / "r"), "ranks=1", f"total_frames={6 * 32 * 8}")
     assert resumed.returncode == 0, resumed.stderr
     assert "with another number of ranks: drones start anew" in resumed.stderr
+    again = fledge("train", "--resume", str(tmp_path / "r"))  # with the settings it went on with
+    assert "iteration 6/6; continues bit for bit" in again.stderr
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
     assert state["iteration"] == 6
 
@@ -154,6 +156,8 @@ def test_navrls_own_command_line_works_as_typed(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--resume", "nowhere"], "is not a run"),
+        (["replay.prioritized=true", "algo=td3"], "is for dqn"),
+        (["algo=sac", "total_frames=1000"], "nothing would be learned"),
         (["env.num_env=3"], "Did you mean env.num_envs?"),
         (["env.num_envs=many"], "takes a whole number"),
         (["env.dynamics=magic"], "one of lee or first_order"),

@@ -33,7 +33,7 @@ class Desk:
         self.run, self.folder = run, folder
         folder.mkdir(parents=True, exist_ok=True)
         if not resume:
-            OmegaConf.save(OmegaConf.structured(cfg), folder / "config.yaml")
+            self.write_config()
         level = cfg.save_compression_level if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
@@ -55,6 +55,12 @@ class Desk:
         self.newest: CheckpointHandle | None = None
         with contextlib.redirect_stdout(sys.stderr):
             print_model_info(run.policy)
+
+    def write_config(self) -> None:
+        """Note the settings that the run goes on with."""
+        path = self.folder / "config.yaml"
+        OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """The state to start from, if any; opens the metric files at the right step."""

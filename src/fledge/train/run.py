@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -135,12 +136,7 @@ class Run:
         now = flat_settings(self.cfg)
         before = state.get("config", now)  # older checkpoints do not tell
         changed = [key for key, value in now.items() if before.get(key, value) != value and key not in HARMLESS]
-        fixed = ("algo", "policy.", f"{self.cfg.algo.value}.critic_hidden")
-        if refused := [key for key in changed if key.startswith(fixed)]:
-            raise ConfigError(
-                f"A run cannot go on with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
-                "init_from takes over the weights of a policy."
-            )
+        refuse_misfits(before, now)
         self.policy.load_state_dict(state["model"])
         self.learner.load_shared_state(state["learner"])
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
@@ -178,6 +174,16 @@ def flat_settings(cfg: TrainConfig) -> dict[str, Any]:
         return found
 
     return flat(cfg, "")
+
+
+def refuse_misfits(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """ConfigError if a run with settings `before` cannot go on with those of `now`: its weights would not fit."""
+    fixed = ("algo", "policy.", f"{now['algo']}.critic_hidden")
+    if refused := [key for key, value in now.items() if key.startswith(fixed) and before.get(key, value) != value]:
+        raise ConfigError(
+            f"A run cannot go on with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
+            "init_from takes over the weights of a policy."
+        )
 
 
 def make_rank_envs(cfg: TrainConfig, ranks: Ranks) -> list[NavigationEnv]:

@@ -76,6 +76,7 @@ def start_run(run: Run, desk: Desk | None, resume: bool) -> None:
     if resume:
         how = run.load_state_dict(state)
         if desk:
+            desk.write_config()
             desk.console.resume(run.iteration, run.total_iterations)
             desk.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.")
     else:

@@ -17,6 +17,7 @@ from fledge.train.config import CollectMode, TrainConfig
 from fledge.train.overrides import build_config, preset_names
 from fledge.train.policies import load_policy_state
 from fledge.train.ranks import default_ranks, joined_ranks
+from fledge.train.run import flat_settings, refuse_misfits
 from fledge.train.runner import read_run_config, train
 
 
@@ -30,6 +31,7 @@ def run_training(
         raise ConfigError("Give --folder for a new run or --resume for an old one, not both.")
     if resume is not None:
         folder, cfg = resume, read_run_config(resume, overrides)
+        refuse_misfits(flat_settings(read_run_config(resume, [])), flat_settings(cfg))
     else:
         preset = preset or default_preset(overrides)
         cfg = build_config(TrainConfig, [("train", preset)], overrides)
