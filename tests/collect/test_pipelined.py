@@ -369,3 +369,34 @@ def test_a_batch_is_not_lost_when_preparing_the_next_fails() -> None:
     assert all((a["action"] == b["action"]).all() for a, b in zip(wanted, got, strict=True))
     for learner in (plain, ours):
         learner.collector.shutdown()
+
+
+def test_shutting_down_while_another_thread_waits_is_told() -> None:
+    land, errors = threading.Event(), list[BaseException]()
+
+    def base() -> Iterator[TensorDict]:
+        while True:
+            land.wait(30)
+            yield TensorDict({"x": torch.zeros(2, 3)}, [2, 3])
+
+    collector = PipelinedDataCollector(base())
+
+    def wait_for_a_batch() -> None:
+        try:
+            collector.rollout()
+        except BaseException as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait_for_a_batch)
+    waiting.start()
+    while collector._ahead is None:
+        time.sleep(0.001)
+    ending = threading.Thread(target=collector.shutdown)
+    ending.start()
+    while not collector._closed:
+        time.sleep(0.001)
+    land.set()
+    waiting.join(30)
+    ending.join(30)
+    assert isinstance(errors[0], InputError)
+    assert "shut down" in str(errors[0])

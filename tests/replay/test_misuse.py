@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_n_step_returns_of_whole_rewards_have_fractions() -> None:
     assert buffer.get(np.arange(5))["reward"].tolist() == pytest.approx([2.71, 2.71, 2.71, 1.9, 1.0])
 
 
-def test_a_key_called_count_beside_its_namesake(tmp_path: Any) -> None:
+def test_a_key_called_count_beside_its_namesake() -> None:
     keys = ["people", "next_people", "people_count", "reward"]
     for layout in LAYOUTS:
         buffer = DictReplayBuffer(100, keys, layout=layout)  # type: ignore[arg-type]
@@ -281,3 +282,14 @@ def test_nothing_works_after_the_end() -> None:
     for call in (buffer.state_dict, lambda: buffer.update_priorities([0], [1.0]), lambda: buffer.sample(1)):
         with pytest.raises(StorageError, match="closed"):
             call()
+
+
+def test_figures_wait_for_who_is_at_work() -> None:
+    buffer, got = counting(), list[Any]()
+    reader = threading.Thread(target=lambda: got.append(buffer.stats()))
+    with buffer.lock:
+        reader.start()
+        reader.join(0.1)
+        assert not got
+    reader.join(10)
+    assert got[0]["transitions"] == 5

@@ -20,7 +20,8 @@ from fledge.core.errors import ConfigError
 from fledge.sim.launch import default_threads
 from fledge.train.advise import advise, config_line, render, save_plot
 from fledge.train.advise.decide import decide, save_cost_s
-from fledge.train.advise.measure import _speed
+from fledge.train.advise.measure import _speed, time_in_turns
+from fledge.train.advise.measure_storage import whole_state
 from fledge.train.config import TrainConfig
 from fledge.train.overrides import build_config
 
@@ -135,6 +136,30 @@ def test_more_ranks_than_cores_are_no_faster_than_the_cores() -> None:
     one, many = (_speed([1.0, 1.0], loop) for loop in loops)  # type: ignore[arg-type]
     assert many["frames_per_second"] == one["frames_per_second"] == 100 * cores
     assert many["iteration_s"] == 8.0
+
+
+def test_a_checkpoint_of_all_ranks_is_measured() -> None:
+    loop = SimpleNamespace(ranks=3, run=SimpleNamespace(state_dict=lambda: {"model": 1, "ranks": [{"rng": [1, 2]}]}))
+    state = whole_state(loop)  # type: ignore[arg-type]
+    assert state["ranks"] == [{"rng": [1, 2]}] * 3
+    assert state["ranks"][0] is not state["ranks"][1]  # memory of its own, as each rank's is
+
+
+def test_all_ways_take_turns() -> None:
+    order: list[str] = []
+
+    def loop(name: str) -> Any:
+        def turn() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return SimpleNamespace(turn=turn, collect_s=[1.0], learn_s=[1.0], simulate_s=[1.0])
+
+    loops = {name: loop(name) for name in "abc"}
+    times = time_in_turns(loops, 0.0)
+    assert "".join(order) == "abc" * 4  # once to warm up, not counted
+    assert times == {"a": [4.0, 7.0, 10.0], "b": [5.0, 8.0, 11.0], "c": [6.0, 9.0, 12.0]}
+    assert loops["a"].collect_s == []
 
 
 @pytest.mark.parametrize(

@@ -221,14 +221,14 @@ def observations(batch: Batch, keys: Sequence[str], prefix: str = "") -> dict[st
     return {key: batch[prefix + key] for key in keys}
 
 
-def check_numbers(cfg: object, name: str, zero_or_more: Sequence[str] = ()) -> None:
+def check_numbers(cfg: Any, name: str, zero_or_more: Sequence[str] = ()) -> None:
     """ConfigError unless the numbers of a learner's config lie where they can."""
     for key in ("lr", "gamma", "tau"):
         value = getattr(cfg, key)
         if not 0 < value <= 1:
             raise ConfigError(f"{name}.{key} is {value}, but must lie between 0 and 1.")
-    if not cfg.max_grad_norm > 0:  # type: ignore[attr-defined]
-        raise ConfigError(f"{name}.max_grad_norm is {cfg.max_grad_norm}, but must be greater than 0.")  # type: ignore[attr-defined]
+    if not cfg.max_grad_norm > 0:
+        raise ConfigError(f"{name}.max_grad_norm is {cfg.max_grad_norm}, but must be greater than 0.")
     for key in ("lr_final_share", *zero_or_more):
         value = getattr(cfg, key)
         if not min(value if isinstance(value, list) else [value], default=0) >= 0:

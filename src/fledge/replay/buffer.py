@@ -112,7 +112,7 @@ class DictReplayBuffer:
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Store one episode: arrays or tensors [T, ...] per key (see `schema` for final observations)."""
+        """Store one episode: arrays or tensors [T, ...] per key (see `episodes` for final observations)."""
         with self.lock, self._learning():
             self._insert(*read_episode(self.schema, episode))
 

@@ -22,11 +22,26 @@ from fledge.train.algorithms import describe_policy, make_collector, make_learne
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
-# settings that change nothing that is computed
-HARMLESS = {"ranks", "max_minutes", "init_from", "tensorboard", "wandb.mode", "wandb.project", "log_interval"}
-HARMLESS |= {"save_interval", "keep_checkpoints", "keep_best", "compress_checkpoint", "async_checkpoint_queue_size"}
-HARMLESS |= {"save_compression_level", "rollout_save_interval", "rollout_compression_level", "eval_interval"}
-HARMLESS |= {"eval_episodes"}
+# Settings that change nothing that is computed; how many ranks there really are is looked at itself.
+HARMLESS = {
+    "ranks",
+    "max_minutes",
+    "init_from",
+    "tensorboard",
+    "wandb.mode",
+    "wandb.project",
+    "log_interval",
+    "save_interval",
+    "keep_checkpoints",
+    "keep_best",
+    "compress_checkpoint",
+    "async_checkpoint_queue_size",
+    "save_compression_level",
+    "rollout_save_interval",
+    "rollout_compression_level",
+    "eval_interval",
+    "eval_episodes",
+}
 OUTCOMES = [o.name.lower() for o in Outcome if o]
 
 
@@ -36,6 +51,7 @@ class Run:
     def __init__(self, cfg: TrainConfig, ranks: Ranks) -> None:
         cfg.validate()
         self.cfg, self.ranks = cfg, ranks
+        self.settings = flat_settings(cfg)
         self.iteration = self.frames = 0
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
@@ -126,14 +142,14 @@ class Run:
             "seconds": self.seconds,
             "task": self.cfg.task,
             "policy": self.description,
-            "config": flat_settings(self.cfg),
+            "config": self.settings,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> str:
         """Continue from a saved run. Returns how: "bit for bit", or what is different."""
         if state["task"] != self.cfg.task:
             raise ConfigError(f"The checkpoint is of task {state['task']!r}, this run of {self.cfg.task!r}.")
-        now = flat_settings(self.cfg)
+        now = self.settings
         before = state.get("config", now)  # older checkpoints do not tell
         changed = [key for key, value in now.items() if before.get(key, value) != value and key not in HARMLESS]
         refuse_misfits(before, now)

@@ -2,6 +2,7 @@
 
 Contract
     `decide(measured, budget)` returns, JSON-able:
+        way         how to collect, a name in measured["modes"]
         config      settings to make, by the names of `TrainConfig`
         branches    the decision tree, in order: a question, whether the answer is yes, the numbers it follows from, what
                     either answer means
@@ -44,14 +45,14 @@ class Branch:
 
 def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     """Settings and decision tree for what was measured, when saving may cost `budget` of the time."""
-    mode, branches = _modes(measured)
-    config = {"ranks": measured["modes"][mode]["ranks"], "collect.mode": measured["modes"][mode]["mode"]}
-    iteration = measured["modes"][mode]["iteration_s"]  # what saves are held against
+    way, branches = _modes(measured)
+    chosen = measured["modes"][way]
+    config = {"ranks": chosen["ranks"], "collect.mode": chosen["mode"]}
     for question in (_compress, _interval, _archive, _pack):
-        settings, branch = question(measured, budget, config, iteration)
+        settings, branch = question(measured, budget, config, chosen["iteration_s"])
         config |= settings
         branches.append(branch)
-    return {"config": config, "branches": [asdict(branch) for branch in branches]}
+    return {"way": way, "config": config, "branches": [asdict(branch) for branch in branches]}
 
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:

@@ -128,6 +128,15 @@ class Loop:
         self.simulate_s.append(self.collector.simulate_s)
         return rollout
 
+    def turn(self) -> float:
+        """Two iterations, begun and ended with all at rest; returns the seconds of one."""
+        with share_of_cores(self.ranks):
+            begun = time.perf_counter()
+            for _ in range(2):
+                self.iterate()
+            self.land()
+            return (time.perf_counter() - begun) / 2
+
     def land(self) -> None:
         """Wait for what is in the air, so that it does not fly in another loop's turn."""
         ahead = getattr(self.collector, "_ahead", None)
@@ -148,26 +157,20 @@ def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
 
 
 def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
-    """Seconds per iteration of every loop, a value per turn: two iterations, begun and ended with all at rest.
+    """Seconds per iteration of every loop, a value per turn.
 
     All take turns, so that what slows the machine for a while slows them all.
     """
+    for loop in loops.values():  # warm up
+        loop.turn()
+        for warm in (loop.collect_s, loop.learn_s, loop.simulate_s):
+            warm.clear()
     times: dict[str, list[float]] = {name: [] for name in loops}
-    begun = time.perf_counter()
-    turns = -1  # the first is for warming up
+    begun, turns = time.perf_counter(), 0
     while turns < LEAST_TURNS or time.perf_counter() - begun < seconds:
         for name, loop in loops.items():
-            with share_of_cores(loop.ranks):
-                start = time.perf_counter()
-                for _ in range(2):
-                    loop.iterate()
-                loop.land()
-                times[name].append((time.perf_counter() - start) / 2)
-            if turns < 0:
-                for warm in (loop.collect_s, loop.learn_s, loop.simulate_s, times[name]):
-                    warm.clear()
+            times[name].append(loop.turn())
         turns += 1
-        begun = begun if turns else time.perf_counter()
     return times
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,17 @@ def _phases(ax: Any, measured: Mapping[str, Any]) -> None:
 
 
 def _modes(ax: Any, result: Mapping[str, Any]) -> None:
-    modes, config = result["measured"]["modes"], result["config"]
+    modes = result["measured"]["modes"]
     names, rows = list(modes), list(modes.values())
-    advised = [(row["mode"], row["ranks"]) == (config["collect.mode"], config["ranks"]) for row in rows]
     speed = np.array([row["frames_per_second"] for row in rows]) / 1e3
     spread = np.abs(np.array([[row["p10"], row["p90"]] for row in rows]).T / 1e3 - speed)
-    ax.barh(names, speed, xerr=spread, color=_marked(advised), error_kw={"linewidth": 1})
+    ax.barh(names, speed, xerr=spread, color=_marked(names, result["way"]), error_kw={"linewidth": 1})
     ax.invert_yaxis()
     ax.set_title("thousand decisions per second, p10 to p90 (green: advised)")
 
 
-def _marked(advised: list[bool]) -> list[str]:
-    return [COLOURS[2] if yes else COLOURS[1] for yes in advised]
+def _marked(names: Iterable[str], advised: str) -> list[str]:
+    return [COLOURS[2] if name == advised else COLOURS[1] for name in names]
 
 
 def _level(config: Mapping[str, Any]) -> str:
@@ -71,8 +70,8 @@ def _level(config: Mapping[str, Any]) -> str:
 def _sizes(ax: Any, result: Mapping[str, Any]) -> None:
     found = result["measured"]["checkpoint"]
     sizes = {"torch.save": found["torch_save_bytes"]} | {n: row["bytes"] for n, row in found["levels"].items()}
-    advised = [name == _level(result["config"]) for name in sizes]
-    ax.barh(list(sizes), np.array(list(sizes.values())) / 1e6, color=_marked(advised))
+    colours = _marked(sizes, _level(result["config"]))
+    ax.barh(list(sizes), np.array(list(sizes.values())) / 1e6, color=colours)
     ax.invert_yaxis()
     ax.set_title("checkpoint, MB (green: advised)")
 
@@ -81,9 +80,7 @@ def _overhead(ax: Any, result: Mapping[str, Any]) -> None:
     """Share of the time that saving costs, over iterations between saves."""
     config, measured = result["config"], result["measured"]
     intervals = np.geomspace(1, max(200, 2 * config["save_interval"]), 50)
-    ways = measured["modes"].values()
-    chosen = next(r for r in ways if (r["mode"], r["ranks"]) == (config["collect.mode"], config["ranks"]))
-    iteration = chosen["iteration_s"]
+    iteration = measured["modes"][result["way"]]["iteration_s"]
     archive = min(row["call_s"] + row["cpu_s"] for row in measured["archive"]["levels"].values())
     ax.loglog(
         intervals,
