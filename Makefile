@@ -29,7 +29,7 @@ bench: setup
 	$(BIN)/fledge bench sim
 
 demo: setup
-	$(BIN)/python -m fledge.train.demo
+	$(BIN)/python -m fledge.demo
 
 format: setup
 	$(BIN)/ruff format .

@@ -10,20 +10,17 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "fledge"
 
 # room -> rooms it may import (DESIGN.md, with what those rooms may use themselves)
-ALLOWED = {
-    "core": set(),
-    "sim": {"core"},
-    "envs": {"core", "sim"},
-    "rewards": {"core", "sim"},
-    "agents": {"core", "sim", "envs"},
-    "storage": {"core"},
-    "monitor": {"core"},
-    "replay": {"core", "storage"},
-    "collect": {"core", "sim", "envs", "agents", "storage"},
-    "learn": {"core", "sim", "envs", "agents", "replay", "storage"},
-    "train": {"core", "sim", "envs", "rewards", "agents", "storage", "monitor", "replay", "collect", "learn"},
-}
-ALLOWED["ui"] = ALLOWED["cli"] = ALLOWED["train"] | {"train"}
+ALLOWED: dict[str, set[str]] = {"core": set(), "sim": {"core"}, "storage": {"core"}, "monitor": {"core"}}
+ALLOWED["envs"] = {"core", "sim"}
+ALLOWED["agents"] = ALLOWED["envs"] | {"envs", "storage"}
+ALLOWED["replay"] = {"core", "storage"}
+ALLOWED["tasks"] = ALLOWED["agents"] | {"agents"}
+ALLOWED["collect"] = ALLOWED["agents"] | {"agents"}
+ALLOWED["learn"] = ALLOWED["agents"] | {"agents", "replay"}
+ALLOWED["evaluate"] = ALLOWED["tasks"] | {"tasks", "monitor"}
+ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "replay"}
+ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
+ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise"}
 FILES = sorted(SRC.rglob("*.py"))
 
 
@@ -56,7 +53,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 
 def test_the_arrow_check_sees_a_wrong_edge(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from fledge.train.runner import train\n")
+    bad.write_text("def f():\n    from fledge.train.loop import train\n")
     assert imported_rooms(bad) == {"train"}
 
 

@@ -39,8 +39,8 @@ def show_config_help(context: click.Context, option: click.Parameter, value: boo
     """Print every setting of the command's config and stop."""
     if not value:
         return
+    from fledge.core.overrides import field_help
     from fledge.train.config import TrainConfig
-    from fledge.train.overrides import field_help
 
     for key, field in field_help(TrainConfig).items():
         click.echo(f"{key}={field.default}\n    {field.help} ({field.type_name})")
@@ -91,8 +91,8 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Several are flown on
     the same episodes and compared.
     """
-    from fledge.train.curve import run_curve
-    from fledge.train.evaluate_command import EvalRequest, run_evaluations
+    from fledge.evaluate.command import EvalRequest, run_evaluations
+    from fledge.evaluate.curve import run_curve
 
     names = [w for w in words if "=" not in w]
     counts = None
@@ -134,7 +134,7 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
 
     `fledge train navigation` trains the fast preset. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
-    from fledge.train.train_command import run_training
+    from fledge.train.command import run_training
 
     overrides = [w for w in words if "=" in w]
     tasks = [w for w in words if "=" not in w]
@@ -160,10 +160,11 @@ def advise(
     """
     from rich.console import Console
 
-    from fledge.train.advise import advise as measure_and_decide
-    from fledge.train.advise import render, save_plot
+    from fledge.advise import advise as measure_and_decide
+    from fledge.advise import render
+    from fledge.core.overrides import build_config
+    from fledge.train.advise import save_plot
     from fledge.train.config import TrainConfig
-    from fledge.train.overrides import build_config
 
     cfg = build_config(TrainConfig, [("train", preset)], [word for word in words if word != "navigation"])
     if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
@@ -187,7 +188,7 @@ def export(policy: str, file: Path, as_json: bool) -> None:
 
     Inputs: state [B,8], lidar [B,1,H,V], dynamic_obstacle [B,1,5,10]; output: action [B,3], as in the navigation env.
     """
-    from fledge.train.export import export_policy
+    from fledge.agents.export import export_policy
 
     result = export_policy(policy, file)
     text = (
@@ -241,7 +242,7 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
 
     from rich.console import Console
 
-    module = importlib.import_module(f"fledge.train.bench.{name}")
+    module = importlib.import_module(f"fledge.bench.{name}")
     console = Console(stderr=True)
     with console.status(f"bench {name}") as status:
         result = module.run(on_progress=status.update, **options)

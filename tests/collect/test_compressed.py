@@ -14,9 +14,9 @@ from fledge.agents.actor_critic import FeaturePolicy
 from fledge.collect import CompressedBatch, CompressedDataCollector, PipelinedDataCollector, SyncDataCollector
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
 from fledge.learn.ppo import PPO, PPOConfig
-from fledge.storage import codecs
+from fledge.storage.format import codecs
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
 
 N, T = 40, 16
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

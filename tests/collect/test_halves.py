@@ -12,10 +12,10 @@ import torch
 from tensordict import TensorDict
 
 from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
-from fledge.agents.navrl_policy import NavRLActorCritic
 from fledge.collect import HalvesDataCollector, SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 
 N, T = 12, 25
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

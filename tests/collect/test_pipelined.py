@@ -13,11 +13,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
-from fledge.agents.navrl_policy import NavRLActorCritic
 from fledge.collect import HalvesDataCollector, PipelinedDataCollector, SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
 from fledge.learn.ppo import PPO, PPOConfig
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 
 N, T = 12, 8
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

@@ -14,8 +14,8 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics, T
 
 from fledge.core.errors import InputError
 from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv, space_of
-from fledge.envs.navigation import NavigationConfig, NavigationEnv, Outcome
-from fledge.envs.navigation.config import ActionForm, Dynamics
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome
+from fledge.tasks.navigation.config import ActionForm, Dynamics
 
 N = 16
 LIMIT = 6

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from fledge.agents.grid_q import GridQ
 from fledge.agents.squashed import SquashedActor, TwinCritic
 from fledge.collect.experience import ExperienceCollector
 from fledge.core.errors import ConfigError, NumericsError
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
-from fledge.envs.navigation.config import ActionForm, Starts
 from fledge.learn import dqn, sac
 from fledge.learn.dqn import DQN, DQNConfig
 from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.sac import SAC, SACConfig
 from fledge.learn.td3 import TD3, TD3Config
 from fledge.replay import DictReplayBuffer
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.config import ActionForm, Starts
+from fledge.tasks.navigation.grid_q import GridQ
 from tests.reference.plain_off_policy import PlainDQN, PlainSAC, PlainTD3
 from tests.reference.plain_replay import PlainReplay
 

@@ -10,9 +10,9 @@ from tensordict import TensorDict
 from fledge.agents.actor_critic import FeaturePolicy
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, NumericsError
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
 from fledge.learn.ppo import PPO, PPOConfig
 from fledge.learn.returns import gae
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
 from tests.reference import plain_ppo
 
 ENV = NavigationConfig(num_envs=16, num_maps=2, decimation=5, static_obstacles=60, moving_obstacles=16)

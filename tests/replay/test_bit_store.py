@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fledge.core.errors import FormatError
 from fledge.replay import DictReplayBuffer
-from fledge.replay.bit_store import BitStore
 from fledge.replay.schema import KeySpec
+from fledge.replay.stores.bits import BitStore
 from fledge.replay.workers import Workers
 
 SHAPES = [(224, 224), (1, 64, 64), (33,), (5, 7), (3, 32), (84, 84), (2048,)]

@@ -6,8 +6,8 @@ import ctypes
 
 import numpy as np
 
-from fledge.replay.blobs import BlobStore
-from fledge.replay.packing import AHEAD
+from fledge.replay.packing.chunks import AHEAD
+from fledge.replay.stores.blobs import BlobStore
 
 
 def filled(count: int, rng: np.random.Generator) -> tuple[BlobStore, list[bytes]]:

@@ -74,7 +74,7 @@ def test_a_cache_of_decoded_chunks_changes_nothing(cache_bytes: int) -> None:
 
 
 def test_a_batch_decodes_each_chunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fledge.replay.block_store import BlockStore
+    from fledge.replay.stores.block import BlockStore
 
     decoded: list[int] = []
     decode = BlockStore.decode

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fledge.replay import packing
-from fledge.replay.stores import chunk_rows
+from fledge.replay.packing import chunks as packing
+from fledge.replay.stores.base import chunk_rows
 from fledge.replay.workers import Workers
 
 EDGES = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0x7FC00001, 0xFF800000, 0x3F800000]

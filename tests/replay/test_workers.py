@@ -13,7 +13,7 @@ import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.replay import DictReplayBuffer
-from fledge.replay.block_store import BlockStore
+from fledge.replay.stores.block import BlockStore
 from fledge.replay.workers import Workers
 from tests.replay.plain import KEYS, make_episode
 

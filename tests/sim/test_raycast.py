@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.envs.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation import NavigationConfig, NavigationEnv
 
 RANGE = 4.0
 TOLERANCE_M = 1e-4

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fledge.storage import AsyncCheckpointSaver
-from fledge.storage import saver as saver_module
+from fledge.storage.saving import saver as saver_module
 from tests.storage.states import state_at
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with SIGINT ignored

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fledge.storage.archive import ArchiveWriter
-from fledge.storage.reader import VERSION
+from fledge.storage.format.reader import VERSION
+from fledge.storage.format.zip_archive import ArchiveWriter
 
 
 def unpack(path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:

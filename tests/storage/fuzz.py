@@ -23,7 +23,7 @@ import torch
 
 from fledge.core.errors import FledgeError
 from fledge.storage import load_checkpoint, save_checkpoint
-from fledge.storage.codecs import CODEC_NAMES
+from fledge.storage.format.codecs import CODEC_NAMES
 from tests.storage.forgery import pack, unpack
 from tests.storage.states import assert_same, copy_state
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from fledge.storage.checkpoint import stage_now
-from fledge.storage.codecs import CODEC_NAMES, candidates
-from fledge.storage.container import Plans, write_container
-from fledge.storage.reader import CheckpointFile
-from fledge.storage.tree import flatten
+from fledge.storage.format.codecs import CODEC_NAMES, candidates
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.tree import flatten
+from fledge.storage.format.writer import Plans, write_container
 
 FOLDER = Path(__file__).parent
 OLD = tuple(FOLDER / name for name in ("golden_v1_raw.fledge", "golden_v1.fledge", "golden_v1_delta.fledge"))

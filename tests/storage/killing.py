@@ -19,7 +19,7 @@ import torch
 
 from fledge.core.errors import StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
-from fledge.storage.durable import TEMP_PREFIX
+from fledge.storage.disk.durable import TEMP_PREFIX
 from tests.storage.states import assert_same, state_at
 
 OPTIONS = [{}, {"delta": "all"}, {"delta": "thin", "keep_thin": 3}, {"thin_dtype": "bfloat16", "keep_best": 2}]

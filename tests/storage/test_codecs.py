@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fledge.core.errors import ConfigError, FormatError
-from fledge.storage import codecs, delta
+from fledge.storage.format import codecs, delta
 
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage import inspect_checkpoint, load_checkpoint, save_checkpoint
-from fledge.storage.container import MAX_CHAIN
-from fledge.storage.reader import CheckpointFile
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.writer import MAX_CHAIN
 from tests.storage.states import assert_same, awkward_state, copy_state, state_at, train_step, training
 
 NAVRL = Path(__file__).parents[3] / "shared/data/navrl_checkpoint.pt"

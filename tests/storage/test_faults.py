@@ -13,7 +13,7 @@ import pytest
 
 from fledge.core.errors import FormatError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, save_checkpoint
-from fledge.storage.durable import TEMP_PREFIX, durable_file, remove_stale
+from fledge.storage.disk.durable import TEMP_PREFIX, durable_file, remove_stale
 from tests.storage.states import assert_same, state_at
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 
 from fledge.core.errors import FormatError
 from fledge.storage import inspect_checkpoint, load_checkpoint
-from fledge.storage.codecs import CODEC_NAMES
-from fledge.storage.thinning import write_thin
+from fledge.storage.format.codecs import CODEC_NAMES
+from fledge.storage.history.thinning import write_thin
 from tests.storage import golden
 from tests.storage.forgery import pack, unpack
 from tests.storage.states import assert_same, copy_state

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, HistoryEntry, inspect_checkpoint, load_checkpoint
-from fledge.storage import history as history_module
-from fledge.storage.retention import Policy, plan
+from fledge.storage.history import history as history_module
+from fledge.storage.history.retention import Policy, plan
 from tests.storage.states import assert_same, copy_state, state_at, train_step, training
 
 

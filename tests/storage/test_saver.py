@@ -14,8 +14,8 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage import AsyncCheckpointSaver, load_checkpoint
-from fledge.storage import pipeline as pipeline_module
-from fledge.storage import saver as saver_module
+from fledge.storage.saving import pipeline as pipeline_module
+from fledge.storage.saving import saver as saver_module
 from tests.storage.states import assert_same, awkward_state, copy_state, state_at, train_step, training
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from fledge.core.errors import ConfigError
-from fledge.envs.navigation.config import RewardKind
+from fledge.core.overrides import build_config, field_help, preset_names
+from fledge.tasks.navigation.config import RewardKind
 from fledge.train.algorithms import describe_policy
 from fledge.train.config import TrainConfig
-from fledge.train.overrides import build_config, field_help, preset_names
 
 
 def make(*words: str, preset: str = "fast") -> TrainConfig:

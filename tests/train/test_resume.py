@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config
 from fledge.train.config import TrainConfig
-from fledge.train.overrides import build_config
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 

@@ -18,12 +18,12 @@ from fledge.cli import main
 from fledge.collect.experience import ExperienceCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import NumericsError
+from fledge.core.overrides import build_config
 from fledge.storage import CheckpointHistory, RolloutStorage, load_checkpoint, save_checkpoint
 from fledge.train.config import TrainConfig
-from fledge.train.numerics import replay_update
-from fledge.train.overrides import build_config
+from fledge.train.loop import train as run_train
+from fledge.train.nan_dump import replay_update
 from fledge.train.ranks import Ranks
-from fledge.train.runner import train as run_train
 
 SMALL = [
     "env.num_envs=32",

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.features import navigation_features, num_features
-from fledge.agents.heads import GaussianHead, Head, Params
+from fledge.agents.distributions import GaussianHead, Head, Params
 from fledge.agents.value_norm import ValueNorm
+from fledge.tasks.navigation.features import navigation_features, num_features
 
 Obs = Mapping[str, Tensor]
 

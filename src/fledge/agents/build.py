@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
-from fledge.agents.grid_q import GridQ
-from fledge.agents.navrl_policy import NavRLActorCritic
 from fledge.agents.squashed import SquashedActor
 from fledge.core.errors import ConfigError, FormatError
+from fledge.tasks.navigation.grid_q import GridQ
+from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 
 LearnedPolicy = ActorCritic | SquashedActor | GridQ
 KINDS = ("features", "navrl", "squashed", "grid_q")

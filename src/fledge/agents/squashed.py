@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fledge.agents.features import navigation_features, num_features
+from fledge.tasks.navigation.features import navigation_features, num_features
 
 LOG_STD_RANGE = (-5.0, 0.5)
 FORWARD = 0.6  # an untrained actor flies towards the goal at this share of full speed

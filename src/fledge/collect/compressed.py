@@ -29,7 +29,7 @@ from fledge.collect.packed import Envs, PackedTensor
 from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
-from fledge.storage import codecs
+from fledge.storage.format import codecs
 
 Key = str | tuple[str, ...]
 LIDAR_NAMES = ("lidar", "input")

@@ -32,8 +32,8 @@ from torchrl.envs.transforms import Transform
 from fledge.collect.compressed import Key, check_present, lidar_keys, time_axis
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
-from fledge.storage import codecs
-from fledge.storage.leaves import TORCH_DTYPES
+from fledge.storage.format import codecs
+from fledge.storage.format.leaves import TORCH_DTYPES
 
 SUFFIX = "_packed"
 _DTYPES = list(TORCH_DTYPES.values())

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fledge.core.errors import InputError
-from fledge.storage import codecs
-from fledge.storage.leaves import DTYPE_NAMES, bytes_of, restore, word_size
+from fledge.storage.format import codecs
+from fledge.storage.format.leaves import DTYPE_NAMES, bytes_of, restore, word_size
 
 Envs = slice | Sequence[int] | Tensor
 GROUP = 16  # LiDAR of 64 steps: 0.6 MB. Larger blocks are hardly smaller in all, smaller ones slower (measured)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fledge.agents.grid_q import GridQ
 from fledge.core.errors import ConfigError
 from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
+from fledge.tasks.navigation.grid_q import GridQ
 
 OBSERVED = ("grid_map", "state")
 

@@ -12,9 +12,9 @@ from fledge.core.lazy import lazy_names
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
     from fledge.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
-    from fledge.replay.prefix_sum import PrefixSum
+    from fledge.replay.index.prefix_sum import PrefixSum
+    from fledge.replay.index.sum_tree import SumTree
     from fledge.replay.schema import KeySpec
-    from fledge.replay.sum_tree import SumTree
 
 __all__ = [
     "DictReplayBuffer",
@@ -30,8 +30,8 @@ __all__ = [
 _HOME = {
     "DictReplayBuffer": "buffer",
     "KeySpec": "schema",
-    "PrefixSum": "prefix_sum",
-    "SumTree": "sum_tree",
+    "PrefixSum": "index.prefix_sum",
+    "SumTree": "index.sum_tree",
     "compress_image": "images",
     "compress_image_seq": "images",
     "decompress_image": "images",

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError
-from fledge.replay.packed_store import PackedStore
 from fledge.replay.schema import COUNT, DONE, MASK, NEXT, KeySpec, Schema, from_words
-from fledge.replay.stores import Rows, Store
+from fledge.replay.stores.base import Rows, Store
+from fledge.replay.stores.packed import PackedStore
 from fledge.replay.workers import Workers
 
 Batch = dict[str, torch.Tensor]

@@ -27,14 +27,14 @@ import torch
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import snapshot
 from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
-from fledge.replay.episodes import read_episode
-from fledge.replay.open_episodes import OpenEpisodes
-from fledge.replay.plan import LAYOUTS, Layout, plan_stores
-from fledge.replay.prefix_sum import PrefixSum
-from fledge.replay.priorities import Priorities
-from fledge.replay.rollouts import read_observations, read_rollout
+from fledge.replay.index.prefix_sum import PrefixSum
+from fledge.replay.index.priorities import Priorities
+from fledge.replay.intake.episodes import read_episode
+from fledge.replay.intake.open_episodes import OpenEpisodes
+from fledge.replay.intake.rollouts import read_observations, read_rollout
 from fledge.replay.schema import KeySpec, Schema, Words
-from fledge.replay.stores import Store
+from fledge.replay.stores.base import Store
+from fledge.replay.stores.plan import LAYOUTS, Layout, plan_stores
 from fledge.replay.workers import Workers
 
 MEASURE_FRAMES = 512  # after this many stores are chosen anew, for good: the first episode may be untypical

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import FormatError, InputError
-from fledge.storage import codecs
+from fledge.storage.format import codecs
 
 MAGIC = b"FLI1"
 MAX_HEADER = 4096

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.storage.leaves import DTYPE_NAMES, TORCH_DTYPES
+from fledge.storage.format.leaves import DTYPE_NAMES, TORCH_DTYPES
 
 WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.core.errors import FledgeError, FormatError, InputError
-from fledge.replay.open_episodes import OpenEpisodes
-from fledge.replay.plan import build_stores, describe_stores
-from fledge.replay.prefix_sum import PrefixSum
-from fledge.replay.priorities import Priorities
+from fledge.replay.index.prefix_sum import PrefixSum
+from fledge.replay.index.priorities import Priorities
+from fledge.replay.intake.open_episodes import OpenEpisodes
 from fledge.replay.schema import KeySpec, Schema
-from fledge.replay.stores import Store
+from fledge.replay.stores.base import Store
+from fledge.replay.stores.plan import build_stores, describe_stores
 
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer

@@ -22,11 +22,11 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torchrl.data.replay_buffers.storages import LazyStackStorage
 
 from fledge.core.errors import FledgeError, FormatError, InputError
-from fledge.replay import packing
-from fledge.replay.block_store import BITS, decode_block, encode_block
-from fledge.replay.columns import Columns
-from fledge.replay.plan import MAX_COLUMNS, PACKED_ROWS
+from fledge.replay.packing import chunks as packing
+from fledge.replay.packing.columns import Columns
 from fledge.replay.schema import KeySpec, from_words, to_words
+from fledge.replay.stores.block import BITS, decode_block, encode_block
+from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.workers import Workers
 
 ROWS = PACKED_ROWS

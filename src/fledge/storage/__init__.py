@@ -17,11 +17,11 @@ if TYPE_CHECKING:
         load_checkpoint,
         save_checkpoint,
     )
-    from fledge.storage.handle import CheckpointHandle
-    from fledge.storage.history import CheckpointHistory
-    from fledge.storage.retention import HistoryEntry
+    from fledge.storage.history.history import CheckpointHistory
+    from fledge.storage.history.retention import HistoryEntry
     from fledge.storage.rollouts import RolloutStorage
-    from fledge.storage.saver import AsyncCheckpointSaver
+    from fledge.storage.saving.handle import CheckpointHandle
+    from fledge.storage.saving.saver import AsyncCheckpointSaver
 
 __all__ = [
     "AsyncCheckpointSaver",
@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncCheckpointSaver": "saver",
-    "CheckpointHandle": "handle",
-    "CheckpointHistory": "history",
-    "HistoryEntry": "retention",
+    "AsyncCheckpointSaver": "saving.saver",
+    "CheckpointHandle": "saving.handle",
+    "CheckpointHistory": "history.history",
+    "HistoryEntry": "history.retention",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
     "find_checkpoint": "checkpoint",

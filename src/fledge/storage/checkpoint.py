@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
-from fledge.storage import foreign
-from fledge.storage.container import Plans, Written, write_container
-from fledge.storage.durable import durable_file
-from fledge.storage.leaves import Leaf, bytes_of
-from fledge.storage.reader import MANIFEST, CheckpointFile
-from fledge.storage.tree import Node, flatten, select, unflatten
+from fledge.storage.disk.durable import durable_file
+from fledge.storage.format import foreign
+from fledge.storage.format.leaves import Leaf, bytes_of
+from fledge.storage.format.reader import MANIFEST, CheckpointFile
+from fledge.storage.format.tree import Node, flatten, select, unflatten
+from fledge.storage.format.writer import Plans, Written, write_container
 
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")

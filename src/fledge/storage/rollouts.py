@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, InputError, StorageError
-from fledge.storage import codecs
 from fledge.storage.checkpoint import NATIVE, write_state
-from fledge.storage.container import Plans, Written
-from fledge.storage.durable import remove_stale
-from fledge.storage.handle import CheckpointHandle
-from fledge.storage.leaves import Leaf
-from fledge.storage.reader import CheckpointFile
-from fledge.storage.saver import AsyncCheckpointSaver
-from fledge.storage.tree import Node
+from fledge.storage.disk.durable import remove_stale
+from fledge.storage.format import codecs
+from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.tree import Node
+from fledge.storage.format.writer import Plans, Written
+from fledge.storage.saving.handle import CheckpointHandle
+from fledge.storage.saving.saver import AsyncCheckpointSaver
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

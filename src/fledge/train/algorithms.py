@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from fledge.agents.actor_critic import ActorCritic
-from fledge.agents.grid_q import GridQ
 from fledge.agents.squashed import SquashedActor
 from fledge.collect.experience import ExperienceCollector
 from fledge.collect.halves import HalvesDataCollector
@@ -20,8 +19,6 @@ from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
-from fledge.envs.navigation import NavigationEnv
-from fledge.envs.navigation.config import ActionForm
 from fledge.learn import dqn, sac
 from fledge.learn.dqn import DQN
 from fledge.learn.off_policy import OffPolicy, Replay
@@ -29,6 +26,9 @@ from fledge.learn.ppo import PPO
 from fledge.learn.sac import SAC
 from fledge.learn.td3 import TD3
 from fledge.replay import DictReplayBuffer
+from fledge.tasks.navigation import NavigationEnv
+from fledge.tasks.navigation.config import ActionForm
+from fledge.tasks.navigation.grid_q import GridQ
 from fledge.train.config import Algo, CollectMode, PolicyKind, TrainConfig
 from fledge.train.ranks import Ranks
 

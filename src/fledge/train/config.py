@@ -11,12 +11,12 @@ import enum
 from dataclasses import dataclass, field
 
 from fledge.core.errors import ConfigError
-from fledge.envs.navigation.config import NavigationConfig
 from fledge.learn.dqn import DQNConfig
 from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.ppo import PPOConfig
 from fledge.learn.sac import SACConfig
 from fledge.learn.td3 import TD3Config
+from fledge.tasks.navigation.config import NavigationConfig
 
 
 class Algo(enum.Enum):

@@ -16,8 +16,8 @@ from tensordict import TensorDictBase
 from fledge.agents.build import build_from_description
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
-from fledge.envs.navigation import NavigationEnv, Outcome
 from fledge.sim.launch import default_threads
+from fledge.tasks.navigation import NavigationEnv, Outcome
 from fledge.train.algorithms import describe_policy, make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks

@@ -1,0 +1,200 @@
+"""What the advisor measures: phases of an iteration and ways to collect, here; storage in `measure_storage`.
+
+A training of R ranks is measured by one of them, on its share of the cores, with its share of the drones: threads that
+would compete in training compete here too. What R ranks do together is R times that, where there are as many cores;
+averaging gradients is not in it, nor is gathering the ranks' states for a checkpoint.
+If R is more than 1, one rank on all cores is measured beside it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from fledge.advise.measure_storage import measure_decoding, measure_storage
+from fledge.bench.machine import machine_info
+from fledge.core.errors import ConfigError
+from fledge.core.memory import keep_freed_memory
+from fledge.sim.launch import default_threads
+from fledge.train.command import check_before_start
+from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.ranks import Ranks, default_ranks
+from fledge.train.run import Run
+
+MODES = tuple(mode.value for mode in CollectMode)
+LEAST_TURNS = 3
+
+
+def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """All figures that `decide` needs; JSON-able."""
+    cfg.validate()
+    if cfg.algo is not Algo.ppo:
+        raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
+    ranks = cfg.ranks or default_ranks(cfg.device)
+    if cfg.env.num_envs % (2 * ranks):
+        raise ConfigError(
+            f"env.num_envs is {cfg.env.num_envs}, but must be an even number for each of {ranks} ranks, to fly in halves."
+        )
+    check_before_start(cfg, ranks)
+    keep_freed_memory()
+    found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
+    with _loops(cfg, sorted({ranks, 1}, reverse=True)) as loops:
+        say(f"collecting in turns: {'; '.join(loops)}")
+        times = time_in_turns(loops, seconds)
+        found["modes"] = {name: _speed(times[name], loop) for name, loop in loops.items()}
+        plain = loops[_name("sync", ranks)]
+        found["phases"] = _phases(plain)
+        with share_of_cores(ranks), tempfile.TemporaryDirectory() as folder:
+            found |= measure_storage(plain, Path(folder), say)
+        with share_of_cores(1):
+            found["decoding"] = measure_decoding(plain.collector.latest)
+    return found
+
+
+def _name(mode: str, ranks: int) -> str:
+    return f"{mode}, {ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _settings(cfg: TrainConfig, ranks: int) -> dict[str, Any]:
+    steps = cfg.steps
+    return {
+        "ranks": ranks,
+        "num_envs": cfg.env.num_envs,
+        "rollout_steps": steps,
+        "epochs": cfg.ppo.epochs,
+        "iterations": -(-cfg.total_frames // (cfg.env.num_envs * steps)),
+        "save_interval": cfg.save_interval,
+        "rollout_save_interval": cfg.rollout_save_interval,
+    }
+
+
+@contextlib.contextmanager
+def share_of_cores(ranks: int) -> Iterator[None]:
+    """Confine this thread, those it starts, and torch to what one of `ranks` ranks has."""
+    cores, threads = default_threads(), torch.get_num_threads()
+    share = max(1, cores // ranks)
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if before is not None:
+        os.sched_setaffinity(0, sorted(before)[-share:])
+    torch.set_num_threads(share)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if before is not None:
+            os.sched_setaffinity(0, before)
+
+
+class Loop:
+    """One of `ranks` ranks in training with one way to collect, on its share of the cores, with its share of the drones
+    and all moving obstacles from the start. `iterate` is one iteration of `fledge train`, without logging and saving."""
+
+    def __init__(self, cfg: TrainConfig, mode: str, ranks: int) -> None:
+        self.mode, self.ranks = mode, ranks
+        share = dataclasses.replace(
+            cfg,
+            ranks=1,
+            env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
+            ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
+            collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
+            curriculum=dataclasses.replace(cfg.curriculum, ramp=0.0),
+        )
+        with share_of_cores(ranks):  # which the threads inherit
+            self.run = Run(share, Ranks())
+        self.collector: Any = self.run.collector
+        self.collect_s: list[float] = []
+        self.learn_s: list[float] = []
+        self.simulate_s: list[float] = []
+
+    def iterate(self) -> TensorDictBase:
+        """Collect and learn; returns the rollout."""
+        begun = time.perf_counter()
+        rollout = self.run.collect()
+        middle = time.perf_counter()
+        self.run.learn(rollout)
+        self.collect_s.append(middle - begun)
+        self.learn_s.append(time.perf_counter() - middle)
+        self.simulate_s.append(self.collector.simulate_s)
+        return rollout
+
+    def turn(self) -> float:
+        """Two iterations, begun and ended with all at rest; returns the seconds of one."""
+        with share_of_cores(self.ranks):
+            begun = time.perf_counter()
+            for _ in range(2):
+                self.iterate()
+            self.land()
+            return (time.perf_counter() - begun) / 2
+
+    def land(self) -> None:
+        """Wait for what is in the air, so that it does not fly in another loop's turn."""
+        ahead = getattr(self.collector, "_ahead", None)
+        if ahead is not None:
+            concurrent.futures.wait([ahead])
+
+
+@contextlib.contextmanager
+def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
+    """A loop per number of ranks and mode, by name."""
+    with contextlib.ExitStack() as stack:
+        loops = {}
+        for count in ranks:
+            for mode in MODES:
+                loops[_name(mode, count)] = loop = Loop(cfg, mode, count)
+                stack.callback(loop.run.close)
+        yield loops
+
+
+def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
+    """Seconds per iteration of every loop, a value per turn.
+
+    All take turns, so that what slows the machine for a while slows them all.
+    """
+    for loop in loops.values():  # warm up
+        loop.turn()
+        for warm in (loop.collect_s, loop.learn_s, loop.simulate_s):
+            warm.clear()
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    begun, turns = time.perf_counter(), 0
+    while turns < LEAST_TURNS or time.perf_counter() - begun < seconds:
+        for name, loop in loops.items():
+            times[name].append(loop.turn())
+        turns += 1
+    return times
+
+
+def crowd(ranks: int) -> float:
+    """How much longer an iteration takes because ranks share cores, of which each was measured on one."""
+    return max(1.0, ranks / default_threads())
+
+
+def _speed(times: list[float], loop: Loop) -> dict[str, Any]:
+    times = [t * crowd(loop.ranks) for t in times]
+    frames = loop.run.frames_per_iteration * loop.ranks
+    low, middle, high = (float(np.quantile(times, q)) for q in (0.1, 0.5, 0.9))
+    return {
+        "iteration_s": middle,
+        "frames_per_second": frames / middle,
+        "p10": frames / high,
+        "p90": frames / low,
+        "turns": [float(t) for t in times],
+        "mode": loop.mode,
+        "ranks": loop.ranks,
+    }
+
+
+def _phases(loop: Loop) -> dict[str, float]:
+    parts = (loop.collect_s, loop.learn_s, loop.simulate_s)
+    collect, learn, simulate = (crowd(loop.ranks) * float(np.median(t)) for t in parts)
+    return {"simulate_s": simulate, "decide_s": collect - simulate, "learn_s": learn, "iteration_s": collect + learn}

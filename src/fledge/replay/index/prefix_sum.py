@@ -1,0 +1,132 @@
+"""PrefixSum: which range does a number fall into, when ranges are laid end to end and old ones leave at the front.
+
+    add(3), add(2), add(4)        ranges        0 0 0 1 1 2 2 2 2
+                                  numbers       0 1 2 3 4 5 6 7 8        total 9
+    get_range_idx(4)           -> 1             number 4 lies in range 1
+    get_range_relative_idx(4)  -> (1, 1)        ... and is the second of it
+    evict()                    -> 3             the oldest range (3 long) leaves; all numbers shift down
+                                  ranges        0 0 1 1 1 1
+                                  numbers       0 1 2 3 4 5              total 6
+    get_range_relative_idx(4)  -> (1, 2)
+
+In the replay buffer a range is an episode and a number is a transition.
+
+Contract
+    Ranges are numbered from the oldest kept, which is 0. Lookups take one number or an array of them and cost
+    O(log n) each (one vectorised binary search); `add` and `evict` are amortised O(1). `max_len` is the most ranges kept:
+    adding one more evicts the oldest, as `collections.deque(maxlen)` does. `evicted_total` is the sum of all evicted
+    values, so `evicted_total + number` names a number for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+
+from fledge.core.errors import ConfigError, InputError
+from fledge.replay.index.int_queue import IntQueue
+
+
+class PrefixSum:
+    """A queue of range lengths that finds the range of a number.
+
+    Args:
+        max_len: The most ranges kept.
+    """
+
+    def __init__(self, max_len: int) -> None:
+        if max_len < 1:
+            raise ConfigError(f"max_len is {max_len}, but a PrefixSum keeps at least 1 range.")
+        self.max_len = max_len
+        self._ends = IntQueue()  # where each range ends, counted from the first number ever
+        self.evicted_total = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def total(self) -> int:
+        """Sum of the values kept: numbers 0 to total - 1 can be looked up."""
+        return int(self._ends.view()[-1]) - self.evicted_total if len(self._ends) else 0
+
+    @property
+    def values(self) -> np.ndarray:
+        """Lengths of the ranges, oldest first, [len] int64."""
+        ends = self._ends.view()
+        values = ends.copy()
+        values[1:] -= ends[:-1]  # np.diff(prepend=) costs ten times as much
+        values[:1] -= self.evicted_total
+        return values
+
+    def add(self, value: int) -> int:
+        """Append a range; returns how many ranges were evicted for it (0 or 1)."""
+        if value < 1 or value != int(value):
+            raise InputError(f"a range of {value} cannot be added: its length must be a whole number of at least 1.")
+        evicted = 0
+        if len(self._ends) == self.max_len:
+            self.evict()
+            evicted = 1
+        self._ends.append(self.evicted_total + self.total + int(value))
+        return evicted
+
+    def evict(self) -> int:
+        """Remove the oldest range; returns its length."""
+        if not len(self._ends):
+            raise InputError("there is no range to evict: the PrefixSum is empty.")
+        length = int(self._ends.view()[0]) - self.evicted_total
+        self._ends.drop()
+        self.evicted_total += length
+        return length
+
+    @overload
+    def get_range_idx(self, number: int) -> int: ...
+    @overload
+    def get_range_idx(self, number: np.ndarray) -> np.ndarray: ...
+    def get_range_idx(self, number: Any) -> Any:
+        """Range that a number (or each of an array) lies in."""
+        numbers = self._checked(number)
+        found = self._find(numbers)
+        return int(found) if numbers.ndim == 0 else found
+
+    @overload
+    def get_range_relative_idx(self, number: int) -> tuple[int, int]: ...
+    @overload
+    def get_range_relative_idx(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def get_range_relative_idx(self, number: Any) -> Any:
+        """Range that a number (or each of an array) lies in, and its place inside that range."""
+        numbers = self._checked(number)
+        found = self._find(numbers)
+        ends = self._ends.view()
+        starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
+        offset = numbers + self.evicted_total - starts
+        return (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
+
+    def starts(self) -> np.ndarray:
+        """First number of each range, [len] int64."""
+        return (
+            np.concatenate([[0], self._ends.view()[:-1] - self.evicted_total]) if len(self) else np.zeros(0, np.int64)
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values, "evicted_total": self.evicted_total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        values = np.asarray(state["values"], np.int64)
+        if values.ndim != 1 or len(values) > self.max_len or (values < 1).any():
+            raise InputError(f"the saved state does not hold up to {self.max_len} positive lengths: it is damaged.")
+        self.evicted_total = int(state["evicted_total"])
+        self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
+
+    def _find(self, numbers: np.ndarray) -> np.ndarray:
+        return np.asarray(np.searchsorted(self._ends.view(), numbers + self.evicted_total, side="right"))
+
+    def _checked(self, number: Any) -> np.ndarray:
+        numbers = np.asarray(number)
+        if numbers.dtype.kind not in "iu":
+            raise InputError(f"numbers to look up are integers, not {numbers.dtype}.")
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.total):
+            raise InputError(
+                f"numbers from {numbers.min()} to {numbers.max()} were looked up, but 0 to {self.total - 1} exist."
+            )
+        return numbers.astype(np.int64, copy=False)

@@ -1,0 +1,64 @@
+"""Priorities of the transitions in a buffer (Schaul et al., Prioritized Experience Replay, 2016).
+
+Contract
+    Transitions are named by their number since the first ever; number n lives in slot n modulo max_size of a sum tree,
+    which is unambiguous because at most max_size consecutive numbers are kept. The tree holds priority^alpha. New
+    transitions get the largest priority seen. Draws are stratified: one from each of B equal parts of the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.replay.index.sum_tree import SumTree
+
+LEAST = 1e-6  # nothing kept is ever impossible to draw
+
+
+class Priorities:
+    """Proportional draws with importance weights."""
+
+    def __init__(self, max_size: int, alpha: float, beta: float) -> None:
+        if alpha < 0 or beta < 0:
+            raise ConfigError(f"alpha and beta are {alpha} and {beta}, but must be 0 or more.")
+        self.tree, self.alpha, self.beta = SumTree(max_size), alpha, beta
+        self.largest = 1.0
+
+    def append(self, numbers: np.ndarray) -> None:
+        self.tree.update(numbers % self.tree.size, max(self.largest, LEAST) ** self.alpha)
+
+    def remove(self, numbers: np.ndarray) -> None:
+        self.tree.update(numbers % self.tree.size, 0.0)
+
+    def update(self, numbers: np.ndarray, priorities: np.ndarray) -> None:
+        if not len(numbers):
+            return
+        if (priorities < 0).any():
+            raise InputError("priorities are finite numbers of 0 or more: give the sizes of errors, not their signs.")
+        values = np.maximum(priorities, LEAST)
+        self.tree.update(numbers % self.tree.size, values**self.alpha)
+        self.largest = max(self.largest, float(values.max()))
+
+    def draw(self, count: int, begin: int, kept: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers relative to the oldest kept, and weights (at most 1), of `count` draws."""
+        values = (np.arange(count) + rng.random(count)) / count * self.tree.total
+        slots = self.tree.find(values)
+        share = self.tree.priorities[slots] / self.tree.total
+        weight = (kept * share) ** -self.beta
+        return (slots - begin) % self.tree.size, (weight / weight.max()).astype(np.float32)
+
+    def state(self, begin: int, kept: int) -> dict[str, Any]:
+        slots = np.arange(begin, begin + kept) % self.tree.size
+        return {"priorities": self.tree.priorities[slots], "largest": self.largest}
+
+    def load(self, state: Mapping[str, Any], begin: int, kept: int) -> None:
+        values = np.asarray(state["priorities"], np.float64)
+        if values.shape != (kept,) or not (np.isfinite(values) & (values >= 0)).all():
+            raise FormatError(f"the saved replay does not have {kept} priorities: it is damaged.")
+        self.tree = SumTree(self.tree.size)
+        self.tree.update(np.arange(begin, begin + kept) % self.tree.size, values)
+        self.largest = float(state["largest"])

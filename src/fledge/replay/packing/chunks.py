@@ -1,0 +1,146 @@
+"""Bit-packed chunks: small rows of many numbers over time, any row of which can be decoded without the others' cost.
+
+Why another format beside `storage.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
+for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch and reads
+only what the wanted rows need (docs/replay.md has the measured sizes and rates).
+
+Contract
+    A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
+    little-endian uint32 words, in this order:
+
+        1 bit per column           0: the column is zero in every row, and nothing follows for it
+        then for each other column
+        6 bits  width              of the codes below, 0 to 32
+        2 bits  order              0: value - base, 1: difference to the previous value, 2: difference of differences,
+                                   3: value - line, the line being base + slope * (column before)
+        1 bit   masked             some rows are zero (order 3: other rows than in the column before)
+        32 bits base               smallest value (order 0), first value (order 1, 2), height of the line (order 3)
+        rows bits                  only if masked: which rows are not zero
+        6 bits + that many bits    only for order 2: the first difference, zig-zag
+        22 bits slope, 5 grain     only for order 3: 2^20 is 1; numbers are multiples of 2^-grain
+        codes                      one per row that is not zero, zig-zag for 1, 2, 3; without the first row for order 1,
+                                   the first two for order 2
+
+    Zero rows cost one bit, so beams that hit nothing are nearly free; a column takes the order that is smallest. Order 3
+    is for floats that go together: beams one above the other hit the same column at distances in a fixed ratio.
+    Values are put in the order of the numbers they stand for (float, signed) before differences are taken, modulo 2^32:
+    every bit comes back, NaN payloads and negative zero included.
+
+    `pack` and `unpack` do not keep the caller's arrays. `unpack` trusts its chunks: `check` those from outside first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+from fledge.replay.packing import reader as packing_reader
+from fledge.replay.packing import writer as packing_writer
+from fledge.replay.packing.words import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.workers import Workers
+
+__all__ = [
+    "AHEAD",
+    "FLOAT",
+    "MAX_ROWS",
+    "SIGNED",
+    "UNSIGNED",
+    "Packed",
+    "Shard",
+    "as_warp",
+    "check",
+    "launch",
+    "pack",
+    "unpack",
+]
+
+MAX_ROWS = 32  # a mask is one word
+AHEAD = 8  # bytes that the reader looks ahead
+LEAST_SPANS = 256  # half a millisecond of work: handing less to a thread costs more than it saves (measured)
+_WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32", "uint64", "int32", "int64")}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Chunks in one run of words; chunk i is words[offsets[i]:offsets[i + 1]]."""
+
+    words: np.ndarray  # [W] uint32
+    offsets: np.ndarray  # [C + 1] int64
+    column_bits: np.ndarray  # [columns] int64: what each column takes over all chunks
+
+
+def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
+    """Chunks of `counts[i]` consecutive rows each; `kinds[c]` is how column c is ordered."""
+    chunks, columns = len(counts), len(kinds)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
+    plans = np.zeros((chunks, columns, 4), np.uint32)
+    bits = np.zeros((chunks, columns), np.int32)
+    shared = [as_warp(a) for a in (table, kinds, starts, np.ascontiguousarray(counts, np.int32), plans, bits)]
+    launch(packing_writer.plan_columns, chunks * columns, shared)
+    sizes = -(-(bits.sum(1, dtype=np.int64) + columns) // 32)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    words = np.zeros(offsets[-1] + 1, np.uint32)
+    launch(packing_writer.pack_chunks, chunks, [*shared, as_warp(offsets), as_warp(words)])
+    return Packed(words[:-1], offsets, bits.sum(0, dtype=np.int64))
+
+
+def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.ndarray, workers: Workers) -> None:
+    """Fill rows of `table` from chunks, read where they lie.
+
+    Args:
+        addresses: [S] uint64, of each span's chunk in memory; `AHEAD` bytes behind a chunk must be readable.
+        kinds: [columns] int32.
+        spans: [S, 4] int32: rows of the chunk, first row wanted, number wanted, first row of table.
+        table: [rows, columns] uint32, zeros; written.
+        workers: Threads to share the work.
+    """
+    args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
+    shards = workers.shards(len(spans), LEAST_SPANS)
+    workers.run([Shard(packing_reader.unpack_rows, a, b - a, args) for a, b in shards])
+
+
+def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: int) -> bool:
+    """Whether every chunk is one that `pack` could have written (its structure; any values are legal)."""
+    padded = np.concatenate([words, np.zeros(2, np.uint32)])
+    good = np.zeros(len(counts), np.int32)
+    args = [as_warp(padded), as_warp(offsets), as_warp(np.ascontiguousarray(counts, np.int32)), columns, as_warp(good)]
+    launch(packing_reader.check_chunks, len(counts), args)
+    return bool(good.all())
+
+
+@functools.lru_cache(64)
+def _kinds(data: bytes) -> Any:
+    """Kinds as Warp sees them; kept, because making one costs as much as decoding ten rows."""
+    return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
+
+
+def as_warp(array: np.ndarray) -> Any:
+    """The array as Warp sees it, sharing memory."""
+    assert array.flags.c_contiguous
+    view: Any = wp.array(ptr=array.ctypes.data, shape=array.shape, dtype=_WARP[array.dtype], device="cpu", copy=False)
+    view.owner = array  # Warp keeps an address only: a temporary array would be gone before the launch
+    return view
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a launch, as a task for `Workers`."""
+
+    kernel: Any
+    first: int
+    count: int
+    args: Sequence[Any]
+
+    def __call__(self) -> None:
+        launch(self.kernel, self.count, self.args, self.first)
+
+
+def launch(kernel: Any, count: int, args: Sequence[Any], first: int = 0) -> None:
+    """Run a kernel for `count` items from `first`, on the calling thread."""
+    if count:
+        wp.launch(kernel, dim=count, inputs=[first, *args], device="cpu")

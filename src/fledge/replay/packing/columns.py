@@ -1,0 +1,57 @@
+"""Keys side by side in one table of uint32 columns, which is what `packing` packs.
+
+Contract
+    A row of the table is a frame of every key. 8-byte words take two columns (low, high), smaller ones are widened, and
+    each column knows how its numbers are ordered. `fill` copies in, `read` copies out: every bit comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fledge.replay.packing.chunks import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.schema import KeySpec
+
+
+class Columns:
+    """How keys lie side by side in a table of uint32 columns: 8-byte words take two, smaller ones are widened."""
+
+    def __init__(self, specs: Mapping[str, KeySpec]) -> None:
+        self.specs = dict(specs)
+        self.place: dict[str, slice] = {}
+        kinds: list[np.ndarray] = []
+        begin = 0
+        for key, spec in specs.items():
+            kind = self._kinds(spec)
+            self.place[key] = slice(begin, begin + len(kind))
+            kinds.append(kind)
+            begin += len(kind)
+        self.kinds = np.concatenate([*kinds, np.zeros(0, np.int32)]).astype(np.int32)
+
+    @staticmethod
+    def _kinds(spec: KeySpec) -> np.ndarray:
+        size = spec.dtype.itemsize
+        cells = spec.frame_bytes // size
+        signed = not (spec.dtype.is_floating_point or spec.dtype.is_complex) and str(spec.dtype).startswith("torch.int")
+        kind = FLOAT if spec.dtype.is_floating_point else SIGNED if signed else UNSIGNED
+        if size == 8:
+            return np.tile([UNSIGNED, UNSIGNED if spec.dtype.is_complex else kind], cells)
+        return np.full(cells, kind if size == 4 else UNSIGNED)
+
+    def fill(self, table: np.ndarray, key: str, words: np.ndarray) -> None:
+        """Put words [rows, *shape] into the key's columns; the last row is repeated to the end of the table."""
+        flat = np.ascontiguousarray(words).reshape(len(words), -1)
+        part = table[:, self.place[key]]
+        part[: len(words)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
+        part[len(words) :] = part[len(words) - 1]
+
+    def read(self, table: np.ndarray, key: str, places: Any) -> np.ndarray:
+        """Fresh words [n, *shape] from rows of a table."""
+        spec = self.specs[key]
+        part = table[places, self.place[key]]
+        if spec.dtype.itemsize == 8:
+            part = np.ascontiguousarray(part).view(np.uint64)
+        return np.array(part, dtype=spec.word, order="C").reshape(len(part), *spec.shape)

@@ -1,0 +1,178 @@
+"""Warp kernels that read the bit-packed chunk format (`packing.py` says what the format is and calls these).
+
+Inputs first, then outputs; the caller owns every buffer. Nothing here checks bounds: `check_chunks` must have passed
+over chunks from an untrusted source before `unpack_rows` sees them. `first` is the first item of a shard.
+"""
+# mypy: ignore-errors
+# (annotations of kernels are no types)
+
+from __future__ import annotations
+
+import warp as wp
+
+from fledge.replay.packing.words import (
+    ONE,
+    ZERO,
+    count_ones,
+    from_ordered,
+    from_whole,
+    ones,
+    read_bits,
+    read_window,
+    scaled,
+    to_whole,
+    unfold,
+)
+
+wp.set_module_options({"enable_backward": False})
+
+
+@wp.kernel
+def unpack_rows(
+    first: wp.int32,
+    addresses: wp.array(dtype=wp.uint64),
+    kinds: wp.array(dtype=wp.int32),
+    spans: wp.array2d(dtype=wp.int32),
+    table: wp.array2d(dtype=wp.uint32),
+):
+    """Decode rows of chunks, each at its address, into a zeroed table.
+
+    A span is: rows of the chunk, first row wanted, number of rows wanted, first row of table.
+    """
+    item = first + wp.tid()
+    columns = kinds.shape[0]
+    words = wp.array(ptr=addresses[item], shape=(1 << 28,), dtype=wp.uint32)
+    rows = spans[item, 0]
+    low = spans[item, 1]
+    high = low + spans[item, 2]
+    target = spans[item, 3] - low
+    place = wp.int64(columns)
+    mask = wp.uint32(0)
+    for group in range((columns + 31) / 32):
+        # most columns are zero: go from one set bit to the next
+        active = read_bits(words, wp.int64(32 * group), wp.min(32, columns - 32 * group))
+        while active != ZERO:
+            lowest = active & (~active + ONE)
+            active = active ^ lowest
+            column = 32 * group + count_ones(lowest - ONE)
+            head = read_window(words, place)
+            plan = wp.uint32(head & wp.uint64(511))
+            value = wp.uint32(head >> wp.uint64(9))
+            width = wp.int32(plan & wp.uint32(63))
+            order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
+            place = place + wp.int64(41)
+            if (plan >> wp.uint32(8)) != ZERO:
+                if rows <= 23:  # still in the window
+                    mask = wp.uint32(head >> wp.uint64(41)) & ones(rows)
+                else:
+                    mask = read_bits(words, place, rows)
+                place = place + wp.int64(rows)
+            elif order != 3:  # of order 3, the mask is that of the column before
+                mask = ones(rows)
+            gap = wp.uint32(0)
+            if order == 2:
+                wide = wp.int32(read_bits(words, place, 6))
+                gap = unfold(read_bits(words, place + wp.int64(6), wide))
+                place = place + wp.int64(6 + wide)
+            found = count_ones(mask)
+            base = value
+            kind = kinds[column]
+            # rows wanted that are not zero; the rest of a column's codes need not be looked at
+            wanted = (mask >> wp.uint32(low)) & ones(high - low)
+            if order == 3:
+                line_bits = read_bits(words, place, 27)
+                slope = line_bits & wp.uint32(0x3FFFFF)
+                grain = wp.int32(line_bits >> wp.uint32(22))
+                place = place + wp.int64(27)
+                code = place + wp.int64(count_ones(mask & ones(low)) * width)
+                while wanted != ZERO:
+                    lowest = wanted & (~wanted + ONE)
+                    wanted = wanted ^ lowest
+                    row = low + count_ones(lowest - ONE)
+                    line = base + scaled(to_whole(table[target + row, column - 1], grain), slope)
+                    table[target + row, column] = from_whole(line + unfold(read_bits(words, code, width)), grain)
+                    code = code + wp.int64(width)
+                order = 0
+            elif wanted != ZERO and order == 0:
+                code = place + wp.int64(count_ones(mask & ones(low)) * width)
+                while wanted != ZERO:
+                    lowest = wanted & (~wanted + ONE)
+                    wanted = wanted ^ lowest
+                    row = low + count_ones(lowest - ONE)
+                    table[target + row, column] = from_ordered(base + read_bits(words, code, width), kind)
+                    code = code + wp.int64(width)
+            elif wanted != ZERO:
+                code = place
+                rank = wp.int32(0)
+                rest = mask & ones(high)
+                while rest != ZERO:
+                    lowest = rest & (~rest + ONE)
+                    rest = rest ^ lowest
+                    if rank >= order:
+                        step = unfold(read_bits(words, code, width))
+                        code = code + wp.int64(width)
+                        if order == 2:
+                            gap = gap + step
+                        else:
+                            gap = step
+                    if rank > 0:
+                        value = value + gap
+                    rank = rank + 1
+                    if lowest >= (ONE << wp.uint32(low)):
+                        row = count_ones(lowest - ONE)
+                        table[target + row, column] = from_ordered(value, kind)
+            place = place + wp.int64(wp.max(found - order, 0) * width)
+
+
+@wp.kernel
+def check_chunks(
+    first: wp.int32,
+    words: wp.array(dtype=wp.uint32),
+    offsets: wp.array(dtype=wp.int64),
+    counts: wp.array(dtype=wp.int32),
+    columns: wp.int32,
+    good: wp.array(dtype=wp.int32),
+):
+    """1 where a chunk parses to exactly the words between its offset and the next, 0 where it does not."""
+    chunk = first + wp.tid()
+    rows = counts[chunk]
+    begin = offsets[chunk] * wp.int64(32)
+    end = offsets[chunk + 1] * wp.int64(32)
+    place = begin + wp.int64(columns)
+    sound = place <= end
+    mask = wp.uint32(0)  # of the column before; 0 if that is zero, or there is none
+    for column in range(columns):
+        before = mask
+        mask = wp.uint32(0)
+        if sound and read_bits(words, begin + wp.int64(column), 1) != ZERO:
+            sound = place + wp.int64(41) <= end
+            if sound:
+                plan = read_bits(words, place, 9)
+                width = wp.int32(plan & wp.uint32(63))
+                order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
+                place = place + wp.int64(41)
+                mask = ones(rows)
+                if order == 3:
+                    mask = before
+                sound = width <= 32
+                if sound and (plan >> wp.uint32(8)) != ZERO:
+                    sound = place + wp.int64(rows) <= end
+                    if sound:
+                        mask = read_bits(words, place, rows)
+                        place = place + wp.int64(rows)
+                if sound and order == 2:
+                    sound = place + wp.int64(6) <= end
+                    if sound:
+                        wide = wp.int32(read_bits(words, place, 6))
+                        place = place + wp.int64(6 + wide)
+                        sound = wide <= 32
+                if sound and order == 3:
+                    sound = mask != ZERO and (mask & ~before) == ZERO and place + wp.int64(27) <= end
+                    place = place + wp.int64(27)
+                    order = 0
+                if sound:
+                    place = place + wp.int64(wp.max(count_ones(mask) - order, 0) * width)
+                    sound = place <= end
+    good[chunk] = 0
+    if sound and end - place < wp.int64(32):
+        good[chunk] = 1

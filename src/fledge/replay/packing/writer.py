@@ -1,0 +1,258 @@
+"""Warp kernels that write the bit-packed chunk format (`packing.py` says what the format is and calls these).
+
+Inputs first, then outputs; the caller owns every buffer. `first` is the first item of a shard.
+"""
+# mypy: ignore-errors
+# (annotations of kernels are no types)
+
+from __future__ import annotations
+
+import warp as wp
+
+from fledge.replay.packing.words import (
+    ONE,
+    ZERO,
+    count_ones,
+    fold,
+    grain_of,
+    ones,
+    scaled,
+    to_ordered,
+    to_whole,
+    width_of,
+    write_bits,
+)
+
+wp.set_module_options({"enable_backward": False})
+
+MAX_SLOPE = wp.constant(wp.int64((1 << 22) - 1))  # 22 bits, of which 20 behind the point
+
+
+@wp.func
+def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32, column: wp.int32) -> wp.uint32:
+    """Which rows of a column are not zero."""
+    mask = wp.uint32(0)
+    for i in range(rows):
+        if table[start + i, column] != ZERO:
+            mask = mask | (ONE << wp.uint32(i))
+    return mask
+
+
+@wp.func
+def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.int32, mask: wp.uint32) -> wp.vec4ui:
+    """(width, base, slope, grain) to write a column of floats as a line through the one before it; width 99 if none.
+
+    The slope goes through the rows where the column before is smallest and largest.
+    """
+    grain = wp.int32(0)
+    top = wp.int32(0)
+    rest = mask
+    while rest != ZERO:
+        lowest = rest & (~rest + ONE)
+        rest = rest ^ lowest
+        row = start + count_ones(lowest - ONE)
+        for k in range(2):
+            word = table[row, column - k]
+            grain = wp.max(grain, grain_of(word))
+            top = wp.max(top, wp.int32((word >> wp.uint32(23)) & wp.uint32(255)))
+    if grain > 31 or top - 127 + grain > 28:
+        return wp.vec4ui(wp.uint32(99), ZERO, ZERO, ZERO)
+    first = start + count_ones((mask & (~mask + ONE)) - ONE)
+    low = to_whole(table[first, column - 1], grain)
+    high = low
+    low_at = to_whole(table[first, column], grain)
+    high_at = low_at
+    rest = mask
+    while rest != ZERO:
+        lowest = rest & (~rest + ONE)
+        rest = rest ^ lowest
+        row = start + count_ones(lowest - ONE)
+        before = to_whole(table[row, column - 1], grain)
+        value = to_whole(table[row, column], grain)
+        if before < low:
+            low = before
+            low_at = value
+        if before > high:
+            high = before
+            high_at = value
+    slope = wp.uint32(0)
+    if high > low and high_at > low_at:
+        slope = wp.uint32(wp.min(((high_at - low_at) << wp.int64(20)) / (high - low), MAX_SLOPE))
+    base = wp.uint32(to_whole(table[first, column], grain)) - scaled(to_whole(table[first, column - 1], grain), slope)
+    codes = wp.uint32(0)
+    rest = mask
+    while rest != ZERO:
+        lowest = rest & (~rest + ONE)
+        rest = rest ^ lowest
+        row = start + count_ones(lowest - ONE)
+        line = base + scaled(to_whole(table[row, column - 1], grain), slope)
+        codes = codes | fold(wp.uint32(to_whole(table[row, column], grain)) - line)
+    return wp.vec4ui(wp.uint32(width_of(codes)), base, slope, wp.uint32(grain))
+
+
+@wp.kernel
+def plan_columns(
+    first: wp.int32,
+    table: wp.array2d(dtype=wp.uint32),
+    kinds: wp.array(dtype=wp.int32),
+    starts: wp.array(dtype=wp.int32),
+    counts: wp.array(dtype=wp.int32),
+    plans: wp.array3d(dtype=wp.uint32),
+    bits: wp.array2d(dtype=wp.int32),
+):
+    """For a column of a chunk: bits it takes, and (order | width, mask, base, more) to write it with.
+
+    More is the first difference (order 2), or slope and grain (order 3).
+    """
+    item = first + wp.tid()
+    columns = kinds.shape[0]
+    chunk = item / columns
+    column = item % columns
+    kind = kinds[column]
+    rows = counts[chunk]
+    mask = wp.uint32(0)
+    found = wp.int32(0)
+    low = ~ZERO
+    high = wp.uint32(0)
+    head = wp.uint32(0)
+    before = wp.uint32(0)
+    gap = wp.uint32(0)
+    first_gap = wp.uint32(0)
+    once = wp.uint32(0)
+    twice = wp.uint32(0)
+    for i in range(rows):
+        raw = table[starts[chunk] + i, column]
+        if raw != ZERO:
+            value = to_ordered(raw, kind)
+            mask = mask | (ONE << wp.uint32(i))
+            low = wp.min(low, value)
+            high = wp.max(high, value)
+            if found == 0:
+                head = value
+            else:
+                step = value - before
+                once = once | fold(step)
+                if found == 1:
+                    first_gap = fold(step)
+                else:
+                    twice = twice | fold(step - gap)
+                gap = step
+            before = value
+            found = found + 1
+    if found == 0:
+        bits[chunk, column] = 0
+        return
+    size = 41
+    if found < rows:
+        size = size + rows
+    width0 = width_of(high - low)
+    width1 = width_of(once)
+    cost0 = found * width0
+    cost1 = (found - 1) * width1
+    cost2 = wp.int32(1 << 20)
+    width2 = width_of(twice)
+    if found > 2:
+        cost2 = 6 + width_of(first_gap) + (found - 2) * width2
+    if cost0 <= cost1 and cost0 <= cost2:
+        plans[chunk, column, 0] = wp.uint32(width0)
+        plans[chunk, column, 2] = low
+        size = size + cost0
+    elif cost1 <= cost2:
+        plans[chunk, column, 0] = wp.uint32(width1) | wp.uint32(1 << 6)
+        plans[chunk, column, 2] = head
+        size = size + cost1
+    else:
+        plans[chunk, column, 0] = wp.uint32(width2) | wp.uint32(2 << 6)
+        plans[chunk, column, 2] = head
+        plans[chunk, column, 3] = first_gap
+        size = size + cost2
+    plans[chunk, column, 1] = mask
+    bits[chunk, column] = size
+    if column > 0 and found > 1 and kind == 2 and kinds[column - 1] == 2:
+        before_mask = mask_of(table, starts[chunk], rows, column - 1)
+        if (mask & ~before_mask) == ZERO:
+            line = plan_follow(table, starts[chunk], column, mask)
+            cost = 68 + found * wp.int32(line[0])
+            if mask != before_mask:
+                cost = cost + rows
+            if cost < size:
+                plans[chunk, column, 0] = line[0] | wp.uint32(3 << 6)
+                plans[chunk, column, 2] = line[1]
+                plans[chunk, column, 3] = line[2] | (line[3] << wp.uint32(22))
+                bits[chunk, column] = cost
+
+
+@wp.kernel
+def pack_chunks(
+    first: wp.int32,
+    table: wp.array2d(dtype=wp.uint32),
+    kinds: wp.array(dtype=wp.int32),
+    starts: wp.array(dtype=wp.int32),
+    counts: wp.array(dtype=wp.int32),
+    plans: wp.array3d(dtype=wp.uint32),
+    bits: wp.array2d(dtype=wp.int32),
+    offsets: wp.array(dtype=wp.int64),
+    words: wp.array(dtype=wp.uint32),
+):
+    """Write a chunk into zeroed words from `offsets[chunk]` (in words), following its plans."""
+    chunk = first + wp.tid()
+    columns = kinds.shape[0]
+    rows = counts[chunk]
+    begin = offsets[chunk] * wp.int64(32)
+    place = begin + wp.int64(columns)
+    for column in range(columns):
+        if bits[chunk, column] != 0:
+            write_bits(words, begin + wp.int64(column), ONE, 1)
+            plan = plans[chunk, column, 0]
+            mask = plans[chunk, column, 1]
+            base = plans[chunk, column, 2]
+            width = wp.int32(plan & wp.uint32(63))
+            order = wp.int32(plan >> wp.uint32(6))
+            full = mask == ones(rows)
+            if order == 3:
+                full = mask == plans[chunk, column - 1, 1]
+            write_bits(words, place, plan, 8)
+            write_bits(words, place + wp.int64(9), base, 32)
+            if not full:
+                write_bits(words, place + wp.int64(8), ONE, 1)
+                write_bits(words, place + wp.int64(41), mask, rows)
+            place = place + wp.int64(41)
+            if not full:
+                place = place + wp.int64(rows)
+            if order == 2:
+                first_gap = plans[chunk, column, 3]
+                wide = width_of(first_gap)
+                write_bits(words, place, wp.uint32(wide), 6)
+                write_bits(words, place + wp.int64(6), first_gap, wide)
+                place = place + wp.int64(6 + wide)
+            slope = wp.uint32(0)
+            grain = wp.int32(0)
+            lead = order
+            if order == 3:
+                write_bits(words, place, plans[chunk, column, 3], 27)
+                place = place + wp.int64(27)
+                slope = plans[chunk, column, 3] & wp.uint32(0x3FFFFF)
+                grain = wp.int32(plans[chunk, column, 3] >> wp.uint32(22))
+                lead = 0
+            before = wp.uint32(0)
+            gap = wp.uint32(0)
+            found = wp.int32(0)
+            for i in range(rows):
+                raw = table[starts[chunk] + i, column]
+                if raw != ZERO:
+                    value = to_ordered(raw, kinds[column])
+                    step = value - before
+                    code = value - base
+                    if order == 1:
+                        code = fold(step)
+                    if order == 2:
+                        code = fold(step - gap)
+                    if order == 3:
+                        line = base + scaled(to_whole(table[starts[chunk] + i, column - 1], grain), slope)
+                        code = fold(wp.uint32(to_whole(raw, grain)) - line)
+                    if found >= lead:
+                        write_bits(words, place, code, width)
+                        place = place + wp.int64(width)
+                    gap = step
+                    before = value
+                    found = found + 1

@@ -1,0 +1,170 @@
+"""Warp kernels of the sparse bit format (`bit_store.py` says what the format is and calls these).
+
+Inputs first, then outputs; the caller owns every buffer; `first` is the first item of a shard. Nothing here checks
+bounds: `check_chunks` must have passed over chunks from an untrusted source before `unpack_frames` sees them.
+"""
+# mypy: ignore-errors
+# (annotations of kernels are no types)
+
+from __future__ import annotations
+
+import warp as wp
+
+from fledge.replay.packing.words import ONE, ZERO, count_ones
+
+wp.set_module_options({"enable_backward": False})
+
+
+@wp.func
+def read_size(data: wp.array(dtype=wp.uint8), place: wp.int64) -> wp.int64:
+    """Four bytes, little-endian."""
+    low = wp.uint32(data[place]) | (wp.uint32(data[place + wp.int64(1)]) << wp.uint32(8))
+    high = wp.uint32(data[place + wp.int64(2)]) | (wp.uint32(data[place + wp.int64(3)]) << wp.uint32(8))
+    return wp.int64(low | (high << wp.uint32(16)))
+
+
+@wp.func
+def count_range(data: wp.array(dtype=wp.uint8), begin: wp.int64, count: wp.int32) -> wp.int32:
+    """Set bits of some bytes."""
+    total = wp.int32(0)
+    for k in range(count):
+        total = total + count_ones(wp.uint32(data[begin + wp.int64(k)]))
+    return total
+
+
+@wp.func
+def spread(byte: wp.uint32) -> wp.uint64:
+    """Eight bits as eight bytes of 0 or 1, lowest first."""
+    apart = (wp.uint64(byte) * wp.uint64(0x0101010101010101)) & wp.uint64(0x8040201008040201)
+    return ((apart + wp.uint64(0x7F7F7F7F7F7F7F7F)) >> wp.uint64(7)) & wp.uint64(0x0101010101010101)
+
+
+@wp.kernel
+def unpack_frames(
+    first: wp.int32,
+    data: wp.array(dtype=wp.uint8),
+    spans: wp.array2d(dtype=wp.int64),
+    size: wp.int32,
+    top: wp.int32,
+    stride: wp.int32,
+    bits: wp.array2d(dtype=wp.uint32),
+    out: wp.array2d(dtype=wp.uint64),
+):
+    """Fill zeroed frames of `size` words of bits each, eight cells to a uint64; `bits` is room, zeroed.
+
+    A span is: offset of the chunk, its frames, the frame wanted. `top` is the bytes of the topmost level.
+    """
+    item = first + wp.tid()
+    frames = wp.int32(spans[item, 1])
+    place = spans[item, 0] + wp.int64(4 * frames)
+    for k in range(wp.int32(spans[item, 2])):
+        place = place + read_size(data, spans[item, 0] + wp.int64(4 * k))
+    if read_size(data, spans[item, 0] + wp.int64(4) * spans[item, 2]) == wp.int64(32 * size):  # stored as it is
+        for i in range(4 * size):
+            half = read_size(data, place + wp.int64(8 * i))
+            out[item, i] = wp.uint64(half) | (wp.uint64(read_size(data, place + wp.int64(8 * i + 4))) << wp.uint64(32))
+        return
+    # three levels say which bytes of the level below are there, the topmost is complete
+    level2 = place + wp.int64(top)
+    seconds = count_range(data, place, top)
+    level1 = level2 + wp.int64(seconds)
+    code = level1 + wp.int64(count_range(data, level2, seconds))
+    for i in range(top):
+        high = wp.uint32(data[place + wp.int64(i)])
+        while high != ZERO:
+            lowest = high & (~high + ONE)
+            high = high ^ lowest
+            j = 8 * i + count_ones(lowest - ONE)
+            middle = wp.uint32(data[level2])
+            level2 = level2 + wp.int64(1)
+            while middle != ZERO:
+                lowest = middle & (~middle + ONE)
+                middle = middle ^ lowest
+                k = 8 * j + count_ones(lowest - ONE)
+                low = wp.uint32(data[level1])
+                level1 = level1 + wp.int64(1)
+                while low != ZERO:
+                    lowest = low & (~low + ONE)
+                    low = low ^ lowest
+                    byte = 8 * k + count_ones(lowest - ONE)
+                    word = wp.uint32(data[code]) << wp.uint32(8 * (byte % 4))
+                    bits[item, byte / 4] = bits[item, byte / 4] | word
+                    code = code + wp.int64(1)
+    for i in range(size):
+        word = bits[item, i]
+        if stride > 0 and i >= stride:
+            word = word ^ bits[item, i - stride]
+            bits[item, i] = word
+        if word != ZERO:
+            for b in range(4):
+                out[item, 4 * i + b] = spread((word >> wp.uint32(8 * b)) & wp.uint32(255))
+
+
+@wp.func
+def highest(byte: wp.uint32) -> wp.int32:
+    """Number of the highest set bit; -1 if there is none."""
+    found = wp.int32(-1)
+    rest = byte
+    while rest != ZERO:
+        rest = rest >> ONE
+        found = found + 1
+    return found
+
+
+@wp.func
+def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
+    """Number of the last byte of bits that a frame has; -1 if it has none.
+
+    Within a level, later bytes stand for later places, so the last byte of each level leads to the last of all.
+    """
+    last = wp.int32(-1)
+    for i in range(top):
+        if data[place + wp.int64(i)] != wp.uint8(0):
+            last = 8 * i + highest(wp.uint32(data[place + wp.int64(i)]))
+    if last < 0:
+        return last
+    level2 = place + wp.int64(top)
+    firsts = count_range(data, level2, seconds)
+    last = 8 * last + highest(wp.uint32(data[level2 + wp.int64(seconds - 1)]))
+    return 8 * last + highest(wp.uint32(data[level2 + wp.int64(seconds + firsts - 1)]))
+
+
+@wp.kernel
+def check_chunks(
+    first: wp.int32,
+    data: wp.array(dtype=wp.uint8),
+    offsets: wp.array(dtype=wp.int64),
+    frames: wp.array(dtype=wp.int64),
+    size: wp.int32,
+    top: wp.int32,
+    good: wp.array(dtype=wp.int32),
+):
+    """1 where all frames of a chunk take exactly their bytes, and no bit lies outside a frame; 0 where not."""
+    chunk = first + wp.tid()
+    begin = offsets[chunk]
+    end = offsets[chunk + 1]
+    count = wp.int32(frames[chunk])
+    place = begin + wp.int64(4 * count)
+    sound = place <= end
+    for f in range(count):
+        if sound:
+            held = read_size(data, begin + wp.int64(4 * f))
+            sound = place + held <= end
+            if sound and held != wp.int64(32 * size):
+                sound = held >= wp.int64(top)
+                if sound:
+                    seconds = count_range(data, place, top)
+                    total = wp.int64(top + seconds)
+                    sound = total <= held
+                    if sound:
+                        firsts = count_range(data, place + wp.int64(top), seconds)
+                        sound = total + wp.int64(firsts) <= held
+                        if sound:
+                            bytes = count_range(data, place + total, firsts)
+                            sound = total + wp.int64(firsts + bytes) == held
+                        if sound:
+                            sound = last_byte(data, place, top, seconds) < 4 * size
+            place = place + held
+    good[chunk] = 0
+    if sound and place == end:
+        good[chunk] = 1

@@ -1,0 +1,116 @@
+"""The store of large frames that are only 0 and 1 (occupancy maps): bits, of which only the bytes that change are kept.
+
+Why not LZ4: each call costs more than the frame. Here one kernel call serves the batch and writes the cells where they are
+wanted; nothing is decoded that nobody asked for.
+
+Contract: see `stores`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
+
+    bits       cell i is bit i % 8 of byte i / 8, padded to words of 4 bytes
+    coded      each byte xor the one above it, if a row of the frame is a whole number of words (`stride`), so that of
+               a solid thing only the outline is left
+    level 1    one bit per coded byte: it is not zero; level 2 the same of level 1, level 3 of level 2
+    a frame    level 3, then the bytes of level 2, level 1 and coded that are not zero
+    a chunk    the bytes of each frame, uint32 little-endian, then the frames
+
+A frame with other values is stored as it is, padded to whole words of bits: its length tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fledge.core.errors import FormatError
+from fledge.replay.packing.chunks import Shard, as_warp, launch
+from fledge.replay.schema import KeySpec
+from fledge.replay.stores import bit_kernels as kernels
+from fledge.replay.stores.base import Store, chunk_rows
+from fledge.replay.stores.block import BlockRows
+from fledge.replay.workers import Workers
+
+CODEC = "bits"
+ROWS = 8  # frames of a chunk: the index takes 24 bytes a chunk
+LEAST_FRAMES = 16  # a shard: less is not worth a thread
+
+
+class BitStore(Store):
+    """One key of single bytes, decoded a frame at a time."""
+
+    codec = CODEC
+
+    def __init__(self, key: str, spec: KeySpec) -> None:
+        super().__init__([key], ROWS)
+        self.spec, self.cells = spec, spec.frame_bytes
+        self.size = -(-self.cells // 32)  # words of bits
+        self.top = -(-4 * self.size // 512)  # bytes of level 3
+        width = spec.shape[-1] if spec.shape else 1
+        self.stride = width // 32 if width % 32 == 0 and width < self.cells else 0
+        self.added_bytes = 0
+
+    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, np.ndarray, np.ndarray]:
+        frames = words[self.keys[0]].reshape(-1, self.cells)
+        parts = [pack_frames(frames[a : a + ROWS], self.stride) for a in range(0, len(frames), ROWS)]
+        return len(frames), np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)])
+
+    def append(self, encoded: Any) -> None:
+        rows, data, edges = encoded  # from `encode`
+        self.first.append(self.blobs.extend(data, edges))
+        self.length.append(rows)
+        self.added_bytes += len(data)
+        self.added_rows += rows
+
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
+        lengths = self.length.view()[episode]
+        row = np.minimum(row, lengths - 1)
+        chunk, which = np.unique(self.first.view()[episode] + row // ROWS, return_inverse=True)
+        data, offsets = self.blobs.join(chunk)
+        frames = np.minimum(lengths - row // ROWS * ROWS, ROWS)
+        spans = np.stack([offsets[which], frames, row % ROWS], 1)
+        out = np.zeros((len(row), 4 * self.size), np.uint64)
+        bits = np.zeros((len(row), self.size), np.uint32)
+        args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(spans), self.size, self.top, self.stride]
+        args += [as_warp(bits), as_warp(out)]
+        shards = workers.shards(len(row), LEAST_FRAMES)
+        workers.run([Shard(kernels.unpack_frames, a, b - a, args) for a, b in shards])
+        return BlockRows(out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape))
+
+    def bytes_per_frame(self, key: str) -> float:
+        return self.added_bytes / max(self.added_rows, 1)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self.added_bytes = self.blobs.nbytes
+        counts = [chunk_rows(int(n), ROWS) for n in self.length.view()]
+        frames = np.concatenate([*counts, np.zeros(0, np.int32)]).astype(np.int64)
+        good = np.zeros(len(frames), np.int32)
+        step = 512  # a few megabytes at a time: no second copy of the buffer
+        for a in range(0, len(frames), step):
+            part = np.arange(a, min(a + step, len(frames)))
+            data, offsets = self.blobs.join(part + self.blobs.next_number - len(self.blobs))
+            edges = as_warp(np.append(offsets, len(data)))
+            args = [as_warp(np.frombuffer(data, np.uint8)), edges, as_warp(frames[part]), self.size, self.top]
+            launch(kernels.check_chunks, len(part), [*args, as_warp(good[a : a + step])])
+        if not good.all():
+            raise FormatError("the saved replay has frames of bits that no version writes: it is damaged.")
+
+
+def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:
+    """A chunk of frames [n, cells] uint8, as bytes."""
+    bits = np.packbits(frames, axis=1, bitorder="little")
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4)))
+    coded = bits.copy()
+    if stride:
+        coded[:, 4 * stride :] ^= bits[:, : -4 * stride]
+    levels = [coded]
+    for _ in range(3):
+        levels.insert(0, np.packbits(levels[0] != 0, axis=1, bitorder="little"))
+    table = np.concatenate(levels, 1)
+    keep = table != 0
+    keep[:, : levels[0].shape[1]] = True
+    parts = [row[kept] for row, kept in zip(table, keep, strict=True)]
+    for i in np.flatnonzero(frames.max(1, initial=0) > 1).tolist():
+        parts[i] = np.pad(frames[i], (0, 8 * bits.shape[1] - frames.shape[1]))
+    sizes = np.array([len(part) for part in parts], "<u4")
+    return np.concatenate([sizes.view(np.uint8), *parts])

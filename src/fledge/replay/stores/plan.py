@@ -1,0 +1,146 @@
+"""Which store each key goes to: measured on some chunks, never looked up by name.
+
+Contract
+    `plan_stores(specs, words, layout, ...)` tries the candidates on some chunks of the frames it is given and
+    returns the stores. A key is packed with others when that is smallest or nearly so, because packed rows decode
+    fastest; goes to a general codec when that is much smaller or its frames are large; and is stored raw when nothing
+    saves 5 %. Choices go by size, never by a clock: the same data gives the same stores.
+
+        layout      packed keys             other keys
+        frame       1 frame a chunk         1 frame a chunk
+        chunk       8 frames a chunk        64 KiB a chunk, 1 to 64 frames
+        episode     -                       the whole episode
+
+    Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames a chunk (not in layout "episode").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from fledge.core.errors import ConfigError, FormatError
+from fledge.replay.packing import chunks as packing
+from fledge.replay.packing.columns import Columns
+from fledge.replay.schema import KeySpec
+from fledge.replay.stores import bits as bit_store
+from fledge.replay.stores.base import Store, chunk_rows
+from fledge.replay.stores.bits import BitStore
+from fledge.replay.stores.block import BITS, CODECS, BlockStore, encode_block
+from fledge.replay.stores.packed import PackedStore
+from fledge.storage.format import codecs
+
+Layout = Literal["frame", "chunk", "episode"]
+LAYOUTS = ("frame", "chunk", "episode")
+PACKED_ROWS = 8  # measured: 8 to 32 give the same size on flown rollouts, and fewer decode faster
+MAX_COLUMNS = 2048  # wider frames are large enough for a general codec to pay
+BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
+WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured),
+ENOUGH = 8.0  # ... and where packing already saves this much, no other is looked for
+MEASURED_CHUNKS = 8  # of large frames more, so that there are as many frames as in as many packed ones
+_CANDIDATES = codecs.candidates(9, 0)
+
+
+def plan_stores(
+    specs: Mapping[str, KeySpec],
+    words: Mapping[str, np.ndarray],
+    layout: str,
+    img_compressed: bool = True,
+    cache_bytes: int = 0,
+) -> list[Store]:
+    """Empty stores for the keys, chosen on the frames in `words`."""
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+    packed: dict[str, KeySpec] = {}
+    blocks: list[Store] = []
+    for key, spec in specs.items():
+        rows = block_rows(spec, layout)
+        if spec.dtype.itemsize == 1 and len(spec.shape) >= 2 and not img_compressed:
+            codec = "raw"
+        else:
+            codec = _choose(spec, words[key], layout, rows)
+        if codec == "packed":
+            packed[key] = spec
+        elif codec == BITS and layout != "episode":
+            blocks.append(BitStore(key, spec))
+        else:
+            blocks.append(BlockStore(key, spec, rows, codec, cache_bytes))
+    return [*([PackedStore(packed, packed_rows(layout))] if packed else []), *blocks]
+
+
+def packed_rows(layout: str) -> int:
+    """Frames of a packed chunk."""
+    return 1 if layout == "frame" else PACKED_ROWS
+
+
+def block_rows(spec: KeySpec, layout: str) -> int | None:
+    """Frames of a chunk of one key under a general codec; None is the whole episode."""
+    if layout == "episode":
+        return None
+    return 1 if layout == "frame" else min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
+
+
+def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
+    step = min(rows or MEASURED_CHUNKS * MAX_BLOCK_ROWS, len(words))
+    count = max(MEASURED_CHUNKS, MEASURED_CHUNKS * PACKED_ROWS // step)
+    last = len(words) // step - 1  # whole chunks, from all over
+    starts = np.unique(np.linspace(0, last, count).astype(int)) * step
+    parts = [words[a : a + step] for a in starts.tolist()]
+    sample = np.concatenate(parts)
+    raw = sample.nbytes
+    turned = [np.ascontiguousarray(part.reshape(len(part), -1).T).reshape(-1).view(np.uint8) for part in parts]
+    middle = turned[len(turned) // 2]
+    codec = codecs.choose(middle, spec.dtype.itemsize, False, _CANDIDATES)
+    if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
+        codec = BITS
+    size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
+    if layout != "episode" and len(Columns({"": spec}).kinds) <= MAX_COLUMNS and spec.frame_bytes:
+        packed = _packed_size(spec, sample, packed_rows(layout))
+        if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_GAIN) * raw):
+            return "packed"
+    return codec if size <= (1 - codecs.MIN_GAIN) * raw else "raw"
+
+
+def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
+    columns = Columns({"": spec})
+    table = np.empty((len(sample), len(columns.kinds)), np.uint32)
+    columns.fill(table, "", sample)
+    packed = packing.pack(table, columns.kinds, chunk_rows(len(sample), step))
+    bits = packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)
+    return float(bits / 8)
+
+
+def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
+    """Plain description from which `build_stores` makes the same stores, empty."""
+    return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
+
+
+def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> list[Store]:
+    """Empty stores from a description, which may come from a file; every key of `specs` in exactly one."""
+    stores: list[Store] = []
+    seen: list[str] = []
+    for row in plan:
+        keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
+        seen += keys
+        known = set(keys) <= set(specs) and (
+            codec == "packed" or (codec in (*CODECS, bit_store.CODEC) and len(keys) == 1)
+        )
+        if not known or not (rows is None or (type(rows) is int and rows >= 1)):
+            raise FormatError("the saved replay describes stores that no version writes: it is damaged.")
+        if codec == bit_store.CODEC and rows != bit_store.ROWS:
+            raise FormatError("the saved replay has chunks of bits of an impossible length: it is damaged.")
+        if codec in (BITS, bit_store.CODEC) and specs[keys[0]].dtype.itemsize != 1:
+            raise FormatError(f"the saved replay has {keys[0]!r} as bits, which it cannot be: it is damaged.")
+        if codec == "packed":
+            if rows is None or rows > packing.MAX_ROWS:
+                raise FormatError("the saved replay has packed chunks of an impossible length: it is damaged.")
+            stores.append(PackedStore({k: specs[k] for k in keys}, rows))
+        elif codec == bit_store.CODEC:
+            stores.append(BitStore(keys[0], specs[keys[0]]))
+        else:
+            stores.append(BlockStore(keys[0], specs[keys[0]], rows, codec, cache_bytes))
+    if sorted(seen) != sorted(specs):
+        raise FormatError("the saved replay does not hold every key exactly once: it is damaged.")
+    return stores

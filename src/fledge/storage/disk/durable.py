@@ -1,0 +1,151 @@
+"""Files that are there whole or not at all, also after a crash, and folders shared by several processes.
+
+Contract
+    `durable_file(path)` gives a stream to a temporary file in the same folder; when the block ends well the file is
+    fsynced, renamed to `path`, and the folder is fsynced: from then on the content survives a power cut. When the
+    block fails, the temporary file is removed and whatever was at `path` before is untouched.
+    A process that is killed leaves its temporary file behind; `remove_stale(folder)` removes such files and never
+    one that is still being written: the writer holds a lock (flock) on it, which the system drops when it dies.
+    `folder_lock(folder)` lets one process at a time rearrange a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from fledge.core.errors import StorageError
+from fledge.storage.disk.direct import DirectFile
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+TEMP_PREFIX = ".fledge-tmp-"
+LOCK_NAME = ".fledge-lock"
+STALE_SECONDS = 24 * 3600.0  # age that tells a dead process's file where there are no locks
+
+
+@contextlib.contextmanager
+def durable_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary stream whose content appears at `path` at once, and durably, when the block ends without an error."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = _open_temporary(path.parent)
+    except OSError as error:
+        raise _storage_error(error, path) from error
+    stream = cast(BinaryIO, DirectFile(descriptor))
+    try:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+        if os.name == "nt":
+            stream.close()  # Windows renames no open file
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise _storage_error(error, path) from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # a full disk fails the flush in close as well
+            stream.close()
+
+
+def _open_temporary(folder: Path) -> tuple[int, Path]:
+    """A new file in `folder`, locked by us for as long as it is open."""
+    while True:
+        temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
+            return descriptor, temporary
+        os.close(descriptor)  # a cleaner saw the file between its creation and our lock: take another name
+
+
+def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
+    """Names of the temporary files of dead processes that were in `folder`, and are now removed."""
+    removed = []
+    for entry in _scan(folder):
+        if not entry.startswith(TEMP_PREFIX):
+            continue
+        path = os.path.join(folder, entry)
+        with contextlib.suppress(OSError):
+            if _abandoned(path):
+                os.unlink(path)
+                removed.append(entry)
+    return removed
+
+
+def _abandoned(path: str) -> bool:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        locked = _lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+    return time.time() - os.stat(path).st_mtime > STALE_SECONDS if locked is None else locked
+
+
+def _scan(folder: str | os.PathLike[str]) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the folder against other processes (and other threads) that rearrange it."""
+    try:
+        descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _storage_error(error, Path(folder)) from error
+    try:
+        _lock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, wait: bool) -> bool | None:
+    """Whether we now hold the file's lock; None where there are no locks (Windows, some network file systems)."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES) else None
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storage_error(error: OSError, path: Path) -> StorageError:
+    reason = error.strerror or str(error)
+    advice = "choose another folder or check its permissions"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        advice = "free some space, or keep fewer checkpoints"
+    return StorageError(f"{path} could not be written ({reason}); files that were there are untouched: {advice}")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a small text file durably."""
+    with durable_file(path) as stream:
+        stream.write(text.encode())

@@ -1,0 +1,196 @@
+"""Checkpoints of other tools: `.pt`, the prior design's `.pt.lz4`, and `.safetensors`, read safely and written durably.
+
+Contract
+    Readers take files from anyone: a `.pt` is loaded with `weights_only=True` and only after its zip has been checked
+    (stored members that fit the file), an LZ4 frame may not expand more than 256 times, and everything that goes wrong
+    is a FormatError. Writers take the tree and leaves that `flatten` gives, staged, and write to a stream.
+    A `.safetensors` holds a flat dict of tensors; our own tree and plain values travel in its metadata, so that a
+    state survives the way there and back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import lz4.frame
+import numpy as np
+import torch
+
+from fledge.core.errors import FormatError, InputError
+from fledge.storage.format.codecs import MAX_EXPANSION
+from fledge.storage.format.leaves import Leaf, check_description, restore
+from fledge.storage.format.tree import Node, unflatten
+from fledge.storage.format.writer import member_names
+from fledge.storage.format.zip_archive import open_archive
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+ZIP_MAGIC = b"PK\x03\x04"
+TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
+MAX_HEADER = 100 * 2**20  # safetensors' own limit
+
+
+def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
+    """State in a `torch.save` file, without running anything that it names."""
+    if stream.read(4) == ZIP_MAGIC:
+        stream.seek(0)
+        archive = open_archive(stream, label, ours=False)
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb")
+    stream.seek(0)
+    try:
+        state = torch.load(stream, map_location=device, weights_only=True)
+    except MemoryError as error:
+        raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile") from error
+    except Exception as error:
+        text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
+        reason = text.strip().splitlines()[0][:160]
+        raise FormatError(
+            f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
+            "with torch.save where you trust the file"
+        ) from error
+    _check_extent(state, label)
+    return state
+
+
+def _check_extent(value: Any, label: str) -> None:
+    """Refuse tensors that claim, by strides of zero, far more cells than the file has: any copy would fill the memory."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        if value.nbytes > 4096 + MAX_EXPANSION * value.untyped_storage().nbytes():
+            raise FormatError(
+                f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile"
+            )
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_extent(item, label)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_extent(item, label)
+
+
+def unpack_lz4(path: Path) -> bytes:
+    """Content of an LZ4 frame, refused when it claims more than 256 times its size."""
+    packed = path.read_bytes()
+    limit = MAX_EXPANSION * len(packed)
+    try:
+        decompressor = lz4.frame.LZ4FrameDecompressor()
+        content = decompressor.decompress(packed, max_length=limit)
+    except (RuntimeError, ValueError, EOFError, MemoryError) as error:
+        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is torn or altered") from error
+    if not decompressor.eof:
+        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn, or a bomb")
+    return content
+
+
+def load_safetensors(path: Path, device: torch.device | str) -> Any:
+    """State in a `.safetensors` file: the tree Fledge wrote, or a flat dict of tensors."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="pt", device=str(device)) as opened:
+            names = list(opened.keys())
+            tensors = {name: opened.get_tensor(name) for name in names}
+            metadata = opened.metadata() or {}
+    except Exception as error:
+        raise FormatError(
+            f"{path} is not a whole .safetensors file ({str(error)[:200]}): it is torn or altered"
+        ) from error
+    if TREE_KEY not in metadata:
+        return tensors
+    try:
+        described = json.loads(metadata[TREE_KEY])
+        rows, node = described["leaves"], described["tree"]
+        return unflatten(node, lambda number: _from_row(rows[number], tensors))
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise FormatError(f"{path}: its {TREE_KEY} does not describe its tensors: it was altered") from error
+
+
+def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
+    name, kind, dtype = row
+    tensor = tensors[name]
+    if kind == "tensor":
+        return tensor
+    data = np.frombuffer(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes(), np.uint8).copy()
+    if kind == "bytes":
+        return data.tobytes()
+    shape = list(tensor.shape[:-1])  # an array is written as bytes, with one more axis
+    if check_description(kind, dtype, shape) != data.nbytes:
+        raise KeyError(name)
+    return restore(kind, dtype, tuple(shape), data, torch.device("cpu"))
+
+
+def rebuild(node: Node, leaves: Sequence[Leaf]) -> Any:
+    """The state that staged leaves hold: tensors that share the staging memory, each with a storage of its own."""
+    made: dict[int, Any] = {}
+
+    def leaf(number: int) -> Any:
+        if number not in made:
+            item = leaves[number]
+            assert item.data is not None
+            made[number] = restore(item.kind, item.dtype, item.shape, item.data, torch.device("cpu"))
+        return made[number]
+
+    return unflatten(node, leaf)
+
+
+def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
+    """A plain `torch.save` file. NumPy arrays become tensors: with them inside, `weights_only` would refuse it."""
+    torch.save(_tensors_only(rebuild(node, leaves)), stream)
+
+
+def _tensors_only(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _tensors_only(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_tensors_only(item) for item in value)
+    return value
+
+
+def write_lz4(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], level: int) -> None:
+    """The prior design's file: an LZ4 frame around a `torch.save` file."""
+    buffer = io.BytesIO()
+    write_pt(buffer, node, leaves)
+    stream.write(lz4.frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
+
+
+_SAFE_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "uint8": "U8",
+    "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
+}  # fmt: skip
+
+
+def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], metadata: dict[str, Any]) -> None:
+    """A `.safetensors` file: an 8-byte header length, a JSON header, then the tensors' bytes."""
+    header: dict[str, Any] = {}
+    rows, offset = [], 0
+    names = [name.replace("/", ".") for name in member_names(leaves)]
+    names = names if len(set(names)) == len(names) else member_names(leaves)
+    for name, leaf in zip(names, leaves, strict=True):
+        shape, code = list(leaf.shape), _SAFE_NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
+        if code is None:
+            raise InputError(
+                f"{name} is {leaf.dtype}, which .safetensors cannot hold: convert to .fledge or .pt instead"
+            )
+        if leaf.kind in ("array", "scalar"):
+            shape = [*shape, np.dtype(leaf.dtype).itemsize]
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, offset + leaf.nbytes]}
+        rows.append([name, leaf.kind, leaf.dtype])
+        offset += leaf.nbytes
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    header["__metadata__"] = {**texts, TREE_KEY: json.dumps({"tree": node, "leaves": rows})}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # safetensors aligns the data to 8 bytes
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for leaf in leaves:
+        assert leaf.data is not None
+        stream.write(leaf.data.data)

@@ -1,0 +1,299 @@
+"""Reading a native checkpoint file that nobody vouches for.
+
+Contract
+    `CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and gives leaves one
+    by one, each verified against its checksum. It takes no more memory than 256 times the file's size, opens no
+    other file than the base that a delta names (a plain name in the same folder), and raises FormatError for
+    everything that is not right, with the file's name in the message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from fledge.core.errors import FormatError, StorageError
+from fledge.storage.format import codecs, delta
+from fledge.storage.format.leaves import TORCH_DTYPES, check_description, permute, restore, unpermute, word_size
+from fledge.storage.format.tree import Node, leaf_numbers, select, unflatten
+from fledge.storage.format.zip_archive import open_archive, read_member, safe_name
+
+FORMAT = "fledge-checkpoint"
+VERSION = 2
+READABLE = (1, 2)  # 1 had SHA-256 in place of XXH3
+MANIFEST = "manifest.json"
+MAX_MANIFEST = 32 * 2**20  # bytes; JSON grows about 20-fold in memory
+MAX_MANIFEST_EXPANSION = 200  # deflate could do 1000; honest manifests pack 5- to 30-fold
+HARD_MAX_CHAIN = 64
+
+
+def _xxh3(data: np.ndarray) -> str:
+    return xxhash.xxh3_128(data.data).hexdigest()
+
+
+def _sha256(data: np.ndarray) -> str:
+    return hashlib.sha256(data.data).hexdigest()[:32]
+
+
+CHECKSUM = "xxh3"  # what is written
+CHECKSUMS = {CHECKSUM: _xxh3, "sha256": _sha256}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the manifest, checked."""
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    checksum: str  # algorithm:digits
+    nbytes: int  # decoded
+    stored: int  # in the file
+    word: int
+    order: tuple[int, ...] | None
+    lossy_from: str | None
+    base_name: str | None
+    base_checksum: str | None
+    raw: dict[str, Any]  # as in a manifest of the present version
+
+
+class CheckpointFile:
+    """An open checkpoint: its tree, its metadata, and its leaves on request."""
+
+    def __init__(self, path: str | os.PathLike[str], expect_id: str | None = None, depth_left: int = HARD_MAX_CHAIN):
+        self.path = Path(path)
+        self._base: CheckpointFile | None = None
+        try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):
+                raise FormatError(f"{self.path} is not a regular file: give the name of a checkpoint")
+            self._stream = open(self.path, "rb")  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name") from error
+        try:
+            self._load(expect_id, depth_left)
+        except RecursionError as error:
+            self.close()
+            raise FormatError(
+                f"{self.path}: the manifest is nested too deep: the file is damaged or hostile"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, expect_id: str | None, depth_left: int) -> None:
+        label = str(self.path)
+        self._archive = open_archive(self._stream, label)
+        manifest = self._read_manifest(label)
+        if expect_id is not None and self.id != expect_id:
+            raise FormatError(f"{label} is not the base that a delta was made against: the base was replaced")
+        self.tree: Node = manifest.get("tree")
+        self.metadata: dict[str, Any] = self._metadata(manifest)
+        rows = manifest.get("leaves")
+        if not isinstance(rows, list):
+            raise self._bad("has no list of leaves")
+        self.entries = [self._entry(row) for row in rows]
+        self._by_name = {entry.name: i for i, entry in enumerate(self.entries)}
+        if len(self._by_name) != len(rows):
+            raise self._bad("names a member twice")
+        for number in leaf_numbers(self.tree):
+            if not 0 <= number < len(self.entries):
+                raise self._bad(f"refers to leaf {number} of {len(self.entries)}")
+        self._check_base(manifest.get("base"), depth_left)
+
+    def _read_manifest(self, label: str) -> dict[str, Any]:
+        try:
+            info = self._archive.getinfo(MANIFEST)
+        except KeyError as error:
+            raise FormatError(f"{label} is a zip without {MANIFEST}: it is not a Fledge checkpoint") from error
+        limit = min(MAX_MANIFEST, 4096 + MAX_MANIFEST_EXPANSION * info.compress_size)
+        text = read_member(self._archive, MANIFEST, limit, label)
+        self.id = hashlib.sha256(text).hexdigest()[:32]
+        try:
+            manifest = json.loads(text)
+        except ValueError as error:
+            raise FormatError(f"{label}: {MANIFEST} is not JSON ({error}): the file is damaged") from error
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint")
+        version = manifest.get("version")
+        if type(version) is not int or version not in READABLE or manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
+            raise FormatError(f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update")
+        self.version = version
+        if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
+            raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered")
+        return manifest
+
+    def _metadata(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        def no_leaf(index: int) -> Any:
+            raise self._bad("has an array in its metadata")
+
+        metadata = unflatten(manifest.get("metadata"), no_leaf)
+        if not isinstance(metadata, dict):
+            raise self._bad("has no metadata")
+        return metadata
+
+    def _entry(self, row: Any) -> Entry:
+        if not isinstance(row, dict):
+            raise self._bad(f"has a leaf {str(row)[:60]!r}")
+        row = _updated(row) if self.version == 1 else row
+        fields: tuple[Any, ...] = tuple(row.get(key) for key in ("kind", "dtype", "shape", "codec", "name", "checksum"))
+        kind, dtype, shape, codec, name, digest = fields
+        order, nbytes = row.get("order"), check_description(kind, dtype, shape)
+        if not isinstance(name, str) or not safe_name(name) or name == MANIFEST or name not in self._archive.NameToInfo:
+            raise self._bad(f"names a member {str(name)[:60]!r} that is not in the file")
+        if codec not in codecs.CODEC_NAMES:
+            raise self._bad(f"uses codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
+        if order is not None and (kind != "tensor" or not _is_permutation(order, len(shape))):
+            raise self._bad(f"has axes {str(order)[:60]} for shape {str(shape)[:60]}")
+        lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
+        texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
+        if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
+            raise self._bad("has a leaf with a wrong field")
+        if digest.partition(":")[0] not in CHECKSUMS:
+            raise self._bad(f"has a checksum {digest[:60]!r}; known are {', '.join(CHECKSUMS)}")
+        if lossy is not None and (kind != "tensor" or lossy not in TORCH_DTYPES or TORCH_DTYPES[lossy].is_complex):
+            raise self._bad(f"declares a loss from {lossy[:40]!r}")
+        info = self._archive.NameToInfo[name]
+        if info.compress_type != 0 or info.compress_size != info.file_size:
+            raise self._bad(f"has member {name!r} packed by the zip; tensors are stored")
+        if nbytes > codecs.MAX_EXPANSION * info.file_size or (codec == "raw" and nbytes != info.file_size):
+            raise self._bad(f"declares {nbytes} bytes for {name!r}, which has {info.file_size} in the file")
+        return Entry(
+            name, kind, dtype, tuple(shape), codec, digest, nbytes, info.file_size, word_size(kind, dtype),
+            None if order is None else tuple(order), lossy, base_name, base_digest, row,
+        )  # fmt: skip
+
+    def _check_base(self, base: Any, depth_left: int) -> None:
+        self.depth, self.base_file, self._base_id = 0, None, None
+        self._depth_left = depth_left
+        if base is None:
+            if any(entry.base_name is not None for entry in self.entries):
+                raise self._bad("has a delta without a base")
+            return
+        if not isinstance(base, dict):
+            raise self._bad("has a wrong base")
+        name, identity, depth = base.get("file"), base.get("id"), base.get("depth")
+        if not isinstance(name, str) or not safe_name(name) or "/" in name or not isinstance(identity, str):
+            raise self._bad(f"names a base {str(name)[:60]!r}; it must be a file in the same folder")
+        if type(depth) is not int or not 1 <= depth <= depth_left:
+            raise self._bad(f"is delta number {str(depth)[:20]} of a chain; at most {depth_left} are allowed here")
+        self.depth, self.base_file, self._base_id = depth, name, identity
+
+    def _bad(self, what: str) -> FormatError:
+        return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile")
+
+    def find(self, name: str) -> int | None:
+        """Number of the leaf that a member holds."""
+        return self._by_name.get(name)
+
+    def base(self) -> CheckpointFile:
+        """The checkpoint that this one's deltas refer to."""
+        assert self.base_file is not None, "asked for the base of a whole checkpoint"
+        if self._base is None:
+            path = self.path.parent / self.base_file
+            try:
+                self._base = CheckpointFile(path, self._base_id, self.depth - 1)
+            except StorageError as error:
+                raise FormatError(f"{self.path} needs its base {self.base_file!r} beside it: {error}") from error
+        return self._base
+
+    def stored_bytes(self, number: int) -> bytes:
+        """A member as it is in the file, its CRC checked."""
+        entry = self.entries[number]
+        return read_member(self._archive, entry.name, entry.stored, str(self.path))
+
+    def read_bytes(self, number: int) -> np.ndarray:
+        """Verified bytes of a leaf, C order, in the dtype that is stored."""
+        entry = self.entries[number]
+        member = memoryview(self.stored_bytes(number))
+        if len(member) != entry.stored:
+            raise self._bad(f"has a member {entry.name!r} of another size than the directory says")
+        out = np.empty(entry.nbytes, np.uint8)
+        codecs.decode(entry.codec, member, out, entry.word)
+        if entry.base_name is not None:
+            out = delta.apply(out, self._base_bytes(entry), entry.word)
+        out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
+        algorithm, _, digits = entry.checksum.partition(":")
+        if CHECKSUMS[algorithm](out) != digits:
+            raise FormatError(f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered")
+        return out
+
+    def _base_bytes(self, entry: Entry) -> np.ndarray:
+        """The base's version of a leaf, in this leaf's stored layout."""
+        base = self.base()
+        number = base.find(entry.base_name or "")
+        old = None if number is None else base.entries[number]
+        if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
+            raise FormatError(f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have")
+        data = base.read_bytes(number)
+        return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
+
+    def read(self, number: int, device: torch.device | str = "cpu") -> Any:
+        """A leaf as the object that was saved, verified; a declared lossy one in its original dtype."""
+        entry = self.entries[number]
+        data = self.read_bytes(number)
+        try:
+            value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered") from error
+        return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
+
+    def state(self, device: torch.device | str = "cpu", keys: list[str] | None = None) -> Any:
+        """The state, or the part of it under `keys`; tied tensors are tied again."""
+        return self.build(self.tree if keys is None else self.selected(keys), lambda number: self.read(number, device))
+
+    def selected(self, keys: list[str]) -> Node:
+        """The part of the tree under `keys`."""
+        return select(self.tree, keys)
+
+    def build(self, node: Node, read: Callable[[int], Any]) -> Any:
+        """What a (part of the) tree describes, with each leaf read once by `read`."""
+        kept: dict[int, Any] = {}
+
+        def get(number: int) -> Any:
+            if number not in kept:
+                kept[number] = read(number)
+            return kept[number]
+
+        return unflatten(node, get)
+
+    def verify(self) -> None:
+        """Read and check every leaf."""
+        for number in range(len(self.entries)):
+            self.read_bytes(number)
+
+    def close(self) -> None:
+        """Close this file and its base."""
+        self._stream.close()
+        if self._base is not None:
+            self._base.close()
+
+    def __enter__(self) -> CheckpointFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _updated(row: dict[str, Any]) -> dict[str, Any]:
+    """A version 1 entry as version 2 would have it."""
+    renamed = {"sha256": "checksum", "base_sha256": "base_checksum"}
+    return {
+        renamed.get(key, key): f"sha256:{value}" if key in renamed and isinstance(value, str) else value
+        for key, value in row.items()
+    }
+
+
+def _is_permutation(order: Any, size: int) -> bool:
+    return isinstance(order, list) and all(type(axis) is int for axis in order) and sorted(order) == list(range(size))

@@ -1,0 +1,238 @@
+"""The shape of a saved state: nested dicts, lists, tuples and plain values as JSON, with the arrays taken out.
+
+Contract
+    `flatten(state)` walks the state once, at the moment of the call, and gives a JSON-able node and the list of leaves
+    it refers to. Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after
+    loading. `unflatten(node, leaf)` is the inverse; it reads untrusted input, so it is strict and never calls anything
+    named by the file.
+
+Nodes
+    null, true, false, 12, 1.5, "text"     themselves (finite floats only)
+    [...]                                  list
+    {"dict": {name: node}}                 dict with string keys
+    {"items": [[key, node], ...]}          dict with other keys, such as an optimiser's integers
+    {"tuple": [...]}                       tuple (also torch.Size; a named tuple loses its names)
+    {"leaf": 3}                            tensor, array, NumPy scalar or bytes number 3
+    {"int": "-0x1f"}                       an integer beyond 64 bits
+    {"float": "7ff8000000000000"}          NaN and infinities, as bits
+    {"complex": [node, node]}              complex number
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import FormatError, InputError
+from fledge.storage.format.leaves import Leaf, describe_array, describe_tensor, format_path
+
+Node = Any
+MAX_DEPTH = 200  # deeper than any real state, shallow enough for Python's own stack
+
+
+def flatten(state: Any) -> tuple[Node, list[Leaf]]:
+    """The state's structure as JSON, and its leaves, still in the caller's memory."""
+    walk = _Walk()
+    return walk.node(state, ()), walk.leaves
+
+
+class _Walk:
+    """One walk over a state. It runs on the training thread, so the common types are tested first."""
+
+    def __init__(self) -> None:
+        self.leaves: list[Leaf] = []
+        self.seen: dict[Any, int] = {}
+
+    def node(self, value: Any, path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
+            return {"leaf": self._tensor(value, path)}
+        if kind is str or kind is bool or value is None:
+            return value
+        if kind is float or kind is int:
+            return _number(value)
+        if len(path) >= MAX_DEPTH:
+            raise InputError(
+                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: is it a cycle?"
+            )
+        if isinstance(value, dict):
+            return self._dict(value, path)
+        if isinstance(value, list):
+            return [self.node(item, (*path, i)) for i, item in enumerate(value)]
+        if isinstance(value, tuple):
+            return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
+        if isinstance(value, np.ndarray | np.generic):
+            return {"leaf": self._array(value, path)}
+        if isinstance(value, bytes):
+            return {"leaf": self._add(Leaf(path, "bytes", "uint8", (len(value),), len(value), value))}
+        return _plain(value, path)
+
+    def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
+        if set(map(type, value)) <= {str}:
+            return {"dict": {key: self.node(item, (*path, key)) for key, item in value.items()}}
+        return {"items": [[_key(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
+
+    def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
+        leaf = describe_tensor(path, tensor)
+        known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
+        if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
+            other = self.leaves[known]
+            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, tensor):
+                return known
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+    def _array(self, array: np.ndarray | np.generic, path: tuple[Any, ...]) -> int:
+        index = self.seen.setdefault((id(array),), len(self.leaves))
+        return index if index < len(self.leaves) else self._add(describe_array(path, array))
+
+    def _add(self, leaf: Leaf) -> int:
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+
+def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
+
+
+def _number(value: int | float) -> Node:
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+    return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+
+
+def _plain(value: Any, path: tuple[Any, ...]) -> Node:
+    if isinstance(value, int | float):  # subclasses, such as IntEnum: kept as the number they are
+        return _number(int(value) if isinstance(value, int) else float(value))
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, complex):
+        return {"complex": [_number(value.real), _number(value.imag)]}
+    raise InputError(
+        f"checkpoint entry {format_path(path)} is a {type(value).__name__}; a state is made of dicts, lists, tuples, "
+        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first"
+    )
+
+
+def _key(key: Any, path: tuple[Any, ...]) -> Node:
+    if isinstance(key, tuple):
+        return {"tuple": [_key(part, path) for part in key]}
+    if key is None or isinstance(key, str | int | float | bool):
+        return key if key is None or type(key) in (str, bool) else _plain(key, path)
+    raise InputError(
+        f"checkpoint entry {format_path(path)} has a key of type {type(key).__name__}; keys are strings, numbers, None "
+        "or tuples of these: rename it"
+    )
+
+
+def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
+    """The state that `node` describes, with `leaf(i)` in the place of leaf `i`; FormatError on anything unknown."""
+    return _build(node, leaf, 0)
+
+
+def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
+    if node is None or isinstance(node, str | bool | int | float):
+        return node
+    if depth > MAX_DEPTH + 1:
+        raise FormatError(f"the manifest's tree is nested over {MAX_DEPTH} deep: the file is damaged or hostile")
+    if isinstance(node, list):
+        return [_build(item, leaf, depth + 1) for item in node]
+    if not isinstance(node, dict) or len(node) != 1:
+        raise _bad(node)
+    (tag, body), *_ = node.items()
+    if tag == "dict" and isinstance(body, dict):
+        return {key: _build(item, leaf, depth + 1) for key, item in body.items()}
+    if tag == "leaf" and type(body) is int:
+        return leaf(body)
+    if tag == "tuple" and isinstance(body, list):
+        return tuple(_build(item, leaf, depth + 1) for item in body)
+    if tag == "items" and isinstance(body, list):
+        return dict(_pair(item, leaf, depth) for item in body)
+    return _special(tag, body)
+
+
+def _pair(item: Any, leaf: Callable[[int], Any], depth: int) -> tuple[Any, Any]:
+    if not isinstance(item, list) or len(item) != 2:
+        raise _bad(item)
+    key = _build(item[0], _no_leaf, depth + 1)
+    try:
+        hash(key)
+    except TypeError as error:
+        raise _bad(item[0]) from error
+    return key, _build(item[1], leaf, depth + 1)
+
+
+def _no_leaf(index: int) -> Any:
+    raise FormatError(f"the manifest uses leaf {index} as a dictionary key: the file is damaged")
+
+
+def _special(tag: str, body: Any) -> Any:
+    try:
+        if tag == "int" and isinstance(body, str) and len(body) <= 100_000:
+            return int(body, 16)
+        if tag == "float" and isinstance(body, str) and len(body) == 16:
+            return struct.unpack(">d", bytes.fromhex(body))[0]
+        if tag == "complex" and isinstance(body, list) and len(body) == 2:
+            real, imag = (_build(part, _no_leaf, 0) for part in body)
+            return complex(float(real), float(imag))
+    except (ValueError, TypeError) as error:
+        raise _bad({tag: body}) from error
+    raise _bad({tag: body})
+
+
+def _bad(node: Any) -> FormatError:
+    return FormatError(f"the manifest's tree holds {str(node)[:80]!r}, which no version writes: the file is damaged")
+
+
+def select(node: Node, keys: Iterable[str]) -> Node:
+    """The part of a tree under the given paths (`"model"`, `"model/actor.0.weight"`, `"optimizer/state/0"`).
+
+    Raises:
+        InputError: A path that is not in the tree.
+    """
+    wanted = [key.strip("/").split("/") for key in keys]
+    for path in wanted:
+        _require(node, path)
+    return _prune(node, wanted)
+
+
+def _children(node: Node) -> list[tuple[Any, Node]]:
+    if isinstance(node, dict) and isinstance(node.get("dict"), dict):
+        return list(node["dict"].items())
+    if isinstance(node, dict) and isinstance(node.get("items"), list):
+        return [tuple(pair) for pair in node["items"] if isinstance(pair, list) and len(pair) == 2]
+    return []
+
+
+def _require(node: Node, path: list[str]) -> None:
+    for depth, part in enumerate(path):
+        names = {str(key): child for key, child in _children(node)}
+        if part not in names:
+            raise InputError(
+                f"key {'/'.join(path)!r} is not in the checkpoint: at {'/'.join(path[:depth]) or 'the top'} it has "
+                f"{', '.join(sorted(names)[:20]) or 'no keys'}"
+            )
+        node = names[part]
+
+
+def _prune(node: Node, wanted: list[list[str]]) -> Node:
+    if any(not path for path in wanted):
+        return node
+    kept = []
+    for key, child in _children(node):
+        below = [path[1:] for path in wanted if path[0] == str(key)]
+        if below:
+            kept.append((key, _prune(child, below)))
+    return {"dict": dict(kept)} if "dict" in node else {"items": [list(pair) for pair in kept]}
+
+
+def leaf_numbers(node: Node) -> list[int]:
+    """Numbers of the leaves that a tree refers to, in order, each once."""
+    found: dict[int, None] = {}
+    unflatten(node, lambda index: found.setdefault(index))
+    return list(found)

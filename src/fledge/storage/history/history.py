@@ -1,0 +1,278 @@
+"""CheckpointHistory: a folder of checkpoints that stays small and always has one to resume from.
+
+Contract
+    `save` hands a state to the saver; once its file is durable, and only then, `latest` names it and older files are
+    thinned or removed (see `retention`). The newest `keep_whole` stay whole; older ones keep their weights; the best by
+    metric are never removed.
+    `load_latest` gives the newest checkpoint that verifies, going back file by file past torn or altered ones.
+    Several processes may save into one folder: files appear by rename, and rearranging is done under the folder's lock.
+    What a killed process leaves behind is cleaned up by the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError, StorageError
+from fledge.storage.checkpoint import NATIVE, stage_now, write_state
+from fledge.storage.disk.durable import folder_lock, remove_stale, write_text
+from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.tree import Node, flatten
+from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_node
+from fledge.storage.history.retention import HistoryEntry, Policy, best_names, plan
+from fledge.storage.history.thinning import rewrite_whole, write_thin
+from fledge.storage.saving.handle import CheckpointHandle
+from fledge.storage.saving.saver import AsyncCheckpointSaver
+
+logger = logging.getLogger("fledge.storage")
+LATEST = "latest"
+
+
+class CheckpointHistory:
+    """A folder of checkpoints under a keeping policy.
+
+    Example:
+        >>> history = CheckpointHistory("run/checkpoints", saver=saver, keep_whole=3, keep_best=2)
+        >>> history.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=100, metric=0.8)
+        >>> state, info = history.load_latest()
+
+    Args:
+        folder: Where; made if missing.
+        saver: Saves in the background; None saves before `save` returns.
+        keep_whole: Newest checkpoints that keep everything, at least 1. 2 or more leave something to fall back to.
+        keep_best: Checkpoints with the best metric, whose weights are never removed and never rounded.
+        keep_thin: Older checkpoints whose weights are kept; None keeps all.
+        weights: Top-level keys that a thinned checkpoint keeps, besides plain values.
+        thin_dtype: "bfloat16" rounds the weights of thinned checkpoints (declared in the file); None keeps all bits.
+        delta: Store differences: "thin" among thinned checkpoints, "all" also for whole ones, "none" never. A delta is
+            smaller, but is lost with its base.
+        max_chain: Longest chain of deltas.
+        higher_is_better: Whether a larger metric is better.
+        compression_level: 0 to 9; None takes the saver's.
+        prefix: Beginning of the files' names.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        saver: AsyncCheckpointSaver | None = None,
+        *,
+        keep_whole: int = 3,
+        keep_best: int = 0,
+        keep_thin: int | None = None,
+        weights: Sequence[str] = ("model",),
+        thin_dtype: Literal["bfloat16"] | None = None,
+        delta: Literal["none", "thin", "all"] = "none",
+        max_chain: int = 4,
+        higher_is_better: bool = True,
+        compression_level: int | None = None,
+        prefix: str = "checkpoint",
+    ) -> None:
+        if keep_whole < 1 or keep_best < 0 or (keep_thin is not None and keep_thin < 0):
+            raise ConfigError(
+                f"keep_whole={keep_whole}, keep_best={keep_best}, keep_thin={keep_thin}: at least 1, 0 and 0"
+            )
+        if delta not in ("none", "thin", "all") or thin_dtype not in (None, "bfloat16"):
+            raise ConfigError(
+                f"delta={delta!r}, thin_dtype={thin_dtype!r}: allowed are none/thin/all and None/'bfloat16'"
+            )
+        if not 1 <= max_chain <= MAX_CHAIN:
+            raise ConfigError(f"max_chain is {max_chain}; allowed are 1 to {MAX_CHAIN}")
+        self.folder, self.saver = Path(folder), saver
+        self.policy = Policy(keep_whole, keep_best, keep_thin, higher_is_better)
+        self.weights, self.thin_dtype, self.delta, self.max_chain = tuple(weights), thin_dtype, delta, max_chain
+        self.prefix = prefix
+        self.level = compression_level if compression_level is not None or saver is None else saver.compression_level
+        self._cache: dict[str, tuple[int, int, HistoryEntry]] = {}
+        remove_stale(self.folder)
+
+    def save(
+        self, state: dict[str, Any], step: int, metric: float | None = None, metadata: dict[str, Any] | None = None
+    ) -> CheckpointHandle:
+        """Save a state as the newest checkpoint; durable, and `latest` moved, when the handle says so.
+
+        Args:
+            state: Nested state with the keys named by `weights` at its top.
+            step: Training step; the file is named after it, and replaces one of the same step.
+            metric: What `keep_best` ranks by.
+            metadata: Plain values kept with it.
+        """
+        if not isinstance(state, dict) or not any(key in state for key in self.weights):
+            keys = list(state) if isinstance(state, dict) else type(state).__name__
+            raise InputError(f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key")
+        path = self.folder / f"{self.prefix}_{step:09d}{NATIVE}"
+        note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
+        extra = dict(metadata or {})
+        plain_node(extra)
+
+        def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
+            return self._write(path, note, extra, node, leaves, plans)
+
+        if self.saver is not None:
+            return self.saver.submit(state, path, write)
+        node, leaves = flatten(state)
+        stage_now(leaves)
+        write(node, leaves, Plans())
+        handle = CheckpointHandle(path)
+        handle.finish("durable")
+        return handle
+
+    def _write(
+        self, path: Path, note: dict[str, Any], extra: dict[str, Any], node: Node, leaves: Sequence[Leaf], plans: Plans
+    ) -> Written:
+        """Runs in the background: write the file, then move `latest`, then tidy up."""
+        self._make_folder()
+        entries = self.entries()
+        note = {**note, "sequence": 1 + max((entry.sequence for entry in entries), default=0)}
+        metadata = {"history": note, "user": extra}
+        if self.delta == "all" or any(entry.base == path.name for entry in entries):
+            with folder_lock(self.folder):  # the base must not be thinned by another process until we are done
+                self._free_dependents(path.name)
+                base = self._base_for(False, {path.name}) if self.delta == "all" else None
+                written = write_state(
+                    path, "native", node, leaves, level=self.level, metadata=metadata, base=base, plans=plans
+                )
+        else:
+            written = write_state(path, "native", node, leaves, level=self.level, metadata=metadata, plans=plans)
+        with folder_lock(self.folder):
+            write_text(self.folder / LATEST, json.dumps({"file": path.name, "step": note["step"]}) + "\n")
+            self._prune()
+        return written
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot be made ({error.strerror}): choose another folder") from error
+
+    def _base_for(self, thin: bool, exclude: set[str]) -> Path | None:
+        """Newest file that a new one may be a delta to."""
+        for entry in reversed(self.entries()):
+            if entry.thin == thin and entry.path.name not in exclude:
+                with CheckpointFile(entry.path) as opened:
+                    return entry.path if opened.depth < self.max_chain else None
+        return None
+
+    def _free_dependents(self, name: str) -> None:
+        """Make files that are deltas to `name` stand alone, before it is replaced."""
+        for entry in self.entries():
+            if entry.base == name:
+                rewrite_whole(entry.path, self.level)
+
+    def _prune(self) -> None:
+        """Thin and remove what the policy says; needs the folder's lock.
+
+        Deltas are thinned before their bases, and nothing is removed before all are thinned: wherever this stops, every
+        file that is left can still be read.
+        """
+        todo = plan(self.entries(), self.policy)
+        doomed = {entry.path.name for entry in todo.remove}
+        try:
+            for entry in todo.thin:
+                lossy = None if entry.path.name in todo.best else self.thin_dtype
+                with_delta = self.delta != "none" and lossy is None
+                base = self._base_for(True, {entry.path.name, *doomed}) if with_delta else None
+                write_thin(entry.path, self.weights, lossy, base, self.level)
+            for entry in todo.remove:
+                entry.path.unlink(missing_ok=True)
+        except (FledgeError, OSError) as error:
+            logger.warning("older checkpoints were left as they are: %s", error)
+        remove_stale(self.folder)
+
+    def entries(self) -> list[HistoryEntry]:
+        """Checkpoints in the folder that can be opened, oldest first; their tensors are not read."""
+        entries = []
+        for path in sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}")):
+            try:
+                entries.append(self._describe(path))
+            except (FledgeError, OSError):
+                continue  # torn, or just removed by another process
+        return sorted(entries, key=lambda entry: (entry.sequence, entry.step))
+
+    def _describe(self, path: Path) -> HistoryEntry:
+        status = path.stat()
+        known = self._cache.get(path.name)
+        if known is not None and known[:2] == (status.st_size, status.st_mtime_ns):
+            return known[2]
+        with CheckpointFile(path) as opened:
+            note: Any = opened.metadata.get("history")
+            if not _is_note(note):
+                raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder")
+            user = opened.metadata.get("user") or {}
+            entry = HistoryEntry(
+                path, note["step"], note["metric"], note["sequence"], note["thin"], status.st_size, opened.base_file,
+                opened.id, user,
+            )  # fmt: skip
+        self._cache[path.name] = (status.st_size, status.st_mtime_ns, entry)
+        return entry
+
+    def load_latest(
+        self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_thin: bool = False
+    ) -> tuple[Any, HistoryEntry]:
+        """State and description of the newest checkpoint that verifies; `info.skipped` names those that did not.
+
+        Args:
+            device: Where tensors go.
+            keys: Parts wanted, such as "model".
+            allow_thin: Accept one with weights only, when no whole one is left.
+
+        Raises:
+            StorageError: There is none.
+        """
+        skipped: list[tuple[str, str]] = []
+        readable = self.entries()
+        known = {entry.path.name for entry in readable}
+        for path in sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}")):
+            if path.name not in known:
+                skipped.append((path.name, _reason(path)))
+        for entry in reversed([entry for entry in readable if allow_thin or not entry.thin]):
+            try:
+                state = self.load(entry, device, keys)
+            except (FormatError, StorageError) as error:
+                skipped.append((entry.path.name, str(error)))
+                continue
+            for name, reason in skipped:
+                logger.warning("resume: %s cannot be used: %s", name, reason)
+            return state, dataclasses.replace(entry, skipped=tuple(skipped))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:3])
+        raise StorageError(f"{self.folder} has no checkpoint to resume from{': ' + reasons if reasons else ''}")
+
+    def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
+        """State of one checkpoint of `entries()`, verified."""
+        with CheckpointFile(entry.path) as opened:
+            return opened.state(device, list(keys) if keys is not None else None)
+
+    def latest(self) -> HistoryEntry | None:
+        """The newest whole checkpoint, by its description only."""
+        return next((entry for entry in reversed(self.entries()) if not entry.thin), None)
+
+    def best(self) -> HistoryEntry | None:
+        """The checkpoint with the best metric."""
+        entries = self.entries()
+        names = best_names(entries, dataclasses.replace(self.policy, keep_best=1))
+        return next((entry for entry in entries if entry.path.name in names), None)
+
+
+def _is_note(note: Any) -> bool:
+    """Whether a file's metadata has what `save` puts there."""
+    if not isinstance(note, dict):
+        return False
+    numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
+    return numbers and type(note.get("thin")) is bool and type(note.get("metric", "")) in (float, type(None))
+
+
+def _reason(path: Path) -> str:
+    try:
+        CheckpointFile(path).close()
+    except (FledgeError, OSError) as error:
+        return str(error)
+    return "it is no checkpoint of this history"

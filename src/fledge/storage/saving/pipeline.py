@@ -1,0 +1,237 @@
+"""The two background threads of a saver: one stages, one writes.
+
+Contract
+    A job is staged (its late leaves copied, in the order of submission), then written, in the same order, by its own
+    `write` call. `wait_staged` returns when nothing is left to stage; `drain` when nothing is left at all. A job that
+    fails is counted and remembered; the others go on. All waiting is on one condition with a re-entrant lock, since
+    a signal handler may drain while the main thread is inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fledge.core.errors import StorageError
+from fledge.storage.format.codecs import LADDER
+from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.tree import Node
+from fledge.storage.format.writer import Plans, Written
+from fledge.storage.saving.handle import CheckpointHandle
+from fledge.storage.saving.staging import Arena, Stager
+
+# Share of one core that the writer may take before it hurries more, and below which it takes more time again (the next
+# denser codecs take about 2.5 times as long, so the second must be well below the first). One long gap is no sign of calm
+# yet: an evaluation may have come between.
+HURRIED_SHARE, CALM_SHARE, CALM_SAVES = 0.02, 0.004, 3
+MAX_HASTE = len(LADDER) - 1
+
+WRITER_NICE = 10  # training goes first when cores are short
+
+Write = Callable[[Node, Sequence[Leaf], Plans], Written]
+
+
+@dataclass(eq=False)
+class Job:
+    """One checkpoint under way."""
+
+    handle: CheckpointHandle
+    node: Node
+    leaves: list[Leaf]
+    later: list[Leaf]  # to be staged in the background
+    arena: Arena
+    write: Write
+    events: dict[Any, Any] = field(default_factory=dict)  # CUDA marks, see Stager.prepare
+    started: float = field(default_factory=time.perf_counter)
+
+
+class Pipeline:
+    """Queue, threads, buffers and counts."""
+
+    def __init__(self, on_durable: Callable[[Job, Written, float], None]) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.stager = Stager()
+        self.staging = 0  # jobs not staged yet; read without the lock by the optimiser's hook
+        self.counts = dict.fromkeys(("saves", "failures", "dropped", "skipped", "waits", "bytes_in", "bytes_out"), 0)
+        self.unreported: list[BaseException] = []
+        self.cpu_s = 0.0  # that both threads have used
+        self.last_error: str | None = None
+        self.last_durable: float | None = None
+        self._on_durable = on_durable
+        self._to_stage: deque[Job] = deque()
+        self._jobs: deque[Job] = deque()  # waiting, in order
+        self._writing: Job | None = None
+        self._free: list[Arena] = []
+        self._arenas: list[Arena] = []
+        self._plans = Plans()
+        self._last_start: float | None = None
+        self._calm = 0  # saves in a row that took little
+        self._closed = False
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(self._next_to_stage, self._stage, 0), name="fledge-stage", daemon=True
+            ),
+            threading.Thread(
+                target=self._run, args=(self._next_to_write, self._write, WRITER_NICE), name="fledge-write", daemon=True
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def arena(self) -> Arena:
+        """A staging buffer, used before if there is one free."""
+        with self.changed:
+            if self._free:
+                return self._free.pop()
+            self._arenas.append(Arena())
+            return self._arenas[-1]
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        with self.changed:
+            if job.later:
+                self.staging += 1
+                self._to_stage.append(job)
+            else:
+                job.handle.set_staged()
+            self._jobs.append(job)
+            self.changed.notify_all()
+
+    def waiting(self) -> int:
+        """Jobs that wait to be written, the one in writing not counted."""
+        return len(self._jobs)
+
+    def drop_oldest(self, why: str) -> Job:
+        """Take the oldest waiting job out of the queue."""
+        with self.changed:
+            job = self._jobs.popleft()
+            self.counts["dropped"] += 1
+            if job.handle.staged:
+                self._free.append(job.arena)
+            job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}"))
+            return job
+
+    def wait_staged(self) -> None:
+        """Wait until every job given so far is staged."""
+        with self.changed:
+            while self.staging:
+                self.changed.wait()
+
+    def wait_room(self, limit: int) -> None:
+        """Wait until fewer than `limit` jobs wait."""
+        with self.changed:
+            while len(self._jobs) >= limit:
+                self.changed.wait()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until everything is written; False after `timeout` seconds."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not (self._jobs or self._writing or self.staging), timeout)
+
+    def close(self) -> None:
+        """Let the threads end when nothing is left to do, and free the buffers."""
+        with self.changed:
+            self._closed = True
+            self._free.clear()
+            self._arenas.clear()
+            self.changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=None if not self._jobs else 0)
+
+    def buffer_bytes(self) -> int:
+        """Memory that staging buffers take."""
+        return sum(arena.nbytes for arena in self._arenas)
+
+    def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None], nice: int) -> None:
+        if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        while True:
+            with self.changed:
+                job = take()
+                while job is None:
+                    if self._closed and not self._jobs and not self._to_stage:
+                        return
+                    self.changed.wait()
+                    job = take()
+            work(job)
+
+    def _next_to_stage(self) -> Job | None:
+        return self._to_stage.popleft() if self._to_stage else None
+
+    def _next_to_write(self) -> Job | None:
+        if self._writing is None and self._jobs and self._jobs[0].handle.staged:
+            self._writing = self._jobs.popleft()
+            self._writing.handle.status = "writing"
+            self.changed.notify_all()
+            return self._writing
+        return None
+
+    def _stage(self, job: Job) -> None:
+        error: BaseException | None = None
+        cpu = time.thread_time()
+        try:
+            self.stager.copy(job.later, job.arena, job.events)
+        except Exception as raised:
+            error = raised
+        with self.changed:
+            self.cpu_s += time.thread_time() - cpu
+            self.staging -= 1
+            if job.handle.done:  # dropped meanwhile
+                self._free.append(job.arena)
+            elif error is not None:
+                self._jobs.remove(job)
+                self._fail(job, error)
+                self._free.append(job.arena)
+            else:
+                job.handle.set_staged()
+            self.changed.notify_all()
+
+    def _write(self, job: Job) -> None:
+        written, error, cpu = None, None, time.thread_time()
+        try:
+            written = job.write(job.node, job.leaves, self._plans)
+        except Exception as raised:
+            error = raised
+        cpu = time.thread_time() - cpu
+        self._pace(job, cpu)
+        with self.changed:
+            self.cpu_s += cpu
+            self._writing = None
+            self._free.append(job.arena)
+            if written is not None:
+                self.counts["saves"] += 1
+                self.counts["bytes_in"] += written.bytes_in
+                self.counts["bytes_out"] += written.bytes_out
+                self.last_durable = time.monotonic()
+                job.handle.finish("durable")
+            elif error is not None:
+                self._fail(job, error)
+            self.changed.notify_all()
+        if written is not None:
+            self._on_durable(job, written, time.perf_counter() - job.started)
+
+    def _pace(self, job: Job, cpu_seconds: float) -> None:
+        """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
+        if self._last_start is not None:
+            share = cpu_seconds / max(job.started - self._last_start, 1e-6)
+            self._calm = self._calm + 1 if share < CALM_SHARE else 0
+            if share > HURRIED_SHARE:
+                self._plans.haste = min(self._plans.haste + 1, MAX_HASTE)
+            elif self._calm >= CALM_SAVES:
+                self._plans.haste, self._calm = max(self._plans.haste - 1, 0), 0
+        self._last_start = job.started
+
+    def _fail(self, job: Job, error: BaseException) -> None:
+        self.counts["failures"] += 1
+        self.last_error = str(error) or type(error).__name__
+        self.unreported.append(error)
+        job.handle.finish("failed", error)

@@ -1,0 +1,135 @@
+"""Staging: a copy of the state's bytes in memory of our own, made quickly and off the training thread if that is safe.
+
+Contract
+    `split(leaves, optimizers)` says which leaves only an optimiser's `step()` changes (its parameters and its state):
+    these may be copied in the background, as long as the next step waits. All others must be copied at once.
+    `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
+    CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
+    worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from fledge.storage.format.leaves import TORCH_DTYPES, Leaf
+
+ALIGN = 64
+
+
+class Arena:
+    """One reused buffer; leaves get consecutive, aligned parts of it."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+        self._pinned: torch.Tensor | None = None
+        self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the buffer takes."""
+        return self._buffer.nbytes
+
+    def reserve(self, nbytes: int, pinned: bool = False) -> None:
+        """Make room for `nbytes` and forget what was there; memory is only taken when the last one was too small."""
+        self._used = 0
+        if nbytes <= self._buffer.nbytes and (self._pinned is not None or not pinned):
+            return
+        self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else None
+        self._buffer = self._pinned.numpy() if self._pinned is not None else np.empty(nbytes, np.uint8)
+
+    def take(self, nbytes: int) -> np.ndarray:
+        """The next part of the buffer."""
+        start = self._used
+        self._used += padded(nbytes)
+        return self._buffer[start : start + nbytes]
+
+
+def padded(nbytes: int) -> int:
+    """Bytes that a leaf takes in an arena."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+def split(leaves: Sequence[Leaf], optimizers: Iterable[torch.optim.Optimizer]) -> tuple[list[Leaf], list[Leaf]]:
+    """Leaves that must be copied now, and those that an attached optimiser's step fences."""
+    owned: dict[int, int] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owned[parameter.data_ptr()] = parameter.nbytes
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    owned[value.data_ptr()] = value.nbytes
+    now: list[Leaf] = []
+    later: list[Leaf] = []
+    for leaf in leaves:
+        # Dense and from the same first byte: a longer tensor may reach into memory that nobody fences.
+        fenced = leaf.place and leaf.nbytes <= owned.get(leaf.place, -1) and leaf.source.is_contiguous()
+        (later if fenced else now).append(leaf)
+    return now, later
+
+
+class Stager:
+    """Copies leaves into an arena, CPU and CUDA."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
+        """Marks on the caller's CUDA streams, after which the copy may read; empty on the CPU."""
+        if not torch.cuda.is_initialized():
+            return {}
+        devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+        events = {}
+        for device in devices:
+            events[device] = torch.cuda.Event()
+            events[device].record(torch.cuda.current_stream(device))
+        return events
+
+    def copy(self, leaves: Sequence[Leaf], arena: Arena, events: dict[torch.device, torch.cuda.Event]) -> None:
+        """Fill `data` of every leaf from its source, in the next parts of the arena; returns when it is done."""
+        for leaf in leaves:
+            leaf.data = arena.take(leaf.nbytes)
+        devices = (
+            set()
+            if not events
+            else {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
+        )
+        for device in devices:  # only these: waiting for another GPU's work would stall the caller
+            self._stream(device).wait_event(events[device])
+        for leaf in leaves:
+            assert leaf.data is not None
+            if leaf.nbytes:
+                self._copy_one(leaf, leaf.data)
+        for device in devices:
+            self._stream(device).synchronize()
+        for leaf in leaves:
+            leaf.source = None
+
+    def _stream(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
+
+    def _copy_one(self, leaf: Leaf, data: np.ndarray) -> None:
+        source = leaf.source
+        if leaf.kind == "bytes":
+            data[:] = np.frombuffer(source, np.uint8)
+        elif leaf.kind != "tensor":
+            np.copyto(data.view(source.dtype).reshape(source.shape), source)
+        elif source.is_cuda:
+            with torch.cuda.stream(self._stream(source.device)):
+                _as_tensor(leaf, data).copy_(source.detach(), non_blocking=True)
+        elif source.is_contiguous() and not (source.is_conj() or source.is_neg()) and source.device.type == "cpu":
+            ctypes.memmove(data.ctypes.data, source.data_ptr(), leaf.nbytes)
+        else:
+            _as_tensor(leaf, data).copy_(source.detach())
+
+
+def _as_tensor(leaf: Leaf, data: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(data).view(TORCH_DTYPES[leaf.dtype]).view(leaf.shape)

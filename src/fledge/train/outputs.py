@@ -1,0 +1,144 @@
+"""What rank 0 does besides learning: metrics, progress, evaluations, checkpoints, archives."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fledge.core.errors import FledgeError
+from fledge.evaluate.episodes import evaluate
+from fledge.evaluate.policies import load_policy_state
+from fledge.monitor import PerformanceMonitor, print_model_info
+from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
+from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.tasks.navigation.config import Starts
+from fledge.train.config import WandbMode
+from fledge.train.run import Run
+
+RECENT = 20  # iterations that "recent success" looks back over
+
+
+class Desk:
+    """Rank 0's desk: one per run, closed at its end."""
+
+    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
+        cfg = run.cfg
+        self.run, self.folder = run, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            self.write_config()
+        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        # signals: the training loop finishes its iteration, saves and drains the queue itself
+        self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
+        for optimizer in run.learner.optimizers.values():
+            self.saver.attach(optimizer)
+        self.history = CheckpointHistory(
+            folder / "checkpoints",
+            saver=self.saver,
+            keep_whole=cfg.keep_checkpoints,
+            keep_best=cfg.keep_best,
+        )
+        self.rollouts = None
+        if cfg.rollout_save_interval:
+            self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
+        self.console = ConsoleLogger(run.total_iterations)
+        self.loggers: list[Logger] = []
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self.last: dict[str, float] = {}
+        self.newest: CheckpointHandle | None = None
+        with contextlib.redirect_stdout(sys.stderr):
+            print_model_info(run.policy)
+
+    def write_config(self) -> None:
+        """Note the settings that the run goes on with."""
+        path = self.folder / "config.yaml"
+        OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+    def load(self, resume: bool) -> dict[str, Any] | None:
+        """The state to start from, if any; opens the metric files at the right step."""
+        cfg = self.run.cfg
+        state = None
+        if resume:
+            state, _ = self.history.load_latest()
+        elif cfg.init_from:
+            state = load_policy_state(cfg.init_from)
+        step = int(state["iteration"]) if resume and state else None
+        self.loggers = [FileLogger(self.folder, step), self.console]
+        if cfg.tensorboard:
+            self.loggers.append(TensorBoardLogger(self.folder, step))
+        if cfg.wandb.mode is not WandbMode.disabled:
+            config: Any = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
+            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config)
+            self.loggers += [wandb] if wandb else []
+            if note:
+                self.console.say(note)
+        return state
+
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        """Every `eval_interval` iterations, fly on held-out maps; other ranks wait meanwhile."""
+        cfg = self.run.cfg
+        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
+            return
+        task = dataclasses.replace(cfg.env, movers_cycle=[1.0], starts=Starts.edges)
+        with monitor.timer("evaluation"):
+            result = evaluate(self.run.policy, task, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
+        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+
+    def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        run = self.run
+        self.recent.append((metrics["episodes"] * metrics["success"], metrics["episodes"]))
+        flown = sum(n for _, n in self.recent)
+        metrics["success_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
+        metrics["frames"] = run.frames
+        metrics["seconds"] = run.seconds
+        last = monitor.get_stats(window=1)
+        metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
+        metrics["simulate_s"] = run.collector.simulate_s
+        metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
+        metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
+        self.last = metrics
+        if run.iteration % run.cfg.log_interval == 0 or run.finished:
+            for logger in self.loggers:
+                logger.log(run.iteration, metrics)
+        if run.iteration % 100 == 0:
+            self.console.say(monitor.get_summary())
+            self.console.say(checkpoint_line(self.saver.get_stats()))
+
+    def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
+        every = self.run.cfg.rollout_save_interval
+        if self.rollouts is not None and self.run.iteration % every == 0:
+            with monitor.timer("rollout_save"):
+                self.rollouts.save(rollout, self.run.iteration)
+
+    def save(self, state: dict[str, Any]) -> None:
+        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get("success_recent"))
+
+    def finish(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Wait until everything is on disk; raises if the last checkpoint is not."""
+        self.saver.shutdown()
+        if self.newest is not None:
+            self.newest.wait()
+        return metrics
+
+    def close(self) -> None:
+        self.console.close()
+        with contextlib.suppress(FledgeError):
+            self.saver.shutdown()
+        for logger in self.loggers:
+            logger.close()
+
+
+def checkpoint_line(stats: Mapping[str, Any]) -> str:
+    """The saver's figures in one line; what there is none of yet is a dash."""
+    ratio, stall = ("-" if stats[k] is None else f"{stats[k]:.2f}" for k in ("ratio", "stall_p99_ms"))
+    return (
+        f"[Checkpoint Stats] saved {stats['saves']}, ratio {ratio}, queue {stats['queue_size']}, stall p99 {stall} ms"
+    )

@@ -1,0 +1,65 @@
+"""Evaluation counts every drone's episodes equally and gives honest intervals."""
+
+import pytest
+import torch
+
+from fledge.evaluate.episodes import evaluate, wilson
+from fledge.tasks.navigation import NavigationConfig
+from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+
+EMPTY = NavigationConfig(num_envs=16, static_obstacles=0, moving_obstacles=0, num_maps=1, decimation=5)
+FOREST = NavigationConfig(num_envs=32, num_maps=2, decimation=5, moving_obstacles=0)
+
+
+def test_the_straight_pilot_crosses_empty_space() -> None:
+    result = evaluate(StraightPilot(), EMPTY, 48)
+    assert result.rate("success") + result.rate("timeout") == pytest.approx(1.0)
+    assert result.rate("success") > 0.9
+    assert 1.5 < result.mean_speed < 1.9
+
+
+def test_the_gap_pilot_beats_the_straight_one_in_a_forest() -> None:
+    straight, gap = (evaluate(p, FOREST, 96).rate("success") for p in (StraightPilot(), GapPilot()))
+    assert gap > straight
+
+
+def test_exactly_the_asked_number_of_episodes_is_counted() -> None:
+    for episodes in (1, 5, 33):
+        result = evaluate(StraightPilot(), EMPTY, episodes)
+        assert sum(result.counts.values()) == result.episodes == episodes
+
+
+def test_quick_crashes_are_not_over_counted() -> None:
+    """A policy that crashes half of the drones at once: with quotas its rate is one half, not more."""
+
+    class HalfDive:
+        def act(self, obs: dict[str, torch.Tensor], deterministic: bool = True) -> torch.Tensor:
+            action = StraightPilot().act(obs)
+            action[: len(action) // 2, 2] = 0.0  # dive
+            return action
+
+    result = evaluate(HalfDive(), EMPTY, 64)
+    assert result.rate("out_of_bounds") == pytest.approx(0.5)
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_does_not() -> None:
+    a, b, c = (evaluate(GapPilot(), FOREST, 64, seed=s).mean_return for s in (1, 1, 2))
+    assert a == b != c
+
+
+def test_wilson_interval_by_hand() -> None:
+    low, high = wilson(8, 10)
+    assert low == pytest.approx(0.4902, abs=1e-3)
+    assert high == pytest.approx(0.9433, abs=1e-3)
+    assert wilson(10, 10)[1] == pytest.approx(1.0)
+    assert wilson(0, 10)[0] == pytest.approx(0.0)
+
+
+def test_recorded_flights_begin_at_their_start_and_have_their_map() -> None:
+    result = evaluate(StraightPilot(), FOREST, 32, record=8)
+    flights = result.flights
+    assert flights is not None
+    assert len(flights.paths) == 8
+    for path, start, slot in zip(flights.paths, flights.starts, flights.slots, strict=True):
+        assert path[0] == pytest.approx(start)
+        assert flights.grids[slot].shape == (250000,)
