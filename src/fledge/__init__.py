@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "BaseAgent": "fledge.agents.base",
     "AsyncCheckpointSaver": "fledge.storage",
     "CheckpointHistory": "fledge.storage",
     "CompressedDataCollector": "fledge.collect",
@@ -14,8 +15,8 @@ _HOMES = {
     "FledgeError": "fledge.core.errors",
     "GymnasiumVectorEnv": "fledge.envs.adapters.gymnasium",
     "HalvesDataCollector": "fledge.collect",
-    "NavigationConfig": "fledge.tasks.navigation",
-    "NavigationEnv": "fledge.tasks.navigation",
+    "NavigationConfig": "fledge.tasks.navigation.config",
+    "NavigationEnv": "fledge.tasks.navigation.env",
     "PPO": "fledge.learn.ppo",
     "PPOConfig": "fledge.learn.ppo",
     "PerformanceMonitor": "fledge.monitor",
@@ -24,7 +25,12 @@ _HOMES = {
     "SyncDataCollector": "fledge.collect",
     "TorchRLEnv": "fledge.envs.adapters.torchrl",
     "check_tensor_env": "fledge.envs.checker",
+    "Task": "fledge.tasks.base",
+    "TensorEnv": "fledge.envs.base",
+    "TensorSpec": "fledge.core.specs",
+    "WarpEnv": "fledge.envs.warp_env",
     "evaluate": "fledge.evaluate.episodes",
+    "find_task": "fledge.tasks.registry",
     "load_checkpoint": "fledge.storage",
     "load_navrl_checkpoint": "fledge.tasks.navigation.navrl",
     "load_policy": "fledge.evaluate.policies",

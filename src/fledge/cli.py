@@ -40,10 +40,13 @@ def show_config_help(context: click.Context, option: click.Parameter, value: boo
     if not value:
         return
     from fledge.core.overrides import field_help
-    from fledge.train.config import TrainConfig
+    from fledge.tasks.registry import find_task
+    from fledge.train.config import config_class
 
-    for key, field in field_help(TrainConfig).items():
-        click.echo(f"{key}={field.default}\n    {field.help} ({field.type_name})")
+    words = [word for word in sys.argv[2:] if "=" not in word and not word.startswith("-")]
+    task = find_task(words[0] if words and context.info_name == "train" else "navigation")
+    for key, field in field_help(config_class(task)).items():
+        click.echo(f"{key}={field.default}\n    {field}")
     context.exit()
 
 
@@ -58,72 +61,122 @@ help_config = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 
 
+task_option = click.option(
+    "--task", help="The policy's task, where it is code: a Python file or module:object. [default: what the file says]"
+)
+
+
 @main.command(epilog=OVERRIDES)
 @click.argument("words", nargs=-1, metavar="[POLICY]... [KEY=VALUE]...")
+@task_option
 @click.option("--navrl-checkpoint", type=click.Path(), help="NavRL's released .pt file, flown in the navrl preset.")
 @click.option("--episodes", default=1024, show_default=True, help="Episodes to fly, per policy.")
-@click.option("--seed", default=1, show_default=True, help="Decides maps, starts and goals; same for every policy.")
-@click.option("--env", "env_preset", help="Task preset: default, navrl, static or empty. [default: by policy]")
-@click.option("--movers", help="Numbers of moving obstacles to try one after the other, for example 0,40,80.")
-@click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
-@click.option("--checkpoints", is_flag=True, help="Fly every kept checkpoint of one run: success against time.")
+@click.option("--seed", default=1, show_default=True, help="Decides the held-out world; same for every policy.")
 @click.option(
-    "--picture", type=click.Path(path_type=Path), help="Write a picture of the flights, or of the curve (PNG)."
+    "--env", "env_preset", help="Preset to fly in, for example default, navrl, static, empty. [default: its own]"
+)
+@click.option("--movers", help="Numbers of moving obstacles to try one after the other, for example 0,40,80.")
+@click.option("--vary", help="The same for any setting: --vary env.static_obstacles=100,350.")
+@click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
+@click.option("--checkpoints", is_flag=True, help="Fly every kept checkpoint of one run: the headline against time.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Write a picture of the episodes, or of the curve (PNG)."
 )
 @click.option("--threads", type=int, help="CPU threads. [default: all cores]")
 @help_config
 @as_json
 def eval(
     words: tuple[str, ...],
+    task: str | None,
     navrl_checkpoint: str | None,
     episodes: int,
     seed: int,
     env_preset: str | None,
     movers: str | None,
+    vary: str | None,
     sampled: bool,
     checkpoints: bool,
     picture: Path | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Fly policies on maps they have never seen, and count how it ends.
+    """Fly policies in worlds they have never seen, and count how it ends.
 
-    POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Several are flown on
-    the same episodes and compared.
+    POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Each flies in the world it
+    was trained for, unless you change it; several are flown on the same episodes and compared.
     """
     from fledge.evaluate.command import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
 
-    names = [w for w in words if "=" not in w]
-    counts = None
-    if movers:
-        if not all(part.strip().isdigit() for part in movers.split(",")):
-            raise click.BadParameter(
-                "give whole numbers separated by commas, for example 0,40,80.", param_hint="--movers"
-            )
-        counts = [int(part) for part in movers.split(",")]
     request = EvalRequest(
-        policies=names,
+        policies=[w for w in words if "=" not in w],
         overrides=[w for w in words if "=" in w],
         episodes=episodes,
         seed=seed,
+        task=task,
         env_preset=env_preset,
-        movers=counts,
+        vary=read_vary(movers, vary),
         deterministic=not sampled,
         picture=picture,
         threads=threads,
         quiet=as_json,
-        navrl_checkpoint=navrl_checkpoint,
+        foreign=navrl_checkpoint,
     )
     rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
         click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
 
 
+def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | None:
+    """The setting to vary and its values, from --movers or --vary."""
+    if movers and vary:
+        raise click.BadParameter("give --movers or --vary, not both.", param_hint="--movers")
+    if movers:
+        if not all(part.strip().isdigit() for part in movers.split(",")):
+            raise click.BadParameter(
+                "give whole numbers separated by commas, for example 0,40,80.", param_hint="--movers"
+            )
+        vary = f"env.moving_obstacles={movers}"
+    if not vary:
+        return None
+    key, sign, values = vary.partition("=")
+    if not sign or not values.strip():
+        raise click.BadParameter("write env.key=value,value, for example env.speed_limit=1,2.", param_hint="--vary")
+    return key.strip(), [part.strip() for part in values.split(",")]
+
+
 @main.command(epilog=OVERRIDES)
-@click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@task_option
+@click.option("--out", type=click.Path(path_type=Path), help="The page to write. [default: RUN/report.html]")
+@click.option("--episodes", default=256, show_default=True, help="Episodes to fly, per policy and world.")
+@click.option("--seed", default=1, show_default=True, help="Decides the held-out world.")
+@click.option("--vary", help="Worlds to try one after the other: --vary env.moving_obstacles=0,80.")
+@as_json
+def report(
+    run: Path,
+    words: tuple[str, ...],
+    task: str | None,
+    out: Path | None,
+    episodes: int,
+    seed: int,
+    vary: str | None,
+    as_json: bool,
+) -> None:
+    """Write a page about RUN: its curves, how it does in the held-out world beside the task's pilots, and pictures."""
+    from fledge.evaluate.command import EvalRequest
+    from fledge.evaluate.report import report_on_run
+
+    request = EvalRequest([], list(words), episodes, seed, task=task, vary=read_vary(None, vary), quiet=as_json)
+    result = report_on_run(run, request, out or run / "report.html")
+    click.echo(json.dumps(result) if as_json else f"report: {result['report']}")
+
+
+@main.command(epilog=OVERRIDES)
+@click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
-    "--preset", help="Training preset: fast, navrl, sac, td3, dqn, or a YAML file. [default: fast, or algo's]"
+    "--preset", help="Training preset: for navigation fast, navrl, sac, td3, dqn; or a YAML file. [default: algo's]"
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
@@ -132,7 +185,8 @@ def eval(
 def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resume: Path | None, as_json: bool) -> None:
     """Train a policy: watch it learn, stop and resume at will.
 
-    `fledge train navigation` trains the fast preset. Ctrl-C saves and stops; `--resume RUN` goes on.
+    TASK is navigation (the default), gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
+    module:object. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
     from fledge.train.command import run_training
 
@@ -144,15 +198,15 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
 
 
 @main.command(epilog=OVERRIDES)
-@click.argument("words", nargs=-1, metavar="[navigation] [KEY=VALUE]...")
-@click.option("--preset", default="fast", show_default=True, help="The training to advise on (PPO).")
+@click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
+@click.option("--preset", help="The training to advise on (PPO). [default: the task's]")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
 @click.option("--seconds", default=60.0, show_default=True, help="Time to spend on comparing the ways to collect.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Write the figures as a picture (PNG).")
 @help_config
 @as_json
 def advise(
-    words: tuple[str, ...], preset: str, budget: float, seconds: float, picture: Path | None, as_json: bool
+    words: tuple[str, ...], preset: str | None, budget: float, seconds: float, picture: Path | None, as_json: bool
 ) -> None:
     """Should I compress, archive, pipeline, and how often save? Measured here, with this config.
 
@@ -161,12 +215,13 @@ def advise(
     from rich.console import Console
 
     from fledge.advise import advise as measure_and_decide
-    from fledge.advise import render
-    from fledge.core.overrides import build_config
-    from fledge.train.advise import save_plot
-    from fledge.train.config import TrainConfig
+    from fledge.advise import render, save_plot
+    from fledge.train.config import make_config
 
-    cfg = build_config(TrainConfig, [("train", preset)], [word for word in words if word != "navigation"])
+    tasks = [word for word in words if "=" not in word]
+    if len(tasks) > 1:
+        raise ConfigError(f"{' and '.join(tasks)} came, but the advice is about one task.")
+    cfg = make_config(tasks[0] if tasks else "navigation", preset, [word for word in words if "=" in word])
     if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
         raise ConfigError(f"{picture} cannot be written: give a .png in a folder that exists.")
     with Console(stderr=True).status("advise") as status:
@@ -182,15 +237,19 @@ def advise(
 @main.command()
 @click.argument("policy")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@task_option
 @as_json
-def export(policy: str, file: Path, as_json: bool) -> None:
-    """Write POLICY to FILE, and check that it flies the same: .onnx or .ts for other programs, .fledge for weights alone.
+def export(policy: str, file: Path, words: tuple[str, ...], task: str | None, as_json: bool) -> None:
+    """Write POLICY to FILE, and check that it acts the same: .onnx or .ts for other programs, .fledge for weights alone.
 
-    Inputs: state [B,8], lidar [B,1,H,V], dynamic_obstacle [B,1,5,10]; output: action [B,3], as in the navigation env.
+    Inputs are the observations that the policy reads, output its action without exploration (of DQN, the value of every
+    action); --json lists their names. KEY=VALUE words change the world that a .fledge file is flown in.
     """
-    from fledge.agents.export import export_policy
+    from fledge.evaluate.policies import export_policy
+    from fledge.tasks.registry import find_task
 
-    result = export_policy(policy, file)
+    result = export_policy(policy, file, find_task(task) if task else None, words)
     text = (
         f"{result['file']}: {result['bytes'] / 1e6:.2f} MB, differs from the policy by {result['max_difference']:.1e}"
     )

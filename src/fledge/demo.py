@@ -6,8 +6,6 @@ is there, else its results recorded with `fledge eval`), and writes one HTML rep
 
 from __future__ import annotations
 
-import importlib.resources
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,13 @@ import click
 from rich.console import Console
 
 from fledge.core.errors import FledgeError
-from fledge.core.overrides import build_config
-from fledge.evaluate.command import EvalRequest, fly_with_progress, table, task_for
-from fledge.evaluate.policies import load_policy
+from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of, table
+from fledge.evaluate.policies import flight_world, load_policy
 from fledge.evaluate.report import Report, read_curves, write_report
+from fledge.tasks.base import Track
+from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
-from fledge.train.config import TrainConfig
+from fledge.train.config import read_run_config
 
 EPISODES = 1024
 WORLDS = (0, 80)
@@ -40,48 +39,42 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     result = run_training(["navigation"], "fast", list(overrides), run, None)
     assert result is not None
     console.rule("[bold]2 of 2  flying on unseen maps")
-    rows, flights = evaluate_all(run, episodes, console)
-    Console().print(table(rows))
+    rows, tracks = evaluate_all(run, episodes, console)
+    Console().print(table(rows, find_task("navigation")))
     path = out / "report.html"
-    write_report(path, make_report(run, result, rows, flights))
+    write_report(path, make_report(run, result, rows, tracks))
     console.print(f"report: {path}", highlight=False)
 
 
-def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], Any]:
+def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Track]]:
     """Figures of all policies in all worlds, and flights of the one just trained."""
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
     names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
-    flights = None
+    tracks: list[Track] = []
+    home = None
     for name, label in names:
         policy = load_policy(name)
         ours = name == str(run)
+        home = home or policy.world
         for movers in WORLDS:
-            request = EvalRequest([name], [f"env.moving_obstacles={movers}"], episodes)
+            request = EvalRequest([name], episodes=episodes)
             if ours and movers == WORLDS[-1]:
                 request.picture = Path("unused")  # asks for paths to be recorded
-            cfg = task_for(policy, request)
-            evaluation = fly_with_progress(policy, cfg, request, console, label)
-            flights = evaluation.flights or flights
-            world = {"static_obstacles": cfg.static_obstacles, "moving_obstacles": movers, "seed": request.seed}
-            rows.append({"policy": label, "ours": ours, **evaluation.as_dict(), **world, "floating_boxes": True})
+            flight = flight_world(policy, None, [f"env.moving_obstacles={movers}"], home)
+            result = fly_with_progress(policy, flight.cfg, request, console, label)
+            tracks = result.tracks or tracks
+            rows.append({**row_of(policy, flight, result, request, label), "ours": ours})
     if navrl is None:
-        rows[len(WORLDS) : len(WORLDS)] = recorded_navrl()
-    return rows, flights
+        rows[len(WORLDS) : len(WORLDS)] = find_task("navigation").recorded()
+    return rows, tracks
 
 
-def recorded_navrl() -> list[dict[str, Any]]:
-    """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1024 --json` printed when we ran it."""
-    path = importlib.resources.files("fledge.tasks.navigation") / "recorded" / "navrl_released.json"
-    rows = json.loads(path.read_text())
-    return [{**row, "policy": "NavRL (recorded)"} for row in rows]
-
-
-def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], flights: Any) -> Report:
+def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], tracks: list[Track]) -> Report:
     minutes = result["seconds"] / 60
     ours = [row for row in rows if row.get("ours")]
     theirs = [row for row in rows if row["policy"].startswith("NavRL")]
-    cfg = build_config(TrainConfig, [("train", "fast")], [])
+    task, cfg = read_run_config(run)
     lead = (
         f"{cfg.env.num_envs} simulated drones learned to cross a forest of {cfg.env.static_obstacles} columns and "
         f"{cfg.env.moving_obstacles} moving obstacles, on this machine's CPU."
@@ -97,7 +90,8 @@ def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], f
         figures=figures,
         rows=rows,
         curves=read_curves(run),
-        flights=[("Flights of the new policy among 80 moving obstacles", flights)] if flights else [],
+        task=task,
+        tracks=[("Flights of the new policy among 80 moving obstacles", tracks)] if tracks else [],
         marks=marks,
     )
 

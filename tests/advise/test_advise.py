@@ -22,8 +22,8 @@ from fledge.advise.measure import _speed, time_in_turns
 from fledge.advise.measure_storage import whole_state
 from fledge.cli import main
 from fledge.core.errors import ConfigError
+from fledge.core.machine import default_threads
 from fledge.core.overrides import build_config
-from fledge.sim.launch import default_threads
 from fledge.train.config import TrainConfig
 
 

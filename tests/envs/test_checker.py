@@ -22,7 +22,7 @@ from fledge.tasks.navigation.config import ActionForm, Dynamics, RandomizeConfig
 class Walk(TensorEnv):
     """A sound env of a few lines: walkers on a line, out beyond ±1, cut off after `limit` steps."""
 
-    outcomes = {0: "running", 1: "out", 2: "timeout"}  # noqa: RUF012
+    outcomes = {0: "running", 1: "out", 2: "timeout"}
     limit = 9
 
     def __init__(self, num_envs: int, seed: int) -> None:
@@ -244,7 +244,7 @@ class MiscountsReturn(Walk):
 
 
 class NamelessOutcome(Walk):
-    outcomes = {0: "running", 2: "timeout"}  # noqa: RUF012
+    outcomes = {0: "running", 2: "timeout"}
 
 
 class OutOfSpec(Walk):

@@ -8,7 +8,6 @@ If R is more than 1, one rank on all cores is measured beside it.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -25,8 +24,9 @@ from tensordict import TensorDictBase
 from fledge.advise.measure_storage import measure_decoding, measure_storage
 from fledge.bench.machine import machine_info
 from fledge.core.errors import ConfigError
-from fledge.core.memory import keep_freed_memory
-from fledge.sim.launch import default_threads
+from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.core.settings import check_settings
+from fledge.tasks.registry import find_task
 from fledge.train.command import check_before_start
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks, default_ranks
@@ -38,7 +38,7 @@ LEAST_TURNS = 3
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     """All figures that `decide` needs; JSON-able."""
-    cfg.validate()
+    check_settings(cfg)
     if cfg.algo is not Algo.ppo:
         raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device)
@@ -46,7 +46,7 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
         raise ConfigError(
             f"env.num_envs is {cfg.env.num_envs}, but must be an even number for each of {ranks} ranks, to fly in halves."
         )
-    check_before_start(cfg, ranks)
+    check_before_start(find_task(cfg.task), cfg, ranks)
     keep_freed_memory()
     found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
     with _loops(cfg, sorted({ranks, 1}, reverse=True)) as loops:
@@ -108,7 +108,6 @@ class Loop:
             env=dataclasses.replace(cfg.env, num_envs=cfg.env.num_envs // ranks),
             ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
             collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
-            curriculum=dataclasses.replace(cfg.curriculum, ramp=0.0),
         )
         with share_of_cores(ranks):  # which the threads inherit
             self.run = Run(share, Ranks())
@@ -120,7 +119,7 @@ class Loop:
     def iterate(self) -> TensorDictBase:
         """Collect and learn; returns the rollout."""
         begun = time.perf_counter()
-        rollout = self.run.collect()
+        rollout = self.run.collect(progress=1.0)  # the world as hard as it gets
         middle = time.perf_counter()
         self.run.learn(rollout)
         self.collect_s.append(middle - begun)
@@ -139,9 +138,7 @@ class Loop:
 
     def land(self) -> None:
         """Wait for what is in the air, so that it does not fly in another loop's turn."""
-        ahead = getattr(self.collector, "_ahead", None)
-        if ahead is not None:
-            concurrent.futures.wait([ahead])
+        self.collector.wait()
 
 
 @contextlib.contextmanager

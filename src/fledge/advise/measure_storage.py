@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch, lidar_keys
-from fledge.sim.launch import default_threads
+from fledge.core.machine import default_threads
 from fledge.storage import AsyncCheckpointSaver, RolloutStorage
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
             loop.run.state_dict()
             gather.append(time.perf_counter() - begun)
             saver.save_async(whole_state(loop), folder / f"loop{k}")
-            rollout = loop.run.collect()
+            rollout = loop.run.collect(progress=1.0)
             begun = time.perf_counter()
             saver.fence()
             fence.append(time.perf_counter() - begun)

@@ -6,25 +6,25 @@ forward(x)    (action parameters, normalised value [B])
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.distributions import GaussianHead, Head, Params
+from fledge.agents.base import Action, BaseAgent, Exported, Obs
+from fledge.agents.distributions import Head, Params, make_head
+from fledge.agents.mlp import mlp, value_layer
+from fledge.agents.observations import Flattener, RunningNorm
 from fledge.agents.value_norm import ValueNorm
-from fledge.tasks.navigation.features import navigation_features, num_features
-
-Obs = Mapping[str, Tensor]
+from fledge.core.specs import ActionSpec, TensorSpec
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(BaseAgent):
     """Base: everything but the network itself."""
 
     head: Head
     critic: nn.Linear
     inputs: int
-    lidar_shape: tuple[int, int]
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,45 +40,67 @@ class ActorCritic(nn.Module):
         """Values in reward units, [B]."""
         return self.value_norm.denormalize(self(x)[1])
 
+    def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
+        """Take note of what was read, [B, F], after an update; `average` is over ranks. Most networks need not."""
+
     @torch.no_grad()
-    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Actions for the env, [B, A]."""
+    def act(self, obs: Obs, deterministic: bool = True) -> Action:
+        """Actions for the env, [B, ...]."""
         params, _ = self(self.encode(obs))
         raw = self.head.mean(params) if deterministic else self.head.sample(params)
         return self.head.to_env(raw)
 
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """What an exported file puts out."""
+        params, _ = self(self.encode(obs))
+        action = self.head.to_env(self.head.mean(params))
+        return (action,) if isinstance(action, Tensor) else tuple(action.values())
 
-class FeaturePolicy(ActorCritic):
-    """A small shared MLP on hand-made features: the `fast` preset's network."""
+    def exported(self) -> nn.Module:
+        return Exported(self)
+
+
+class MLPActorCritic(ActorCritic):
+    """Two MLPs of their own, for the action and for the value, on all observations of an env.
+
+    Args:
+        normalize: Keep a running mean and deviation of the observations and read them in those units.
+        beta: Beta instead of normal distributions where actions have bounds.
+    """
 
     def __init__(
         self,
-        lidar_shape: tuple[int, int] = (36, 4),
-        hidden: tuple[int, ...] = (256, 128),
-        actions: int = 3,
-        log_std_max: float = -0.5,
-        range_m: float = 4.0,
+        observation: Mapping[str, TensorSpec],
+        action: ActionSpec,
+        hidden: Sequence[int] = (64, 64),
+        normalize: bool = True,
+        beta: bool = False,
     ) -> None:
         super().__init__()
-        self.range_m, self.lidar_shape = range_m, lidar_shape
-        self.inputs = num_features(lidar_shape[0] * lidar_shape[1])
-        layers: list[nn.Module] = []
-        width = self.inputs
-        for size in hidden:
-            linear = nn.Linear(width, size)
-            nn.init.orthogonal_(linear.weight, gain=2**0.5)
-            nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-            width = size
-        self.trunk = nn.Sequential(*layers)
-        self.head = GaussianHead(width, actions, log_std_max=log_std_max)
-        self.critic = nn.Linear(width, 1)
-        nn.init.orthogonal_(self.critic.weight, gain=1.0)
-        nn.init.zeros_(self.critic.bias)
+        self.flattener = Flattener(observation, action)
+        self.observes, self.inputs = self.flattener.keys, self.flattener.inputs
+        self.outputs = ("action",) if isinstance(action, TensorSpec) else tuple(action)
+        self.norm = RunningNorm(self.inputs - self.flattener.masks) if normalize else None
+        self.actor_trunk = mlp(self.inputs, hidden, nn.Tanh)
+        self.head = make_head(hidden[-1], action, beta)
+        self.critic_trunk = mlp(self.inputs, hidden, nn.Tanh)
+        self.critic = value_layer(hidden[-1])
 
     def encode(self, obs: Obs) -> Tensor:
-        return navigation_features(obs, self.range_m)
+        return self.flattener(obs)
 
     def forward(self, x: Tensor) -> tuple[Params, Tensor]:
-        h = self.trunk(x)
-        return self.head(h), self.critic(h).squeeze(-1)
+        mask = self.flattener.split(x)
+        if self.norm is not None:
+            seen = self.norm(x[..., : self.norm.mean.numel()])
+            x = seen if mask is None else torch.cat([seen, mask], dim=-1)
+        return self.head(self.actor_trunk(x), mask), self.critic(self.critic_trunk(x)).squeeze(-1)
+
+    def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
+        if self.norm is not None:
+            seen = x[..., : self.norm.mean.numel()]
+            mean, square = average(torch.stack([seen.mean(0), seen.square().mean(0)]))
+            self.norm.update(mean, square, len(x))
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return self.flattener.examples(batch, seed)

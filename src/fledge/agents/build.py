@@ -1,8 +1,10 @@
-"""From a policy's description to the policy.
+"""From a policy's description to the policy: the networks that fit any world.
 
-A description is what a checkpoint keeps beside the weights:
-    {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
-    {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
+A description is what a policy file keeps beside the weights. Those of a world's own networks are that task's affair
+(`Task.build_policy`); the general ones are
+
+    {"kind": "mlp" | "mlp_squashed" | "mlp_q", "hidden": [64, 64], "observation": spec, "action": spec,
+     "normalize": true, "beta": false}            the last two of "mlp" alone; specs as `core.specs` describes them
 """
 
 from __future__ import annotations
@@ -10,40 +12,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
-from fledge.agents.squashed import SquashedActor
-from fledge.core.errors import ConfigError, FormatError
-from fledge.tasks.navigation.grid_q import GridQ
-from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
+from fledge.agents.actor_critic import ActorCritic, MLPActorCritic
+from fledge.agents.q_network import MLPQNetwork, QNetwork
+from fledge.agents.squashed import MLPActor, SquashedActor
+from fledge.core.errors import FormatError
+from fledge.core.specs import ActionSpec, TensorSpec, describe_spec, spec_from
 
-LearnedPolicy = ActorCritic | SquashedActor | GridQ
-KINDS = ("features", "navrl", "squashed", "grid_q")
+LearnedPolicy = ActorCritic | SquashedActor | QNetwork
+KINDS = {"ppo": "mlp", "sac": "mlp_squashed", "td3": "mlp_squashed", "dqn": "mlp_q"}
+
+
+def describe(
+    algo: str,
+    observation: Mapping[str, TensorSpec],
+    action: ActionSpec,
+    hidden: list[int],
+    normalize: bool = True,
+    beta: bool = False,
+) -> dict[str, Any]:
+    """The description of the general network that an algorithm learns with."""
+    found = {"kind": KINDS[algo], "hidden": list(hidden)}
+    specs = {"observation": describe_spec(observation), "action": describe_spec(action)}
+    return found | specs | ({"normalize": normalize, "beta": beta} if algo == "ppo" else {})
 
 
 def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
     """Return a new policy.
 
     Raises:
-        ConfigError: when the network cannot read such a LiDAR.
-        FormatError: when the description is not one.
+        ConfigError: when the network cannot have such actions.
+        FormatError: when the description is not one of a general network.
     """
     try:
-        kind, hidden = str(description["kind"]), tuple(int(h) for h in description["hidden"])
-        if kind == "grid_q":
-            return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
-        azimuths, elevations = (int(x) for x in description["lidar"])
-        range_m = float(description["range_m"])
+        kind, hidden = str(description["kind"]), [int(h) for h in description["hidden"]]
+        observation, action = spec_from(description["observation"]), spec_from(description["action"])
+        if isinstance(observation, TensorSpec):
+            raise TypeError("an observation is a dict")
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"This is not a policy's description: {description!r}.") from error
-    if kind == "features":
-        return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
-    if kind == "squashed":
-        return SquashedActor((azimuths, elevations), hidden, range_m=range_m)
-    if kind == "navrl":
-        if (azimuths, elevations) != (36, 4):
-            raise ConfigError(
-                f"NavRL's network reads 36 x 4 beams, but the env has {azimuths} x {elevations}: "
-                "set env.lidar_azimuths=36 and four env.lidar_elevations_deg, or policy.kind=features."
-            )
-        return NavRLActorCritic()
-    raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
+    if kind == "mlp":
+        options = bool(description.get("normalize", True)), bool(description.get("beta", False))
+        return MLPActorCritic(observation, action, hidden, *options)
+    if kind == "mlp_squashed":
+        return MLPActor(observation, action, hidden)
+    if kind == "mlp_q":
+        return MLPQNetwork(observation, action, hidden)
+    raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(sorted(set(KINDS.values())))}.")

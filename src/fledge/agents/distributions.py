@@ -1,98 +1,277 @@
-"""Action distributions. A head turns network outputs into parameters, and parameters into actions and densities.
+"""Action distributions. A head turns network outputs into parameters, and parameters into actions and probabilities.
 
-`raw` is what the learner stores and scores; `to_env(raw)` is the action in [0, 1] that the env gets.
-Parameters are a tuple of tensors [B, A], so that losses can be compared and archived without a library's objects.
+    params = head(x)                     tuple of tensors [B, ...], as many as the distribution has
+    raw    = head.sample(params)         [B, width] float32: what the learner stores and scores
+    action = head.to_env(raw)            what the env gets, scaled and shaped as its action_spec says
+    head.log_prob(params, raw)           [B]          head.entropy(params)   [B]          head.mean(params)   raw
+
+| action_spec                         | head            | raw                                  |
+|-------------------------------------|-----------------|--------------------------------------|
+| floating point                      | GaussianHead    | before clipping to [-1, 1]           |
+| floating point, bounded             | BetaHead        | in [0, 1]                            |
+| num_values                          | CategoricalHead | index of the value, as a float       |
+| a dict of such                      | MixedHead       | those of its entries, side by side   |
+
+A discrete action whose spec names a `mask` is drawn among the allowed values only. Masks stand in the last `masks`
+columns of what the network reads, where the learner finds them again; `head(x, mask)` gets them [B, masks].
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Params = tuple[Tensor, Tensor]
+from fledge.agents.base import Action
+from fledge.core.errors import ConfigError
+from fledge.core.specs import ActionSpec, TensorSpec
+
+Params = tuple[Tensor, ...]
 LOG_STD_MIN = -4.0
+FORBIDDEN = -1e9  # logit of a masked value: its probability is 0 in float32, and nothing becomes NaN
 
 
-class GaussianHead(nn.Module):
-    """Normal distribution on [-1, 1], clipped at the env; spread depends on the state, under a falling ceiling."""
+class Head(nn.Module):
+    """Base of the heads."""
+
+    width: int
+    """Columns of `raw`."""
+    masks: int = 0
+    """Columns of the mask that `forward` takes."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
+        """Parameters of the distribution from features [B, inputs]."""
+        raise NotImplementedError
+
+    def sample(self, params: Params) -> Tensor:
+        raise NotImplementedError
+
+    def mean(self, params: Params) -> Tensor:
+        """The action without exploration: the mean, or the most likely value."""
+        raise NotImplementedError
+
+    def to_env(self, raw: Tensor) -> Action:
+        raise NotImplementedError
+
+    def log_prob(self, params: Params, raw: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def entropy(self, params: Params) -> Tensor:
+        raise NotImplementedError
+
+    def limit_spread(self, log_std_max: float) -> None:
+        """Set the ceiling of the log standard deviation, where there is one."""
+
+
+def count_of(spec: TensorSpec) -> int:
+    """Numbers in one action."""
+    return math.prod(spec.shape)
+
+
+class Scale:
+    """Between a learner's action in [-1, 1] and the env's [low, high]; where that is unbounded, they are the same."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.shape, self.bounded = spec.shape, spec.bounded
+        self.half = 0.5 * (spec.high - spec.low) if spec.bounded else 1.0
+        self.middle = 0.5 * (spec.high + spec.low) if spec.bounded else 0.0
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return (action * self.half + self.middle).view(-1, *self.shape)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return (action.flatten(1) - self.middle) / self.half
+
+    def clip(self, action: Tensor) -> Tensor:
+        return action.clamp(-1.0, 1.0) if self.bounded else action
+
+
+class GaussianHead(Head):
+    """Normal distribution on [-1, 1], clipped at the env; spread depends on the state, under a falling ceiling.
+
+    Args:
+        spec: The action; bounds are where [-1, 1] is scaled to.
+        first_mean: Mean of the first number of an action before anything is learned.
+        log_std_max: Ceiling of the log standard deviation.
+    """
 
     log_std_max: Tensor
 
-    def __init__(self, inputs: int, actions: int, forward_bias: float = 0.6, log_std_max: float = -0.5) -> None:
+    def __init__(self, inputs: int, spec: TensorSpec, first_mean: float = 0.0, log_std_max: float = -0.5) -> None:
         super().__init__()
-        self.layer = nn.Linear(inputs, 2 * actions)
+        self.width, self.scale = count_of(spec), Scale(spec)
+        self.layer = nn.Linear(inputs, 2 * self.width)
         nn.init.orthogonal_(self.layer.weight, gain=0.01)
         nn.init.zeros_(self.layer.bias)
         with torch.no_grad():
-            self.layer.bias[0] = forward_bias
+            self.layer.bias[0] = first_mean
         self.register_buffer("log_std_max", torch.tensor(log_std_max))
 
-    def forward(self, x: Tensor) -> Params:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
         """Return mean and standard deviation."""
         mean, spread = self.layer(x).chunk(2, dim=-1)
         log_std = self.log_std_max - F.softplus(-spread - 2.0)
         return mean, log_std.clamp(min=LOG_STD_MIN).exp()
 
-    @staticmethod
-    def sample(params: Params) -> Tensor:
+    def sample(self, params: Params) -> Tensor:
         mean, std = params
         return mean + std * torch.randn_like(mean)
 
-    @staticmethod
-    def mean(params: Params) -> Tensor:
+    def mean(self, params: Params) -> Tensor:
         return params[0]
 
-    @staticmethod
-    def to_env(raw: Tensor) -> Tensor:
-        return raw.clamp(-1.0, 1.0) * 0.5 + 0.5
+    def to_env(self, raw: Tensor) -> Tensor:
+        return self.scale.to_env(self.scale.clip(raw))
 
-    @staticmethod
-    def log_prob(params: Params, raw: Tensor) -> Tensor:
+    def log_prob(self, params: Params, raw: Tensor) -> Tensor:
         mean, std = params
         z = (raw - mean) / std
         return (-0.5 * z * z - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
 
-    @staticmethod
-    def entropy(params: Params) -> Tensor:
+    def entropy(self, params: Params) -> Tensor:
         return (params[1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
+    def limit_spread(self, log_std_max: float) -> None:
+        self.log_std_max.fill_(log_std_max)
 
-class BetaHead(nn.Module):
-    """NavRL's Beta distribution on [0, 1]: alpha, beta = 1 + softplus(x) + 1e-6."""
 
-    def __init__(self, inputs: int, actions: int) -> None:
+class BetaHead(Head):
+    """NavRL's Beta distribution on [0, 1], scaled to the action's bounds: alpha, beta = 1 + softplus(x) + 1e-6."""
+
+    def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
-        self.alpha = nn.Linear(inputs, actions)
-        self.beta = nn.Linear(inputs, actions)
+        if not spec.bounded:
+            raise ConfigError("A Beta distribution needs an action with bounds: take the Gaussian one.")
+        self.width, self.shape, self.low, self.span = count_of(spec), spec.shape, spec.low, spec.high - spec.low
+        self.alpha = nn.Linear(inputs, self.width)
+        self.beta = nn.Linear(inputs, self.width)
 
-    def forward(self, x: Tensor) -> Params:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
         """Return alpha and beta."""
         return 1.0 + F.softplus(self.alpha(x)) + 1e-6, 1.0 + F.softplus(self.beta(x)) + 1e-6
 
-    @staticmethod
-    def sample(params: Params) -> Tensor:
-        # the edges have infinite density where alpha or beta touch 1
-        return torch.distributions.Beta(*params).sample().clamp(1e-6, 1 - 1e-6)
+    def sample(self, params: Params) -> Tensor:
+        # at the very edges the log-probability is minus infinity
+        return self._beta(params, validate=True).sample().clamp(1e-6, 1 - 1e-6)
 
-    @staticmethod
-    def mean(params: Params) -> Tensor:
+    def mean(self, params: Params) -> Tensor:
         alpha, beta = params
         return alpha / (alpha + beta)
 
-    @staticmethod
-    def to_env(raw: Tensor) -> Tensor:
-        return raw
+    def to_env(self, raw: Tensor) -> Tensor:
+        return (raw if (self.low, self.span) == (0.0, 1.0) else self.low + self.span * raw).view(-1, *self.shape)
+
+    def log_prob(self, params: Params, raw: Tensor) -> Tensor:
+        return self._beta(params).log_prob(raw).sum(-1)
+
+    def entropy(self, params: Params) -> Tensor:
+        return self._beta(params).entropy().sum(-1)
 
     @staticmethod
-    def log_prob(params: Params, raw: Tensor) -> Tensor:
-        return torch.distributions.Beta(*params, validate_args=False).log_prob(raw).sum(-1)
-
-    @staticmethod
-    def entropy(params: Params) -> Tensor:
-        return torch.distributions.Beta(*params, validate_args=False).entropy().sum(-1)
+    def _beta(params: Params, validate: bool = False) -> torch.distributions.Beta:
+        alpha, beta = params
+        return torch.distributions.Beta(alpha, beta, validate_args=validate)
 
 
-Head = GaussianHead | BetaHead
+class CategoricalHead(Head):
+    """Independent choices among `num_values` each, one per number of the action."""
+
+    def __init__(self, inputs: int, spec: TensorSpec) -> None:
+        super().__init__()
+        assert spec.num_values is not None
+        self.width, self.values, self.shape, self.dtype = count_of(spec), spec.num_values, spec.shape, spec.dtype
+        self.masks = self.width * self.values if spec.mask is not None else 0
+        self.layer = nn.Linear(inputs, self.width * self.values)
+        nn.init.orthogonal_(self.layer.weight, gain=0.01)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
+        """Return log-probabilities [B, width, values]."""
+        logits = self.layer(x)
+        if self.masks and mask is not None:
+            logits = logits.masked_fill(mask < 0.5, FORBIDDEN)
+        return (logits.view(-1, self.width, self.values).log_softmax(-1),)
+
+    def sample(self, params: Params) -> Tensor:
+        chances = params[0].exp().view(-1, self.values)
+        return torch.multinomial(chances, 1).view(-1, self.width).float()
+
+    def mean(self, params: Params) -> Tensor:
+        return params[0].argmax(-1).float()
+
+    def to_env(self, raw: Tensor) -> Tensor:
+        return raw.to(self.dtype).view(-1, *self.shape)
+
+    def log_prob(self, params: Params, raw: Tensor) -> Tensor:
+        return params[0].gather(-1, raw.long().unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def entropy(self, params: Params) -> Tensor:
+        return -(params[0].exp() * params[0]).sum((-1, -2))
+
+
+class MixedHead(Head):
+    """A dict of actions: one head each, independent given the state."""
+
+    def __init__(self, inputs: int, specs: Mapping[str, TensorSpec], beta: bool = False) -> None:
+        super().__init__()
+        if not specs:
+            raise ConfigError("The action spec is an empty dict, but an action needs at least one entry.")
+        self.heads = nn.ModuleDict({name: make_head(inputs, spec, beta) for name, spec in specs.items()})
+        self.parts: list[Head] = [head for head in self.heads.values() if isinstance(head, Head)]
+        self.names = tuple(specs)
+        self.width = sum(head.width for head in self.parts)
+        self.masks = sum(head.masks for head in self.parts)
+        self.widths = [head.width for head in self.parts]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
+        """Return the parameters of all entries, one after the other."""
+        masks = [None] * len(self.parts) if mask is None else mask.split([head.masks for head in self.parts], dim=-1)
+        found = [head(x, part) for head, part in zip(self.parts, masks, strict=True)]
+        return tuple(tensor for params in found for tensor in params)
+
+    def _each(self, params: Params) -> list[tuple[Head, Params]]:
+        out, first = [], 0
+        for head in self.parts:
+            count = 1 if isinstance(head, CategoricalHead) else 2
+            out.append((head, params[first : first + count]))
+            first += count
+        return out
+
+    def sample(self, params: Params) -> Tensor:
+        return torch.cat([head.sample(part) for head, part in self._each(params)], dim=-1)
+
+    def mean(self, params: Params) -> Tensor:
+        return torch.cat([head.mean(part) for head, part in self._each(params)], dim=-1)
+
+    def to_env(self, raw: Tensor) -> dict[str, Tensor]:
+        parts = raw.split(self.widths, dim=-1)
+        out: dict[str, Tensor] = {}
+        for name, head, part in zip(self.names, self.parts, parts, strict=True):
+            action = head.to_env(part)
+            assert isinstance(action, Tensor)
+            out[name] = action
+        return out
+
+    def log_prob(self, params: Params, raw: Tensor) -> Tensor:
+        parts = raw.split(self.widths, dim=-1)
+        each = self._each(params)
+        return sum((head.log_prob(p, r) for (head, p), r in zip(each, parts, strict=True)), torch.zeros(()).to(raw))
+
+    def entropy(self, params: Params) -> Tensor:
+        return sum((head.entropy(part) for head, part in self._each(params)), torch.zeros(()).to(params[0]))
+
+    def limit_spread(self, log_std_max: float) -> None:
+        for head in self.parts:
+            head.limit_spread(log_std_max)
+
+
+def make_head(inputs: int, spec: ActionSpec, beta: bool = False) -> Head:
+    """The head for an action: Gaussian or Beta, categorical, or mixed."""
+    if not isinstance(spec, TensorSpec):
+        return MixedHead(inputs, spec, beta)
+    if spec.num_values is not None:
+        return CategoricalHead(inputs, spec)
+    return BetaHead(inputs, spec) if beta else GaussianHead(inputs, spec)

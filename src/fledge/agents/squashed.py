@@ -1,6 +1,6 @@
-"""Actor and twin critics of SAC and TD3, on the features of `features.py`.
+"""Actor and twin critics of SAC and TD3.
 
-Actions of the learner lie in [-1, 1]; `to_env` and `from_env` turn them to and from the env's [0, 1].
+Actions of the learner lie in [-1, 1]; `to_env` and `from_env` turn them to and from the bounds of the env's action_spec.
 Twin critics are one module whose weights have a leading axis of 2: both are computed by one batched product a layer.
 """
 
@@ -14,76 +14,96 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fledge.tasks.navigation.features import navigation_features, num_features
-
-LOG_STD_RANGE = (-5.0, 0.5)
-FORWARD = 0.6  # an untrained actor flies towards the goal at this share of full speed
-
-
-def to_env(action: Tensor) -> Tensor:
-    return action * 0.5 + 0.5
+from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.distributions import Scale, count_of
+from fledge.agents.mlp import mlp
+from fledge.agents.observations import Flattener
+from fledge.core.errors import ConfigError
+from fledge.core.specs import ActionSpec, TensorSpec
 
 
-def from_env(action: Tensor) -> Tensor:
-    return action * 2.0 - 1.0
+class SquashedActor(BaseAgent):
+    """tanh of a Gaussian whose mean and spread depend on the state. TD3 uses the mean alone.
 
-
-class SquashedActor(nn.Module):
-    """tanh of a Gaussian whose mean and spread depend on the state. TD3 uses the mean alone."""
+    Args:
+        inputs: Width of what `encode` gives.
+        action: The env's action; it must have bounds.
+        first_mean: Mean of the first number of an action, in [-1, 1], before anything is learned.
+        log_std_range: Least and largest log standard deviation before the tanh.
+    """
 
     def __init__(
         self,
-        lidar_shape: tuple[int, int] = (36, 4),
-        hidden: Sequence[int] = (256, 128),
-        actions: int = 3,
-        range_m: float = 4.0,
+        inputs: int,
+        action: ActionSpec,
+        hidden: Sequence[int],
+        first_mean: float = 0.0,
+        log_std_range: tuple[float, float] = (-5.0, 2.0),
     ) -> None:
         super().__init__()
-        self.range_m, self.lidar_shape, self.actions = range_m, lidar_shape, actions
-        self.inputs = num_features(lidar_shape[0] * lidar_shape[1])
-        layers: list[nn.Module] = []
-        for width, size in itertools.pairwise((self.inputs, *hidden)):
-            linear = nn.Linear(width, size)
-            nn.init.orthogonal_(linear.weight, gain=2**0.5)
-            nn.init.zeros_(linear.bias)
-            layers += [linear, nn.ReLU(inplace=True)]
-        self.trunk = nn.Sequential(*layers)
-        self.head = nn.Linear(hidden[-1], 2 * actions)
+        if not isinstance(action, TensorSpec) or action.num_values is not None or not action.bounded:
+            raise ConfigError("SAC and TD3 need one floating-point action with bounds: take ppo (or dqn, if discrete).")
+        self.inputs, self.actions, self.log_std_range = inputs, count_of(action), log_std_range
+        self.scale = Scale(action)
+        self.trunk = mlp(inputs, hidden)
+        self.head = nn.Linear(hidden[-1], 2 * self.actions)
         nn.init.orthogonal_(self.head.weight, gain=0.01)
         with torch.no_grad():
             self.head.bias.zero_()
-            self.head.bias[0] = math.atanh(FORWARD)
+            self.head.bias[0] = math.atanh(first_mean)
 
-    def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Features [B, F] of a batch of observations."""
-        return navigation_features(obs, self.range_m)
+    def encode(self, obs: Obs) -> Tensor:
+        """What the network reads, [B, inputs]."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, [B, A] each."""
         mean, spread = self.head(self.trunk(x)).chunk(2, dim=-1)
-        low, high = LOG_STD_RANGE
+        low, high = self.log_std_range
         return mean, low + 0.5 * (high - low) * (torch.tanh(spread) + 1.0)
 
     def sample(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions in [-1, 1] for standard normal noise [B, A], and the log of their density [B]."""
+        """Actions in [-1, 1] for standard normal noise [B, A], and their log-probabilities [B]."""
         mean, log_std = self(x)
         raw = mean + log_std.exp() * noise
-        density = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
+        log_prob = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
         # log(1 - tanh(u)^2), without cancellation for large u
         squash = 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))
-        return torch.tanh(raw), (density - squash).sum(-1)
+        return torch.tanh(raw), (log_prob - squash).sum(-1)
 
     def mean(self, x: Tensor) -> Tensor:
         """The action in [-1, 1] without exploration."""
         return torch.tanh(self(x)[0])
 
     @torch.no_grad()
-    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
-        """Actions for the env, [B, A]."""
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
+        """Actions for the env, [B, ...]."""
         x = self.encode(obs)
         if deterministic:
-            return to_env(self.mean(x))
-        return to_env(self.sample(x, torch.randn(len(x), self.actions, device=x.device))[0])
+            return self.scale.to_env(self.mean(x))
+        return self.scale.to_env(self.sample(x, torch.randn(len(x), self.actions, device=x.device))[0])
+
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """What an exported file puts out."""
+        return (self.scale.to_env(self.mean(self.encode(obs))),)
+
+    def exported(self) -> nn.Module:
+        return Exported(self)
+
+
+class MLPActor(SquashedActor):
+    """A squashed actor on all observations of an env."""
+
+    def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
+        flattener = Flattener(observation, action)
+        super().__init__(flattener.inputs, action, hidden)
+        self.flattener, self.observes = flattener, flattener.keys
+
+    def encode(self, obs: Obs) -> Tensor:
+        return self.flattener(obs)
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return self.flattener.examples(batch, seed)
 
 
 class TwinCritic(nn.Module):

@@ -28,10 +28,8 @@ from fledge.bench.collect_checks import check_results
 from fledge.bench.collect_loop import Loop
 from fledge.bench.machine import machine_info
 from fledge.core.errors import InputError
-from fledge.core.memory import keep_freed_memory
-from fledge.core.overrides import build_config
-from fledge.sim.launch import default_threads
-from fledge.train.config import TrainConfig
+from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.train.config import TrainConfig, make_config
 
 Times = list[dict[str, float]]  # seconds of each iteration
 LABELS = {
@@ -101,7 +99,7 @@ def run(
 def bench_config(num_envs: int, rollout_steps: int, seed: int) -> TrainConfig:
     """The fast preset at a given size."""
     words = [f"env.num_envs={num_envs}", f"ppo.rollout_steps={rollout_steps}", f"seed={seed}"]
-    return build_config(TrainConfig, [("train", "fast")], words)
+    return make_config("navigation", "fast", words)
 
 
 def _time(

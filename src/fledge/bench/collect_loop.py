@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fledge.agents.actor_critic import FeaturePolicy
+from fledge.agents.actor_critic import ActorCritic
 from fledge.collect import CompressedDataCollector, HalvesDataCollector, PipelinedDataCollector, SyncDataCollector
+from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPO
-from fledge.tasks.navigation import NavigationEnv
+from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig
 
 
@@ -32,8 +33,10 @@ class Loop:
         self.env_threads = half if kind in ("pipelined", "halves") else threads
         self.act_threads = self.learn_threads = half
         self.use_threads(threads)
-        lidar = (cfg.env.lidar_azimuths, cfg.env.num_elevations)
-        self.policy = FeaturePolicy(lidar, tuple(cfg.policy.hidden), range_m=cfg.env.lidar_range_m)
+        self.task = find_task(cfg.task)
+        policy = self.task.build_policy(self.task.describe_policy("ppo", cfg.env, cfg.policy))
+        assert isinstance(policy, ActorCritic)
+        self.policy = policy
         self.learner = PPO(self.policy, cfg.ppo, lagged=kind == "pipelined")  # as `fledge train` does
         frames = cfg.env.num_envs * cfg.ppo.rollout_steps
         envs = self._make_envs(2 if kind == "halves" else 1)
@@ -45,11 +48,17 @@ class Loop:
         elif kind == "compressed":
             self.collector = CompressedDataCollector(self.base, level)
 
-    def _make_envs(self, parts: int) -> list[NavigationEnv]:
+    def _make_envs(self, parts: int) -> list[TensorEnv]:
         total = self.cfg.env.num_envs
         cfg = dataclasses.replace(self.cfg.env, num_envs=total // parts)
         return [
-            NavigationEnv(cfg, "cpu", self.cfg.seed, self.env_threads, env_offset=k * total // parts, total_envs=total)
+            self.task.make_env(
+                cfg,
+                seed=self.cfg.seed,
+                num_threads=self.env_threads,
+                env_offset=k * total // parts,
+                total_envs=total,
+            )
             for k in range(parts)
         ]
 

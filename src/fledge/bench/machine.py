@@ -9,7 +9,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fledge.sim.launch import default_threads
+from fledge.core.machine import default_threads, meminfo
 
 PACKAGES = ("torch", "warp-lang", "numpy")
 
@@ -22,7 +22,7 @@ def machine_info() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": default_threads(),
-        "memory_gib": round(_meminfo("MemTotal") / 2**30, 1),
+        "memory_gib": round((meminfo("MemTotal") or 0) / 2**30, 1),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         **{name.removesuffix("-lang"): _version(name) for name in PACKAGES},
@@ -55,14 +55,6 @@ def resident_bytes() -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _meminfo(key: str) -> int:
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
-    except (OSError, StopIteration):
         return 0
 
 

@@ -22,10 +22,9 @@ from fledge.bench.machine import machine_info
 from fledge.bench.replay_flights import FLIGHT, MAPS, Episode, fly
 from fledge.bench.replay_memory import measure_memory
 from fledge.core.errors import InputError
-from fledge.core.memory import keep_freed_memory
+from fledge.core.machine import default_threads, keep_freed_memory
 from fledge.replay import DictReplayBuffer
 from fledge.replay.stores.plan import Layout
-from fledge.sim.launch import default_threads
 
 PARTS = {"flight": (3, FLIGHT), "flight_navrl_rate": (1, FLIGHT), "grid_maps": (3, MAPS)}  # decimation, observations
 TITLES = {

@@ -19,8 +19,8 @@ from tensordict import TensorDict
 from fledge.bench.baselines.prior_replay import PriorReplay
 from fledge.bench.replay_flights import Episode
 from fledge.core.errors import FledgeError
+from fledge.core.machine import default_threads
 from fledge.replay import DictReplayBuffer
-from fledge.sim.launch import default_threads
 
 BATCH = 256
 FLEDGE, IN_TORCHRL = "Fledge", "Fledge in TorchRL"

@@ -8,12 +8,13 @@ Contract
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
 
 from fledge.evaluate.policies import load_policy
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.registry import find_task
 
 Episode = dict[str, np.ndarray]
 FLIGHT = ("lidar", "dynamic_obstacle", "state", "direction")
@@ -32,11 +33,12 @@ def fly(frames: int, seed: int, policy: str, decimation: int, grid_maps: bool = 
         grid_maps: Record 224x224 occupancy maps instead of what the policy sees.
     """
     envs = 8 if grid_maps else 64
-    cfg = NavigationConfig(num_envs=envs, static_obstacles=350, moving_obstacles=80, decimation=decimation)
+    task = find_task("navigation")
+    cfg = task.config(num_envs=envs, static_obstacles=350, moving_obstacles=80, decimation=decimation)
     if grid_maps:
         cfg.grid_map, cfg.grid_size, cfg.grid_resolution_m = True, GRID_CELLS, GRID_M / GRID_CELLS
     keys = MAPS if grid_maps else FLIGHT
-    env, pilot = NavigationEnv(cfg, seed=seed), load_policy(policy)
+    env, pilot = task.make_env(cfg, seed=seed), load_policy(policy).agent
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # batches of 64: handing them to more threads costs more than it saves
     obs = env.reset()["obs"]
@@ -46,7 +48,7 @@ def fly(frames: int, seed: int, policy: str, decimation: int, grid_maps: bool = 
     warm, steps = int(WARM_S / env.decision_s), -(-frames // envs)
     with torch.no_grad():
         for t in range(-warm, steps):
-            action = pilot.act(obs)
+            action: Any = pilot.act(obs)
             if t >= 0:
                 for k in keys:
                     seen[k].append(obs[k].clone())

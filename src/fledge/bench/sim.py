@@ -20,21 +20,19 @@ from tensordict import TensorDict
 
 from fledge.bench.machine import machine_info, release_memory, resident_bytes
 from fledge.core.errors import InputError
-from fledge.sim.launch import default_threads
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
-from fledge.tasks.navigation.config import RewardConfig, RewardKind, Starts
-from fledge.tasks.navigation.references.agreement import Baselines, check_agreement, snapshot_of
-from fledge.tasks.navigation.references.numpy_sim import NumpySim
-from fledge.tasks.navigation.references.torch_sim import TorchSim
+from fledge.core.machine import default_threads
+from fledge.tasks.registry import find_task
 
 SIZES = (64, 256, 1024, 4096, 16384)
 ACTION = (0.9, 0.5, 0.5)  # goal frame: 1.6 m/s straight towards the goal
 WARM_UP_STEPS = 125  # 2 s: drones are at speed, and some have crashed and begun again
 ROUNDS = 5  # turns of each contestant; the baselines return to the warmed-up moment before each
 
-BASELINES: Baselines = {
-    "numpy": (NumpySim, torch.Tensor.numpy),
-    "torch": (TorchSim, lambda tensor: tensor),
+TASK: Any = find_task("navigation")
+PLAIN = TASK.references
+BASELINES: dict[str, Any] = {
+    "numpy": (PLAIN.NumpySim, torch.Tensor.numpy),
+    "torch": (PLAIN.TorchSim, lambda tensor: tensor),
 }
 
 
@@ -66,7 +64,7 @@ def run(
     result: dict[str, Any] = {"machine": machine_info(), "settings": _settings(num_envs, threads, seconds, seed)}
     say(f"checking that {num_envs:,} drones fly the same in NumPy and torch")
     with _warm_env(num_envs, threads, seed) as (env, out):
-        result["agreement"] = check_agreement(env, out, BASELINES)
+        result["agreement"] = PLAIN.check_agreement(env, out, BASELINES)
         say(f"timing {num_envs:,} drones beside NumPy and torch")
         result["comparison"] = _compare(env, out, threads, seconds)
     speed = {name: row["env_steps_per_second"] for name, row in result["comparison"].items()}
@@ -79,29 +77,17 @@ def run(
     return result
 
 
-def bench_config(num_envs: int) -> NavigationConfig:
-    """The task of this benchmark: NavRL's, with drones spread through the forest from the start."""
-    return NavigationConfig(
-        num_envs=num_envs,
-        decimation=1,
-        success_ends_episode=False,
-        starts=Starts.mixed,
-        inside_share=0.8,
-        reward=RewardConfig(kind=RewardKind.navrl, height=8.0),
-    )
-
-
 def _settings(num_envs: int, threads: int, seconds: float, seed: int) -> dict[str, Any]:
-    cfg = bench_config(num_envs)
+    cfg = PLAIN.bench_config(num_envs)
     names = ("num_envs", "static_obstacles", "moving_obstacles", "num_maps", "decimation")
     chosen = {"threads": threads, "seconds": seconds, "seed": seed, "action": list(ACTION), "warm_up": WARM_UP_STEPS}
     return {**{name: getattr(cfg, name) for name in names}, "beams": 144, "reward": "navrl", **chosen}
 
 
 @contextmanager
-def _warm_env(num_envs: int, threads: int, seed: int) -> Iterator[tuple[NavigationEnv, TensorDict]]:
+def _warm_env(num_envs: int, threads: int, seed: int) -> Iterator[tuple[Any, TensorDict]]:
     """An env whose drones are at speed in the forest, and its buffers."""
-    env = NavigationEnv(bench_config(num_envs), seed=seed, num_threads=threads)
+    env = TASK.make_env(PLAIN.bench_config(num_envs), seed=seed, num_threads=threads)
     try:
         out = env.make_buffers()
         env.reset(out=out)
@@ -120,9 +106,9 @@ def _action(num_envs: int) -> torch.Tensor:
 # ---- speed and memory ------------------------------------------------------------------------------------------------
 
 
-def _compare(env: NavigationEnv, out: TensorDict, threads: int, seconds: float) -> dict[str, Any]:
+def _compare(env: Any, out: TensorDict, threads: int, seconds: float) -> dict[str, Any]:
     """Time the env and the baselines in turns, all from the same moment."""
-    start, action = snapshot_of(env), _action(env.num_envs)
+    start, action = PLAIN.snapshot_of(env), _action(env.num_envs)
     sims = {name: make(start) for name, (make, _) in BASELINES.items()}
     crowd = {key: env.bank.tensors[key].clone() for key in ("trail", "vel")}
 

@@ -22,16 +22,14 @@ from rich.table import Table
 from fledge.bench.machine import machine_info
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError
-from fledge.core.memory import keep_freed_memory
-from fledge.core.overrides import build_config
+from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPO
-from fledge.sim.launch import default_threads
-from fledge.tasks.navigation import NavigationEnv
-from fledge.tasks.navigation.navrl import NavRLPolicy
-from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
-from fledge.train.config import TrainConfig
+from fledge.tasks.registry import find_task
+from fledge.train.config import TrainConfig, make_config
 
 TOLERANCE = 1e-4
+TASK: Any = find_task("navigation")
 
 
 def run(
@@ -75,7 +73,7 @@ def run(
 
 def navrl_config(num_envs: int, seed: int) -> TrainConfig:
     words = [f"env.num_envs={num_envs}", f"seed={seed}"]
-    return build_config(TrainConfig, [("train", "navrl")], words)
+    return make_config(TASK, "navrl", words)
 
 
 def check_agreement(seed: int) -> dict[str, float]:
@@ -88,11 +86,11 @@ def check_agreement(seed: int) -> dict[str, float]:
     # One step on all samples, so that their order does not matter; no clipping of values, which NavRL does on means.
     cfg.ppo.minibatch, cfg.ppo.epochs, cfg.ppo.value_clip = 32 * 32, 1, 1e9
     torch.manual_seed(seed)
-    published = NavRLPolicy()
-    folded = NavRLActorCritic.from_navrl(published)
-    env = NavigationEnv(cfg.env, seed=seed)
+    published = TASK.references.NavRLPolicy()
+    folded = TASK.references.NavRLActorCritic.from_navrl(published)
+    env = TASK.make_env(cfg.env, seed=seed)
     rollout = SyncDataCollector(env, folded, 32 * 32).rollout().clone()
-    prior = PriorTraining(NavigationEnv(cfg.env, seed=seed), published, cfg.ppo)
+    prior = PriorTraining(TASK.make_env(cfg.env, seed=seed), published, cfg.ppo)
     rows = {k: v.transpose(0, 1) for k, v in rollout["obs"].items()}
     with torch.no_grad():
         alpha, beta, _ = published({k: v.reshape(-1, *v.shape[2:]) for k, v in rows.items()})
@@ -100,14 +98,14 @@ def check_agreement(seed: int) -> dict[str, float]:
     outputs = max(float((alpha - params[0]).abs().max()), float((beta - params[1]).abs().max()))
     turned = {k: rollout[k].transpose(0, 1).unsqueeze(-1) for k in ("reward", "terminated", "truncated")}
     turned["done"] = turned["terminated"] | turned["truncated"]
-    following = {k: torch.cat([v[:, 1:], env_obs(env, k)[:, None]], 1) for k, v in rows.items()}
+    next_obs = {k: torch.cat([v[:, 1:], env_obs(env, k)[:, None]], 1) for k, v in rows.items()}
     data = TensorDict(
         {
             **rows,
             "action": rollout["action"].transpose(0, 1),
             "log_prob": rollout["log_prob"].transpose(0, 1).unsqueeze(-1),
             "state_value": rollout["value"].transpose(0, 1).unsqueeze(-1),
-            "next": TensorDict({**turned, **following}, [32, 32]),
+            "next": TensorDict({**turned, **next_obs}, [32, 32]),
         },
         [32, 32],
     )
@@ -124,7 +122,7 @@ def check_agreement(seed: int) -> dict[str, float]:
     return result
 
 
-def env_obs(env: NavigationEnv, key: str) -> torch.Tensor:
+def env_obs(env: TensorEnv, key: str) -> torch.Tensor:
     """Observation `key` of the env as it stands."""
     mask = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     return env.reset(mask)["obs"][key]
@@ -132,12 +130,23 @@ def env_obs(env: NavigationEnv, key: str) -> torch.Tensor:
 
 def time_fledge(preset: str, iterations: int, num_envs: int, seed: int) -> dict[str, Any]:
     """Run `fledge train` for some iterations and read its own figures (the first two iterations warm up)."""
-    cfg = build_config(TrainConfig, [("train", preset)], [])
+    cfg = make_config(TASK, preset)
     frames = (iterations + 2) * num_envs * cfg.steps
     with tempfile.TemporaryDirectory() as folder:
         run_folder = Path(folder) / "run"
         words = [f"env.num_envs={num_envs}", f"total_frames={frames}", f"seed={seed}", "tensorboard=false"]
-        command = [sys.executable, "-m", "fledge.cli", "train", *words, "--preset", preset, "--folder", str(run_folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "fledge.cli",
+            "train",
+            "navigation",
+            *words,
+            "--preset",
+            preset,
+            "--folder",
+            str(run_folder),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise FledgeError(f"`fledge train` failed: {done.stderr.strip().splitlines()[-1]}")
@@ -170,7 +179,7 @@ def time_prior(iterations: int, num_envs: int, seed: int) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(default_threads())
     torch.manual_seed(seed)
-    loop = PriorTraining(NavigationEnv(cfg.env, seed=seed), NavRLPolicy(), cfg.ppo)
+    loop = PriorTraining(TASK.make_env(cfg.env, seed=seed), TASK.references.NavRLPolicy(), cfg.ppo)
     rows = []
     try:
         for row in loop.iterations():

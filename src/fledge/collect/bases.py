@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -32,16 +33,53 @@ class FrozenPolicy(Generic[Policy]):
 
     @torch.no_grad()
     def take(self) -> None:
-        for mine, theirs in zip(_tensors(self.module), _tensors(self.source), strict=True):
-            mine.copy_(theirs)
+        for own, source in zip(_tensors(self.module), _tensors(self.source), strict=True):
+            own.copy_(source)
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
 
 
-class OwnBase:
+class Base(ABC):
+    """What a pipelined collector asks of the collector inside it."""
+
+    total_frames: int
+    frames_per_batch: int
+    resumable: bool
+    fps: float
+    simulate_s: float
+
+    @abstractmethod
+    def take_weights(self) -> None:
+        """Fly with the learner's present weights from now on."""
+
+    @abstractmethod
+    def fly(self) -> TensorDictBase | None:
+        """One batch; None when there are no more."""
+
+    @abstractmethod
+    def finish(self, data: TensorDictBase) -> TensorDictBase:
+        """A batch as iteration hands it out."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the weights being flown."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        raise NotImplementedError
+
+    @abstractmethod
+    def shutdown(self) -> None: ...
+
+
+class OwnBase(Base):
     """A SyncDataCollector (or HalvesDataCollector), flown into several rollouts in turn, without a copy."""
+
+    resumable = True
 
     def __init__(self, collector: SyncDataCollector, seed: int, rollouts: int) -> None:
         self.collector = collector
@@ -62,15 +100,14 @@ class OwnBase:
         return self.collector.finish(data)
 
     @property
-    def fps(self) -> float:
+    def fps(self) -> float:  # type: ignore[override]
         return self.collector._fps
 
     @property
-    def simulate_s(self) -> float:
+    def simulate_s(self) -> float:  # type: ignore[override]
         return self.collector.simulate_s
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the weights being flown."""
         return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,9 +121,10 @@ class OwnBase:
         self.collector.shutdown()
 
 
-class ForeignBase:
+class ForeignBase(Base):
     """Any iterable of TensorDicts. A TorchRL collector's policy is frozen; of others we know no policy."""
 
+    resumable = False
     fps = 0.0
     simulate_s = 0.0
     total_frames = -1  # unknown here: the base ends its own iteration

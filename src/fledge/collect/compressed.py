@@ -18,15 +18,15 @@ batches that are kept, or wait in a queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from fledge.collect.base import Collector, Prepare
 from fledge.collect.packed import Envs, PackedTensor
-from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
 from fledge.storage.format import codecs
@@ -66,8 +66,8 @@ class CompressedBatch:
             envs: Slice, list of env numbers, or mask.
             keys: Compressed entries to decode; all by default. Those left out are not in the result.
         """
-        wanted = list(self.packed) if keys is None else list(keys)
-        if missing := [key for key in wanted if key not in self.packed]:
+        chosen_keys = list(self.packed) if keys is None else list(keys)
+        if missing := [key for key in chosen_keys if key not in self.packed]:
             raise InputError(f"{missing} are not compressed; compressed are {list(self.packed)}.")
         # a TensorDict takes a list or a tuple for something else than one index
         chosen = envs
@@ -75,7 +75,7 @@ class CompressedBatch:
             mask = any(isinstance(env, bool) for env in envs)
             chosen = torch.tensor(envs, dtype=torch.bool if mask else torch.long)
         out = self.rest.copy() if chosen is None else self.rest[(slice(None),) * (1 - self.time_dim) + (chosen,)]
-        for key in wanted:
+        for key in chosen_keys:
             out.set(key, self.packed[key].unpack(chosen))
         return out
 
@@ -101,7 +101,7 @@ def check_present(keys: Sequence[Key], data: TensorDictBase) -> None:
         raise ConfigError(f"keys has {absent}, but a batch has {[*data.keys(include_nested=True, leaves_only=True)]}.")
 
 
-class CompressedDataCollector:
+class CompressedDataCollector(Collector):
     """Hands out CompressedBatches of what another collector collects.
 
     Args:
@@ -113,7 +113,7 @@ class CompressedDataCollector:
 
     def __init__(
         self,
-        base_collector: SyncDataCollector | PipelinedDataCollector | Iterable[TensorDictBase],
+        base_collector: Collector | Iterable[TensorDictBase],
         compression_level: int = 4,
         keys: Sequence[Key] | None = None,
     ) -> None:
@@ -125,12 +125,13 @@ class CompressedDataCollector:
             raise ConfigError("The base has split_trajs=True, which leaves no envs to decode by: make it without.")
         self.base_collector, self.compression_level, self.chosen = base_collector, compression_level, keys
         self._copies: bool = getattr(inner, "return_same_td", True)
-        self._own = isinstance(base_collector, SyncDataCollector | PipelinedDataCollector)
+        self._own = isinstance(base_collector, Collector)
+        self.frames_per_batch = getattr(base_collector, "frames_per_batch", 0)
         self._counted = 0
         self._batches: Iterator[TensorDictBase] | None = None
         self._latest: CompressedBatch | None = None
 
-    def rollout(self, prepare: Callable[[], None] | None = None) -> CompressedBatch:
+    def rollout(self, prepare: Prepare | None = None) -> CompressedBatch:
         """Collect one batch and compress it; `prepare` is passed on to our own collectors."""
         base: Any = self.base_collector
         if self._own:
@@ -148,7 +149,8 @@ class CompressedDataCollector:
 
     def _iterator(self) -> Iterator[TensorDictBase]:
         if self._batches is None or self._own:  # our collectors can be iterated again, others perhaps not
-            self._batches = iter(self.base_collector)
+            base: Any = self.base_collector
+            self._batches = iter(base)
         return self._batches
 
     def _compress(self, data: TensorDictBase, copies: bool) -> CompressedBatch:
@@ -166,15 +168,15 @@ class CompressedDataCollector:
         return self._latest
 
     @property
-    def _frames(self) -> int:
+    def _frames(self) -> int:  # type: ignore[override]
         return getattr(self.base_collector, "_frames", self._counted)
 
     @property
-    def _fps(self) -> float:
+    def _fps(self) -> float:  # type: ignore[override]
         return getattr(self.base_collector, "_fps", 0.0)
 
     @property
-    def simulate_s(self) -> float:
+    def simulate_s(self) -> float:  # type: ignore[override]
         """Of the last batch, spent in the env."""
         return getattr(self.base_collector, "simulate_s", 0.0)
 

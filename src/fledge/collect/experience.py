@@ -1,10 +1,6 @@
 """ExperienceCollector: flies for an off-policy learner and hands out what its replay buffer takes.
 
-One TensorDict [T, N], time-major, allocated once and written in place:
-
-    obs/*, action        what was acted on, and what the env got
-    final_obs/*          last observation of the episode, where it ended in this step
-    reward, terminated, truncated, outcome, episode_return, episode_length
+One TensorDict [T, N], time-major, allocated once and written in place; `collect.base` says what its keys mean.
 
 Row t of `obs` is written by the env's step t - 1; the step after the last row writes into a spare slot, which becomes
 row 0 of the next rollout. The rollout is the collector's: it is valid until the next call.
@@ -20,13 +16,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from fledge.agents.base import Action
+from fledge.collect.base import RESULTS, Collector, Prepare
 from fledge.core.errors import ConfigError
-from fledge.envs.base import TensorEnv
-
-RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
+from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 
 
-class ExperienceCollector:
+class ExperienceCollector(Collector):
     """Collects transitions of an exploring policy.
 
     Args:
@@ -35,7 +31,7 @@ class ExperienceCollector:
         steps: Decisions per env and rollout.
     """
 
-    def __init__(self, env: TensorEnv, explore: Callable[[Mapping[str, Tensor]], Tensor], steps: int) -> None:
+    def __init__(self, env: TensorEnv, explore: Callable[[Mapping[str, Tensor]], Action], steps: int) -> None:
         if steps < 1:
             raise ConfigError(f"steps is {steps}, but a rollout needs at least 1.")
         self.env, self.explore, self.steps = env, explore, steps
@@ -44,7 +40,7 @@ class ExperienceCollector:
         self._fps = 0.0
         self.simulate_s = 0.0  # of the last rollout, spent in the env
         self._begun = False
-        one, spec = env.make_buffers(), env.action_spec
+        one = env.make_buffers()
         self._spare = one["obs"]
         n = env.num_envs
 
@@ -52,7 +48,7 @@ class ExperienceCollector:
             return torch.zeros((steps, *value.shape), dtype=value.dtype, device=value.device)
 
         rows = {k: repeat(one[k]) for k in RESULTS}
-        rows["action"] = torch.zeros((steps, n, *spec.shape), dtype=spec.dtype, device=env.device)
+        rows["action"] = make_action_buffer(env.action_spec, (steps, n), env.device)
         nested = {k: TensorDict({n: repeat(v) for n, v in one[k].items()}, [steps, n]) for k in ("obs", "final_obs")}
         self._rollout = TensorDict({**rows, **nested}, [steps, n])
         self._slots = [self._slot(t) for t in range(steps)]
@@ -66,12 +62,8 @@ class ExperienceCollector:
         return {k: v[t] for k, v in rows["obs"].items()}, rows["action"][t], out
 
     @torch.no_grad()
-    def rollout(self, prepare: Callable[[], None] | None = None) -> TensorDict:
-        """Fly `steps` decisions in every env and return them, [T, N].
-
-        Args:
-            prepare: Called before flying: the place to change the env (a curriculum).
-        """
+    def rollout(self, prepare: Prepare | None = None) -> TensorDict:
+        """Fly `steps` decisions in every env and return them, [T, N]."""
         begun = time.perf_counter()
         if prepare is not None:
             prepare()
@@ -82,12 +74,17 @@ class ExperienceCollector:
         for name, value in self._spare.items():
             self._slots[0][0][name].copy_(value)
         for obs, action, out in self._slots:
-            action.copy_(self.explore(obs))
+            write_action(action, self.explore(obs))
             stepping = time.perf_counter()
             self.env.step(action, out=out)
             self.simulate_s += time.perf_counter() - stepping
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
+        return self._rollout
+
+    @property
+    def latest(self) -> TensorDict:
+        """The rollout, in place."""
         return self._rollout
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,7 +96,7 @@ class ExperienceCollector:
             "begun": self._begun,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.env.load_state_dict(state["env"])
         for name, value in self._spare.items():
             value.copy_(state["obs"][name])

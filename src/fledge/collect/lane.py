@@ -17,17 +17,17 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.collect.base import RESULTS
 from fledge.envs.base import TensorEnv
 
 ACTING = ("input", "raw", "action", "log_prob", "value", "next_value")
-RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
 
 
 @dataclass(frozen=True)
 class Slot:
     """Views of one row of a rollout, cut to a lane's columns."""
 
-    row: dict[str, Tensor]  # what acting writes, and what the env returned for it
+    row: dict[str, Any]  # what acting writes, and what the env returned for it
     obs: dict[str, Tensor]  # what is acted on
     out: TensorDict  # what the env fills
 
@@ -44,15 +44,15 @@ class Lane:
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
         """This lane's part of every row of a rollout."""
-        mine = {k: v[:, self.columns] for k, v in rollout.items() if k != "obs"}
+        own = {k: v[:, self.columns] for k, v in rollout.items() if k != "obs"}
         seen = {k: v[:, self.columns] for k, v in rollout["obs"].items()}
         steps = rollout.shape[0]
         slots = []
         for t in range(steps):
             into = {k: v[t + 1] for k, v in seen.items()} if t + 1 < steps else dict(self.spare.items())
-            results = {k: mine[k][t] for k in RESULTS}
+            results = {k: own[k][t] for k in RESULTS}
             out = TensorDict({"obs": into, "final_obs": self.final, **results}, [self.env.num_envs])
-            row = {k: mine[k][t] for k in ACTING} | results
+            row = {k: own[k][t] for k in ACTING} | results
             slots.append(Slot(row, {k: v[t] for k, v in seen.items()}, out))
         return slots
 
@@ -89,7 +89,7 @@ class Lane:
             value.copy_(obs[name])
 
 
-def fill_next_value(slot: Slot, following: Tensor) -> None:
+def fill_next_value(slot: Slot, next_value: Tensor) -> None:
     """Take the value of what followed wherever the clock did not end the episode."""
     row = slot.row
-    torch.where(row["truncated"], row["next_value"], following, out=row["next_value"])
+    torch.where(row["truncated"], row["next_value"], next_value, out=row["next_value"])

@@ -26,14 +26,15 @@ Contract
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 
-from fledge.collect.bases import ForeignBase, OwnBase
+from fledge.collect.base import Collector, Prepare
+from fledge.collect.bases import Base, ForeignBase, OwnBase
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
 
@@ -45,7 +46,7 @@ class _Flown(NamedTuple):
     simulate_s: float
 
 
-class PipelinedDataCollector:
+class PipelinedDataCollector(Collector):
     """Collects one batch ahead of the learner.
 
     Args:
@@ -74,11 +75,12 @@ class PipelinedDataCollector:
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
         seed = int(torch.randint(2**62, ()))
-        self._base: OwnBase | ForeignBase
+        self._base: Base
         if isinstance(base_collector, SyncDataCollector):
             self._base = OwnBase(base_collector, seed, prefetch_count)
         else:
             self._base = ForeignBase(base_collector, seed)
+        self.frames_per_batch = self._base.frames_per_batch
         self._frames = 0
         self._fps = 0.0  # decisions per second in the air, of the batch handed out last
         self.simulate_s = 0.0  # of that batch, spent in the env, in the background
@@ -88,7 +90,7 @@ class PipelinedDataCollector:
         self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
 
-    def rollout(self, prepare: Callable[[], None] | None = None) -> TensorDictBase:
+    def rollout(self, prepare: Prepare | None = None) -> TensorDictBase:
         """Return the next batch; the one after it is in the air when this returns.
 
         Args:
@@ -99,7 +101,7 @@ class PipelinedDataCollector:
             raise InputError("rollout() came after the base collector's last batch: iterate instead to stop there.")
         return data
 
-    def _take(self, prepare: Callable[[], None] | None = None, more: bool = True) -> TensorDictBase | None:
+    def _take(self, prepare: Prepare | None = None, more: bool = True) -> TensorDictBase | None:
         """Wait for the batch in the air, begin the next one, if there is to be one, and return the first."""
         if self._closed:
             raise InputError("A batch was asked for after shutdown(): make a new collector.")
@@ -118,14 +120,14 @@ class PipelinedDataCollector:
         self._frames += flown.frames
         return flown.data
 
-    def _begin(self, prepare: Callable[[], None] | None) -> None:
+    def _begin(self, prepare: Prepare | None) -> None:
         if prepare is not None:
             prepare()
         self._base.take_weights()
         self._launch()
 
     def _launch(self) -> None:
-        self._before = self._base.state_dict() if isinstance(self._base, OwnBase) else None
+        self._before = self._base.state_dict() if self._base.resumable else None
         self._ahead = self._pool.submit(self._fly)
 
     def _fly(self) -> _Flown | None:
@@ -165,7 +167,7 @@ class PipelinedDataCollector:
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         while self.total_frames < 0 or self._frames < self.total_frames:
-            last = 0 <= self.total_frames <= self._frames + self._base.frames_per_batch
+            last = 0 <= self.total_frames <= self._frames + self.frames_per_batch
             data = self._take(more=not last)
             if data is None:
                 return
@@ -173,7 +175,7 @@ class PipelinedDataCollector:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next batches depend on besides the learner's policy; does not wait for the batch in the air."""
-        if not isinstance(self._base, OwnBase):
+        if not self._base.resumable:
             raise ConfigError(
                 f"A {type(self.base_collector).__name__} does not tell all its state, so a pipelined collector over it "
                 "cannot be resumed: use fledge's SyncDataCollector as base."
@@ -188,7 +190,7 @@ class PipelinedDataCollector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly from a `state_dict`: what was in the air is begun again."""
-        if not isinstance(self._base, OwnBase):
+        if not self._base.resumable:
             raise ConfigError("Only a pipelined collector over fledge's own can be resumed.")
         self.wait()
         self._ahead = None

@@ -1,12 +1,6 @@
 """SyncDataCollector: fly, and write everything into one preallocated rollout. No copies: the env writes into its slot.
 
-The rollout is a TensorDict [T, N], time-major, allocated once:
-
-    obs/*          what was acted on                    input      what the network read, [T, N, F]
-    raw            sampled action, learner's form       action     what the env got
-    log_prob       density of raw when it was sampled   value      predicted value of obs, reward units
-    next_value     value of what followed: V(final_obs) where truncated, else V(next obs)
-    reward, terminated, truncated, outcome, episode_return, episode_length
+The rollout is a TensorDict [T, N], time-major, allocated once; `collect.base` says what its keys mean.
 
 Several envs stand side by side in the rollout and act in turn: env 0 decides and steps, env 1 decides and steps, then row
 t + 1. Actions are drawn in that order, from torch's global generator or from one given by `draw_from`.
@@ -25,15 +19,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.collect.base import Collector, Prepare
 from fledge.collect.draws import DrawFrom
 from fledge.collect.lane import Lane, Slot, fill_next_value
 from fledge.core.errors import ConfigError
-from fledge.envs.base import TensorEnv
+from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 
 ExplorationType = Literal["random", "deterministic"]
 
 
-class SyncDataCollector:
+class SyncDataCollector(Collector):
     """Collects rollouts of a policy in an env, one after the other.
 
     Args:
@@ -112,8 +107,8 @@ class SyncDataCollector:
         one = self.env.make_buffers()
         rollout = {k: zeros(v) for k, v in one.items() if isinstance(v, Tensor)}
         rollout["obs"] = TensorDict({k: zeros(v) for k, v in one["obs"].items()}, [t, n])
-        actions = self.env.action_spec.shape[0]
-        for name, width in (("input", self.policy.inputs), ("raw", actions), ("action", actions)):
+        rollout["action"] = make_action_buffer(self.env.action_spec, (t, n), device)
+        for name, width in (("input", self.policy.inputs), ("raw", self.policy.head.width)):
             rollout[name] = torch.zeros(t, n, width, device=device)
         for name in ("log_prob", "value", "next_value"):
             rollout[name] = torch.zeros(t, n, device=device)
@@ -130,12 +125,8 @@ class SyncDataCollector:
         self.generator, self._draws = generator, DrawFrom(generator)
 
     @torch.no_grad()
-    def rollout(self, prepare: Callable[[], None] | None = None) -> TensorDict:
-        """Fly `frames_per_batch` decisions and return them, [T, N].
-
-        Args:
-            prepare: Called before flying, while the env rests: the place to change it (a curriculum).
-        """
+    def rollout(self, prepare: Prepare | None = None) -> TensorDict:
+        """Fly `frames_per_batch` decisions and return them, [T, N]."""
         begun = time.perf_counter()
         if prepare is not None:
             prepare()
@@ -149,21 +140,21 @@ class SyncDataCollector:
 
     def _fly(self, slots: list[list[Slot]]) -> None:
         lanes = list(zip(self._lanes, slots, strict=True))
-        for lane, mine in lanes:
+        for lane, rows in lanes:
             lane.simulate_s = 0.0
-            lane.begin(mine[0])
+            lane.begin(rows[0])
         mean, std = self.policy.value_norm.mean_std()
         for t in range(self.steps):
-            for lane, mine in lanes:
+            for lane, rows in lanes:
                 if t:
-                    self._finish_step(lane, mine[t - 1])
-                self._act(mine[t], mean, std)
+                    self._finish_step(lane, rows[t - 1])
+                self._act(rows[t], mean, std)
                 if t:
-                    fill_next_value(mine[t - 1], mine[t].row["value"])
-                self._begin_step(lane, mine[t])
-        for lane, mine in lanes:
-            self._finish_step(lane, mine[-1])
-            fill_next_value(mine[-1], self.policy.value(self.policy.encode(lane.spare)))
+                    fill_next_value(rows[t - 1], rows[t].row["value"])
+                self._begin_step(lane, rows[t])
+        for lane, rows in lanes:
+            self._finish_step(lane, rows[-1])
+            fill_next_value(rows[-1], self.policy.value(self.policy.encode(lane.spare)))
 
     def _act(self, slot: Slot, mean: Tensor, std: Tensor) -> None:
         """Decide on a row's observation; `mean` and `std` turn the network's values into reward units."""
@@ -176,7 +167,7 @@ class SyncDataCollector:
             with self._draws:
                 raw = head.sample(params)
         row["raw"].copy_(raw)
-        row["action"].copy_(head.to_env(raw))
+        write_action(row["action"], head.to_env(raw))
         row["log_prob"].copy_(head.log_prob(params, raw))
         row["value"].copy_(value * std + mean)
 

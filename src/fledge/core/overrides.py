@@ -1,12 +1,17 @@
-"""From preset names and `key=value` words to a validated config, with an error that names the nearest valid key."""
+"""From presets and `key=value` words to a config, with an error that names the nearest valid key.
+
+defaults  <-  presets (mappings, from YAML)  <-  words of the command line
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import enum
-import importlib.resources
-from collections.abc import Sequence
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,53 +20,81 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fledge.core.errors import ConfigError
+from fledge.core.settings import rule_of
 
 C = TypeVar("C")
-
-# NavRL's and the prior design's names for our fields
-ALIASES = {
-    "env.num_obstacles": "env.static_obstacles",
-    "env_dyn.num_obstacles": "env.moving_obstacles",
-    "moving_obstacles.floating": "env.floating_boxes",
-    "env.moving_obstacles.floating": "env.floating_boxes",
-    "max_frame_num": "total_frames",
-    "eval_interval_episodes": "eval_episodes",
+Preset = tuple[str, Mapping[str, Any]]  # what to call it in an error, and its content
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list [a, b]",
+    type(None): "a number or null",
 }
-IGNORED = {"headless": "there is no window to hide"}
 
 
-def build_config(kind: type[C], presets: Sequence[tuple[str, str]], overrides: Sequence[str]) -> C:
-    """Return a config of `kind`: defaults, then presets as (group, name), then `key=value` words.
+def build_config(
+    kind: type[C],
+    presets: Sequence[Preset],
+    words: Sequence[str],
+    aliases: Mapping[str, str] | None = None,
+    groups: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> C:
+    """Return a config of `kind`: defaults, then presets, then `key=value` words.
+
+    Args:
+        aliases: Other people's names for our settings; an alias for "" is accepted and ignored.
+        groups: Presets by group and name, which a word `group=name` puts in place.
 
     Raises:
-        ConfigError: for an unknown preset or key, or a value that does not fit its field.
+        ConfigError: for an unknown key, or a value that does not fit its field.
     """
     node = OmegaConf.structured(kind)
-    for group, name in presets:
-        node = _merge(node, OmegaConf.create(load_preset(group, name)), f"preset {name}")
+    for source, content in presets:
+        node = _merge(node, content, source)
     known = list(field_help(kind))
-    for word in overrides:
+    aliases, groups = aliases or {}, groups or {}
+    for word in words:
         key, value = split_word(word)
-        if key in IGNORED:
+        key = aliases.get(key, key)
+        if not key:
             continue
-        key = ALIASES.get(key, key)
-        if key == "env" and _is_preset("env", str(value)):
-            node = _merge(node, OmegaConf.create(load_preset("env", str(value))), word)
+        if value in groups.get(key, {}):
+            node = _merge(node, {key: groups[key][value]}, word)
             continue
         if key not in known:
             raise ConfigError(unknown_key(key, known))
         try:
             OmegaConf.update(node, key, yaml.safe_load(value) if value else "", merge=True)
         except (OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(bad_value(kind, key, value, error)) from error
+            raise ConfigError(bad_value(kind, key, value)) from error
         except Exception as error:  # YAML's scanner has its own error tree
-            raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}") from error
-    try:
-        config = OmegaConf.to_object(node)
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
-    assert isinstance(config, kind)
-    return config
+            raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}.") from error
+    return _to_object(node, kind)
+
+
+def from_plain(kind: type[C], content: Mapping[str, Any]) -> C:
+    """A config from plain nested values, as a saved file holds them; settings it does not name get their defaults."""
+    return _to_object(_merge(OmegaConf.structured(kind), content, f"a saved {kind.__name__}"), kind)
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A config as plain nested values: what `from_plain` reads."""
+    plain: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=True, enum_to_str=True)
+    return plain
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key as nested dicts."""
+    out: dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        part = out
+        for name in path:
+            part = part.setdefault(name, {})
+        part[last] = value
+    return out
 
 
 def split_word(word: str) -> tuple[str, str]:
@@ -81,10 +114,8 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
 
 
-def bad_value(kind: type, key: str, value: str, error: Exception) -> str:
-    field = field_help(kind)[key]
-    wanted = field.type_name
-    return f"{key}={value} does not fit: {key} takes {wanted}."
+def bad_value(kind: type, key: str, value: str) -> str:
+    return f"{key}={value} does not fit: {key} takes {field_help(kind)[key].type_name}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +125,10 @@ class FieldHelp:
     type_name: str
     default: str
     help: str
+    limits: str
+
+    def __str__(self) -> str:
+        return f"{self.help} ({self.type_name}{', ' + self.limits if self.limits else ''})"
 
 
 def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
@@ -101,68 +136,59 @@ def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
     found: dict[str, FieldHelp] = {}
     docs = _docstrings(kind)
     instance = kind()
-    hints = {f.name: f for f in dataclasses.fields(kind)}
-    for name in hints:
-        value = getattr(instance, name)
-        key = f"{prefix}{name}"
+    for field in dataclasses.fields(kind):
+        value = getattr(instance, field.name)
+        key, limits = f"{prefix}{field.name}", rule_of(field).limits()
         if dataclasses.is_dataclass(value):
             found |= field_help(type(value), f"{key}.")
         elif isinstance(value, enum.Enum):
             choices = " or ".join(e.name for e in type(value))
-            found[key] = FieldHelp(f"one of {choices}", value.name, docs.get(name, ""))
+            found[key] = FieldHelp(f"one of {choices}", value.name, docs.get(field.name, ""), limits)
         else:
-            names = {
-                bool: "true or false",
-                int: "a whole number",
-                float: "a number",
-                str: "text",
-                list: "a list [a, b]",
-            }
-            found[key] = FieldHelp(names[type(value)], str(value), docs.get(name, ""))
+            shown = "null" if value is None else str(value)
+            found[key] = FieldHelp(TYPE_NAMES[type(value)], shown, docs.get(field.name, ""), limits)
     return found
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """The strings under the fields of a dataclass."""
-    import ast
-    import inspect
-    import textwrap
-
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(tree, ast.ClassDef)
+    """The strings under the fields of a dataclass and of those it inherits from."""
     docs: dict[str, str] = {}
-    for line, following in zip(tree.body, tree.body[1:], strict=False):
-        is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
-            docs[line.target.id] = str(following.value.value)  # type: ignore[attr-defined]
+    for part in reversed(kind.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        except (OSError, TypeError, SyntaxError):  # made at run time, or typed in
+            continue
+        if not isinstance(tree, ast.ClassDef):
+            continue
+        for line, below in zip(tree.body, tree.body[1:], strict=False):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
+                docs[line.target.id] = str(below.value.value)  # type: ignore[attr-defined]
     return docs
 
 
-def load_preset(group: str, name: str) -> dict[str, Any]:
-    """Return the content of presets/<group>/<name>.yaml, or of a YAML file given by path."""
-    folder = importlib.resources.files("fledge.tasks.navigation") / "presets" / group
-    path: Any = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
-    if not path.is_file():
-        names = preset_names(group)
-        raise ConfigError(f"There is no {group} preset {name!r}; there are {', '.join(names)}.")
-    content = OmegaConf.to_container(OmegaConf.create(path.read_text()))
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file."""
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(path.read_text()))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a preset: it must map settings to values.")
-    return {"env": content} if group == "env" else content  # type: ignore[return-value]
+    return content  # type: ignore[return-value]
 
 
-def preset_names(group: str) -> list[str]:
-    """Names of the presets that ship with Fledge."""
-    folder = importlib.resources.files("fledge.tasks.navigation") / "presets" / group
-    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
-
-
-def _is_preset(group: str, name: str) -> bool:
-    return name in preset_names(group)
-
-
-def _merge(node: Any, other: Any, source: str) -> Any:
+def _merge(node: Any, content: Mapping[str, Any], source: str) -> Any:
     try:
-        return OmegaConf.merge(node, other)
+        return OmegaConf.merge(node, OmegaConf.create(dict(content)))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{source}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{source}: {str(error).splitlines()[0]}.") from error
+
+
+def _to_object(node: Any, kind: type[C]) -> C:
+    try:
+        config = OmegaConf.to_object(node)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{str(error).splitlines()[0]}.") from error
+    assert isinstance(config, kind)
+    return config

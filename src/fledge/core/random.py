@@ -37,6 +37,8 @@ class Purpose(enum.IntEnum):
     SHUFFLE = 33
     WEIGHTS = 34
     REPLAY = 35
+    HELD_OUT = 36
+    WORLD = 48
 
 
 def split_seed(seed: int) -> tuple[int, int]:

@@ -1,9 +1,15 @@
-"""Specs: what a tensor at an env's border looks like, without its leading `num_envs` axis."""
+"""Specs: what a tensor at an env's border looks like, without its leading `num_envs` axis.
+
+An observation is a dict of tensors, so its spec is a dict. An action is one tensor or a dict of them, and so is its spec.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fledge.core.errors import FormatError
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +19,9 @@ if TYPE_CHECKING:
 class TensorSpec:
     """Shape, type and bounds of one tensor.
 
-    `num_values` is set for discrete tensors, which hold integers in [0, num_values).
+    Attributes:
+        num_values: Set for discrete tensors, which hold integers in [0, num_values).
+        mask: Of a discrete action: the observation that says which values are allowed now, [*shape, num_values] bool.
     """
 
     shape: tuple[int, ...]
@@ -22,7 +30,48 @@ class TensorSpec:
     high: float = float("inf")
     num_values: int | None = None
     doc: str = ""
+    mask: str | None = None
 
     @property
     def bounded(self) -> bool:
         return self.low > float("-inf") and self.high < float("inf")
+
+
+ActionSpec = TensorSpec | Mapping[str, TensorSpec]
+PLAIN = ("low", "high", "num_values", "mask")
+
+
+def describe_spec(spec: ActionSpec) -> dict[str, Any]:
+    """A spec as plain values, for a file; `spec_from` is the way back."""
+    if not isinstance(spec, TensorSpec):
+        return {"entries": {name: describe_spec(part) for name, part in spec.items()}}
+    kept = {name: getattr(spec, name) for name in PLAIN}
+    return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **kept}
+
+
+def spec_from(plain: Mapping[str, Any]) -> ActionSpec:
+    """The spec that `describe_spec` described.
+
+    Raises:
+        FormatError: when it is not such a description.
+    """
+    import torch
+
+    try:
+        if "entries" in plain:
+            parts = {str(name): spec_from(part) for name, part in plain["entries"].items()}
+            return {name: part for name, part in parts.items() if isinstance(part, TensorSpec)}
+        dtype = getattr(torch, str(plain["dtype"]))
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"{plain['dtype']} is no dtype")
+        count, mask = plain["num_values"], plain["mask"]
+        return TensorSpec(
+            tuple(int(n) for n in plain["shape"]),
+            dtype,
+            float(plain["low"]),
+            float(plain["high"]),
+            None if count is None else int(count),
+            mask=None if mask is None else str(mask),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"This is not a spec: {plain!r}.") from error

@@ -14,6 +14,8 @@ again unless the caller passes it back as `out`.
 
 Auto-reset happens in the same step: where an episode ended, `obs` is already the first observation of the next one.
 `reset(env_mask)` begins new episodes only where the mask is true and leaves all other envs untouched.
+
+An action is one tensor [N, ...], or a dict of them where `action_spec` is a dict.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ import torch
 from tensordict import TensorDict
 
 from fledge.core.errors import InputError
-from fledge.core.specs import TensorSpec
+from fledge.core.specs import ActionSpec, TensorSpec
+
+Action = torch.Tensor | Mapping[str, torch.Tensor]
 
 
 class TensorEnv(ABC):
@@ -34,6 +38,10 @@ class TensorEnv(ABC):
 
     outcomes: Mapping[int, str] = {}
     """Names of the values of `outcome`."""
+    decision_s: float = 1.0
+    """Simulated seconds per step."""
+    resumes_exactly: bool = True
+    """Whether `state_dict` tells all; where it cannot, loading it begins new episodes."""
 
     def __init__(self, num_envs: int, device: str, seed: int) -> None:
         if num_envs < 1:
@@ -51,15 +59,15 @@ class TensorEnv(ABC):
 
     @property
     @abstractmethod
-    def action_spec(self) -> TensorSpec:
-        """What `step` takes."""
+    def action_spec(self) -> ActionSpec:
+        """What `step` takes: a spec, or a dict of them."""
 
     @abstractmethod
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         """Begin new episodes (all, or where the mask is true) and observe every env into out["obs"]."""
 
     @abstractmethod
-    def step(self, action: torch.Tensor, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         """Advance every env by one decision; `dt` overrides the simulated seconds of it where the task allows."""
 
     @abstractmethod
@@ -70,7 +78,7 @@ class TensorEnv(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly from a `state_dict`."""
 
-    def close(self) -> None:  # noqa: B027 - optional for envs without threads
+    def close(self) -> None:
         """Release threads and buffers."""
 
     def make_buffers(self) -> TensorDict:
@@ -97,27 +105,63 @@ class TensorEnv(ABC):
             [n],
         )
 
-    def check_action(self, action: torch.Tensor) -> None:
+    def check_action(self, action: Action) -> None:
         """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
         spec = self.action_spec
+        if isinstance(spec, TensorSpec):
+            self._check_tensor("The action", action, spec)
+            return
+        if not isinstance(action, (Mapping, TensorDict)) or set(action.keys()) != set(spec):
+            got = ", ".join(action.keys()) if isinstance(action, (Mapping, TensorDict)) else type(action).__name__
+            raise InputError(f"The action is {got or 'empty'}, but must be a dict with {', '.join(spec)}.")
+        for name, part in spec.items():
+            self._check_tensor(f"The action's {name}", action[name], part)
+
+    def _check_tensor(self, what: str, action: Any, spec: TensorSpec) -> None:
         expected = (self.num_envs, *spec.shape)
         if not isinstance(action, torch.Tensor):
-            raise InputError(
-                f"The action is a {type(action).__name__}, but must be a torch.Tensor of shape {expected}."
-            )
+            raise InputError(f"{what} is a {type(action).__name__}, but must be a torch.Tensor of shape {expected}.")
         if tuple(action.shape) != expected:
-            raise InputError(f"The action has shape {tuple(action.shape)}, but must have {expected}.")
+            raise InputError(f"{what} has shape {tuple(action.shape)}, but must have {expected}.")
         if action.device.type != self.device.type:
-            raise InputError(f"The action is on {action.device}, but the env is on {self.device}.")
+            raise InputError(f"{what} is on {action.device}, but the env is on {self.device}.")
         if spec.num_values is None:
             if not action.is_floating_point():
-                raise InputError(f"The action has type {action.dtype}, but must be {spec.dtype}.")
+                raise InputError(f"{what} has type {action.dtype}, but must be {spec.dtype}.")
             # On CUDA this check would wait for the device; kernels treat NaN as the lower bound there.
             if self.device.type == "cpu" and not torch.isfinite(action).all():
                 bad = int((~torch.isfinite(action)).flatten(1).any(1).nonzero()[0])
-                raise InputError(f"The action of env {bad} is not finite: {action[bad].tolist()}.")
+                raise InputError(f"{what} of env {bad} is not finite: {action[bad].tolist()}.")
         else:
             if action.is_floating_point() or action.dtype == torch.bool:
-                raise InputError(f"The action has type {action.dtype}, but must hold integers below {spec.num_values}.")
+                raise InputError(f"{what} has type {action.dtype}, but must hold integers below {spec.num_values}.")
             if self.device.type == "cpu" and ((action < 0) | (action >= spec.num_values)).any():
-                raise InputError(f"The action has values outside [0, {spec.num_values}).")
+                raise InputError(f"{what} has values outside [0, {spec.num_values}).")
+
+    def check_mask(self, env_mask: torch.Tensor | None, begun: bool) -> torch.Tensor:
+        """The mask of a reset, all envs if None; InputError if it is not one, or the first one leaves envs out."""
+        if env_mask is None:
+            return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        if env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
+            raise InputError(
+                f"env_mask must be bool of shape ({self.num_envs},), not {env_mask.dtype} {tuple(env_mask.shape)}."
+            )
+        if not begun and not env_mask.all():
+            raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
+        return env_mask
+
+
+def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:
+    """Zeroed room for actions: a tensor, or a TensorDict of them."""
+    if isinstance(spec, TensorSpec):
+        return torch.zeros((*batch, *spec.shape), dtype=spec.dtype, device=device)
+    return TensorDict({name: make_action_buffer(part, batch, device) for name, part in spec.items()}, list(batch))
+
+
+def write_action(place: Any, action: Action) -> None:
+    """Copy an action into room made by `make_action_buffer`."""
+    if isinstance(action, torch.Tensor):
+        place.copy_(action)
+    else:
+        for name, part in action.items():
+            place[name].copy_(part)

@@ -19,7 +19,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.core.errors import InputError
-from fledge.envs.base import TensorEnv
+from fledge.core.specs import TensorSpec
+from fledge.envs.base import Action, TensorEnv
 from fledge.envs.flight_log import (
     CheckSummary,
     EnvCheckError,
@@ -80,7 +81,7 @@ class _Check:
     num_envs: int
     seed: int
     make_longer: MakeEnv | None
-    actions: list[Tensor] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     ended: list[tuple[int, dict[str, Any], TensorDict]] = field(default_factory=list)  # step, state before it, result
 
     @contextmanager
@@ -103,6 +104,10 @@ class _Check:
             fail(f"make_env was asked for seed {self.seed}, but the env says seed = {env.seed}.")
         if not env.observation_spec:
             fail("observation_spec is empty, but an env must observe something.")
+        for spec in masked_specs(env):
+            seen = env.observation_spec.get(spec.mask or "")
+            if seen is None or seen.shape != (*spec.shape, spec.num_values):
+                fail(f"The action's mask {spec.mask} must be an observation of shape {(*spec.shape, spec.num_values)}.")
 
     def flight(self) -> CheckSummary:
         """Fly once with all kinds of buffers, and look at every result."""
@@ -112,7 +117,7 @@ class _Check:
             last = self._call(env, 0, kept, None)
             check_values(env, last["obs"], "obs", 0)
             for t, action in enumerate(self.actions, 1):
-                before, given = env.state_dict(), action.clone()
+                before, given = env.state_dict(), copy.deepcopy(action)
                 copied = copy.deepcopy(before)
                 result = self._call(env, t, kept, action)
                 if not same(action, given):
@@ -120,6 +125,9 @@ class _Check:
                 if not same(before, copied):
                     fail(f"step {t} changed a dict that state_dict had returned: its tensors must be copies.")
                 check_values(env, result["obs"], "obs", t)
+                for spec in masked_specs(env):
+                    if not (result["obs"][spec.mask] > 0).any(-1).all():
+                        fail(f"obs.{spec.mask} at step {t} allows no value at all, but some action must be possible.")
                 ended = log.add(env, result, last, t)
                 if ended.any():
                     check_values(env, result["final_obs"][ended], "final_obs", t)
@@ -132,7 +140,7 @@ class _Check:
             return log.close(self.steps)
 
     def _call(
-        self, env: TensorEnv, t: int, kept: list[tuple[int, TensorDict, TensorDict]], action: Tensor | None
+        self, env: TensorEnv, t: int, kept: list[tuple[int, TensorDict, TensorDict]], action: Action | None
     ) -> TensorDict:
         """Reset (no action) or step, into the caller's buffers at even t, which start full of rubbish."""
         out = _rubbish(env.make_buffers()) if t % 2 == 0 else None
@@ -238,29 +246,58 @@ class _Check:
                 fail("A call that was refused changed the state of the env.")
 
 
-def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Tensor]:
-    """Legal random actions, held for some steps."""
+def masked_specs(env: TensorEnv) -> list[TensorSpec]:
+    """Parts of the action that a mask limits."""
+    specs = [env.action_spec] if isinstance(env.action_spec, TensorSpec) else list(env.action_spec.values())
+    return [spec for spec in specs if spec.mask is not None]
+
+
+def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
+    """Legal random actions, held for some steps. Masks are not looked at: an env has to bear what they forbid."""
     spec, n, generator = env.action_spec, env.num_envs, torch.Generator().manual_seed(7)
-    shape, action = (n, *spec.shape), None
+    parts = {"": spec} if isinstance(spec, TensorSpec) else dict(spec)
+    held: dict[str, Tensor] = {}
     for _ in range(steps):
-        if spec.num_values is not None:
-            fresh = torch.randint(spec.num_values, shape, generator=generator, dtype=spec.dtype)
-        elif spec.bounded:
-            fresh = spec.low + (spec.high - spec.low) * torch.rand(shape, generator=generator, dtype=spec.dtype)
-        else:
-            fresh = torch.randn(shape, generator=generator, dtype=spec.dtype).clamp(spec.low, spec.high)
+        fresh = {name: _draw(part, n, generator) for name, part in parts.items()}
         redraw = torch.rand(n, generator=generator) < HOLD
-        action = fresh if action is None else torch.where(redraw.reshape(-1, *[1] * len(spec.shape)), fresh, action)
-        yield action.to(env.device)
+        for name, value in fresh.items():
+            keep = redraw.reshape(-1, *[1] * (value.dim() - 1))
+            held[name] = torch.where(keep, value, held[name]) if name in held else value
+        action = {name: value.to(env.device) for name, value in held.items()}
+        yield action[""] if isinstance(spec, TensorSpec) else action
 
 
-def _bad_actions(env: TensorEnv, good: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _draw(spec: TensorSpec, n: int, generator: torch.Generator) -> Tensor:
+    shape = (n, *spec.shape)
+    if spec.num_values is not None:
+        return torch.randint(spec.num_values, shape, generator=generator, dtype=spec.dtype)
+    if spec.bounded:
+        return spec.low + (spec.high - spec.low) * torch.rand(shape, generator=generator, dtype=spec.dtype)
+    return torch.randn(shape, generator=generator, dtype=spec.dtype).clamp(spec.low, spec.high)
+
+
+def _bad_actions(env: TensorEnv, good: Action) -> Iterator[tuple[str, Action]]:
+    spec = env.action_spec
+    if isinstance(spec, TensorSpec):
+        assert isinstance(good, Tensor)
+        yield from _bad_tensors(env, spec, good)
+        return
+    assert not isinstance(good, Tensor)
+    first = next(iter(spec))
+    yield "without one of its entries", {k: v for k, v in good.items() if k != first}
+    yield "that is a tensor where a dict is due", good[first]
+    for name, part in spec.items():
+        for what, bad in _bad_tensors(env, part, good[name]):
+            yield f"with {name} {what}", {**good, name: bad}
+
+
+def _bad_tensors(env: TensorEnv, spec: TensorSpec, good: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "for one env too many", torch.cat([good, good[:1]])
     yield "with an axis too many", good.unsqueeze(-1)
-    if env.action_spec.num_values is not None:
+    if spec.num_values is not None:
         yield "of floating point where integers are due", good.float()
         if env.device.type == "cpu":
-            yield "beyond the last value", torch.full_like(good, env.action_spec.num_values)
+            yield "beyond the last value", torch.full_like(good, spec.num_values)
             yield "below 0", torch.full_like(good, -1)
     else:
         yield "of integers where floating point is due", torch.zeros_like(good, dtype=torch.int64)

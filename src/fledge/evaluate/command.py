@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config
-from fledge.evaluate.episodes import Evaluation, Policy, evaluate
-from fledge.evaluate.policies import load_policy, shipped_policies
-from fledge.tasks.navigation import NavigationConfig
-from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
-from fledge.tasks.navigation.picture import save_flights
-from fledge.train.config import TrainConfig
+from fledge.evaluate.episodes import Evaluation, evaluate
+from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_policy, shipped_policies
+from fledge.tasks.base import Task, World
+from fledge.tasks.registry import find_task
+
+RECORDED = 256  # envs whose first episodes a picture shows
 
 
 @dataclass
@@ -27,100 +26,136 @@ class EvalRequest:
     """What the user asked for."""
 
     policies: list[str]  # names for `load_policy`
-    overrides: list[str]
+    overrides: list[str] = field(default_factory=list)
     episodes: int = 1024
     seed: int = 1
+    task: str | None = None
     env_preset: str | None = None
-    movers: list[int] | None = None
+    vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
     picture: Path | None = None
     threads: int | None = None
     quiet: bool = False
-    navrl_checkpoint: str | None = None
+    foreign: str | None = None  # another project's file
+
+    def words(self) -> Iterator[list[str]]:
+        """Overrides of each world in turn."""
+        if self.vary is None:
+            yield self.overrides
+            return
+        key, values = self.vary
+        for value in values:
+            yield [*self.overrides, f"{key}={value}"]
 
 
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every policy in every world, print a table (unless quiet), and return the figures."""
-    loaded: list[tuple[str, Policy]] = [(name, load_policy(name)) for name in request.policies]
-    if request.navrl_checkpoint:
-        loaded.append((request.navrl_checkpoint, load_navrl_checkpoint(request.navrl_checkpoint)))
-    if not loaded:
-        known = ", ".join([*shipped_policies(), "straight", "gap"])
-        raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, --navrl-checkpoint FILE, or {known}.")
+    policies = load_policies(request)
     rows: list[dict[str, Any]] = []
     console = Console(stderr=True)
-    for name, policy in loaded:
-        cfg = task_for(policy, request)
-        for world in worlds(cfg, request.movers):
-            result = fly_with_progress(policy, world, request, console, Path(name).name)
-            check = {"static_obstacles": world.static_obstacles, "moving_obstacles": world.moving_obstacles}
-            check |= {"floating_boxes": world.floating_boxes, "seed": request.seed}
-            rows.append({"policy": Path(name).name, **result.as_dict(), **check})
-            if request.picture and result.flights:
-                path = numbered(request.picture, len(rows), len(loaded) * len(request.movers or [0]))
-                title = f"{Path(name).name}: success {result.rate('success'):.3f} of {result.episodes} flights"
-                save_flights(path, result.flights, title)
+    home = home_of(policies)
+    total = len(policies) * len(list(request.words()))
+    for policy in policies:
+        label = Path(policy.name).name
+        for words in request.words():
+            flight = flight_world(policy, request.env_preset, words, home)
+            if (notice := flight.notice()) and not request.quiet:
+                console.print(f"{label}: {notice}", highlight=False, soft_wrap=True)
+            result = fly_with_progress(policy, flight.cfg, request, console, label)
+            rows.append(row_of(policy, flight, result, request, label))
+            if request.picture and result.tracks:
+                path = numbered(request.picture, len(rows), total)
+                save_picture(path, policy.task, result, label)
                 console.print(f"picture: {path}", highlight=False, soft_wrap=True)
     if not request.quiet:
-        Console().print(table(rows))
+        Console().print(table(rows, policies[0].task))
     return rows
 
 
-def task_for(policy: Policy, request: EvalRequest) -> NavigationConfig:
-    """The world a policy flies in: NavRL's replica for NavRL's policy, else the default task; what it needs; overrides."""
-    preset = request.env_preset or ("navrl" if isinstance(policy, NavRLPolicy) else "default")
-    needs = [f"env.{key}={value}" for key, value in getattr(policy, "task", {}).items()]
-    return build_config(TrainConfig, [("env", preset)], [*needs, *request.overrides]).env
+def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
+    """The policies asked for, all of one task."""
+    task = find_task(request.task) if request.task else None
+    names = [*request.policies, *([request.foreign] if request.foreign else [])]
+    loaded = [load_policy(name, task) for name in names]
+    if not loaded:
+        chosen = task or find_task("navigation")
+        known = ", ".join([*shipped_policies(chosen), *chosen.pilots()])
+        raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
+    others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
+    if others:
+        raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
+    return loaded
 
 
-def worlds(cfg: NavigationConfig, movers: list[int] | None) -> list[NavigationConfig]:
-    return [dataclasses.replace(cfg, moving_obstacles=m) for m in movers] if movers else [cfg]
+def home_of(policies: Sequence[LoadedPolicy]) -> World | None:
+    """Where those fly that are at home anywhere: with the first one that is not."""
+    return next((policy.world for policy in policies if policy.world is not None), None)
 
 
-def fly_with_progress(
-    policy: Policy, cfg: NavigationConfig, request: EvalRequest, console: Console, name: str
-) -> Evaluation:
+def row_of(
+    policy: LoadedPolicy, flight: Flight, result: Evaluation, request: EvalRequest, label: str
+) -> dict[str, Any]:
+    """The figures of one evaluation, JSON-able."""
+    facts = {**policy.task.world_facts(flight.cfg), "seed": request.seed}
+    facts |= {"world": policy.task.world_label(flight.cfg), "headline": result.headline}
+    changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
+    return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
+
+
+def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=request.quiet, transient=True) as progress:
-        label = f"{name} at {cfg.static_obstacles}/{cfg.moving_obstacles}"
-        task = progress.add_task(label, total=request.episodes)
+        bar = progress.add_task(f"{name} at {policy.task.world_label(cfg)}", total=request.episodes)
         return evaluate(
-            policy,
+            policy.agent,
+            policy.task,
             cfg,
             request.episodes,
             request.seed,
             num_threads=request.threads,
             deterministic=request.deterministic,
-            record=256 if request.picture else 0,
-            on_progress=lambda done: progress.update(task, completed=done),
+            record=RECORDED if request.picture else 0,
+            on_progress=lambda done: progress.update(bar, completed=done),
         )
+
+
+def save_picture(path: Path, task: Task, result: Evaluation, name: str) -> None:
+    """Write a PNG of recorded episodes."""
+    title = f"{name}: {task.headline} {result.score:.3f} of {result.episodes} episodes"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    task.draw(result.tracks, title).savefig(path)
 
 
 def numbered(path: Path, number: int, total: int) -> Path:
     return path if total == 1 else path.with_stem(f"{path.stem}_{number}")
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
+def table(rows: list[dict[str, Any]], task: Task) -> Table:
     """The figures as a table that fits 80 columns."""
     view = Table(
-        title=f"{rows[0]['episodes']} episodes each on held-out maps, seed {rows[0]['seed']}",
+        title=f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
     view.add_column("policy", no_wrap=True, max_width=20)
-    for heading in ("world", "success", "95 %", "column", "mover", "out", "time"):
+    labels = outcome_labels(rows[0], task)
+    others = [name for name in labels if name != task.headline]
+    for heading in ("world", task.headline, "95 %", *(labels[name] for name in others)):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        low, high = row["success_ci95"]
-        boxes = "" if row["floating_boxes"] else " low"
-        view.add_row(
-            row["policy"],
-            f"{row['static_obstacles']}/{row['moving_obstacles']}{boxes}",
-            short(row["success"]),
-            f"{low:.3f}-{high:.3f}".replace("0.", "."),
-            *(short(row[k]) for k in ("collision_static", "collision_moving", "out_of_bounds", "timeout")),
-        )
+        low, high = row[f"{task.headline}_ci95"]
+        if task.headline == "return":
+            score, interval = f"{row['mean_return']:.1f}", f"{low:.1f} to {high:.1f}"
+        else:
+            score, interval = short(row[task.headline]), f"{low:.3f}-{high:.3f}".replace("0.", ".")
+        view.add_row(row["policy"], row["world"], score, interval, *(short(row[name]) for name in others))
     return view
+
+
+def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:
+    """Headings of the outcomes in a row."""
+    known = task.labels or {name: name.replace("_", " ") for name in ("terminated", "truncated")}
+    return {name: label for name, label in known.items() if name in row}
 
 
 def short(rate: float) -> str:

@@ -1,7 +1,7 @@
-"""Evaluation: fly a fixed number of episodes on held-out maps and count how they end.
+"""Evaluation: fly a fixed number of episodes in the held-out world and count how they end.
 
-Every drone flies the same number of episodes (±1), so quick crashes are not over-counted. Maps are those of the
-evaluation bank, which no training run ever sees. Nothing is stored per step except, on request, some flight paths.
+Every env flies the same number of episodes (±1), so quick failures are not over-counted. The env is made with
+`held_out=True`: nothing in it was met in training. Nothing is stored per step except, on request, some recordings.
 """
 
 from __future__ import annotations
@@ -9,36 +9,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome
-
-EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
-
-
-class Policy(Protocol):
-    """Anything that flies: a network, a scripted pilot."""
-
-    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor: ...
-
-
-@dataclass
-class Flights:
-    """Paths of the first episode of some drones, for pictures."""
-
-    paths: list[np.ndarray] = field(default_factory=list)  # [steps, 3] m, world
-    outcomes: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    starts: list[np.ndarray] = field(default_factory=list)
-    goals: list[np.ndarray] = field(default_factory=list)
-    grids: dict[int, np.ndarray] = field(default_factory=dict)  # map cells by slot, see sim.terrain
+from fledge.envs.base import TensorEnv
+from fledge.tasks.base import Task, Track
 
 
 @dataclass
@@ -46,27 +28,44 @@ class Evaluation:
     """How episodes ended, as rates with 95 % intervals, and how they went."""
 
     episodes: int
-    counts: dict[str, int]
-    mean_seconds: float  # of successful flights
-    mean_speed: float  # m/s, path length over time, all flights
-    mean_return: float
+    counts: dict[str, int]  # by outcome
+    headline: str  # an outcome, or "return"
+    returns: np.ndarray  # [episodes]
+    seconds: float  # simulated, of the episodes that ended with the headline's outcome (or all), mean
+    means: dict[str, float]  # of the task's measures, over all time flown
     wall_seconds: float
     env_steps: int
-    flights: Flights | None = None
+    tracks: list[Track] = field(default_factory=list)
 
     def rate(self, name: str) -> float:
         return self.counts[name] / self.episodes
 
+    @property
+    def score(self) -> float:
+        """The headline figure: a rate, or the mean return."""
+        return float(self.returns.mean()) if self.headline == "return" else self.rate(self.headline)
+
+    @property
+    def score_ci95(self) -> tuple[float, float]:
+        """Its 95 % interval: Wilson's for a rate, normal for a mean."""
+        if self.headline != "return":
+            return wilson(self.counts[self.headline], self.episodes)
+        half = 1.96 * float(self.returns.std(ddof=1)) / math.sqrt(self.episodes) if self.episodes > 1 else math.inf
+        return self.score - half, self.score + half
+
     def as_dict(self) -> dict[str, Any]:
         """Figures as the command line prints them."""
-        names = ("success", "collision_static", "collision_moving", "out_of_bounds", "timeout")
+        head, low_high = self.headline, [round(x, 4) for x in self.score_ci95]
+        figures: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
+        if head != "return":
+            figures = {head: figures.pop(head), **figures, f"mean_{head}_seconds": round(self.seconds, 2)}
         return {
-            **{name: round(self.rate(name), 4) for name in names},
-            "success_ci95": [round(x, 4) for x in wilson(self.counts["success"], self.episodes)],
+            **figures,
+            f"{head}_ci95": low_high,
             "episodes": self.episodes,
-            "mean_success_seconds": round(self.mean_seconds, 2),
-            "mean_speed": round(self.mean_speed, 3),
-            "mean_return": round(self.mean_return, 3),
+            **{f"mean_{name}": round(value, 3) for name, value in self.means.items()},
+            "mean_return": round(float(self.returns.mean()), 3),
+            "std_return": round(float(self.returns.std()), 3),
             "env_steps_per_second": round(self.env_steps / max(self.wall_seconds, 1e-9)),
             "wall_seconds": round(self.wall_seconds, 2),
         }
@@ -80,19 +79,10 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def evaluation_config(cfg: NavigationConfig, episodes: int) -> NavigationConfig:
-    """The same task for evaluation: no more drones than episodes, episodes end at the goal, maps stay."""
-    return dataclasses.replace(
-        cfg,
-        num_envs=min(cfg.num_envs, episodes),
-        success_ends_episode=True,
-        map_refresh_steps=0,
-    )
-
-
 def evaluate(
-    policy: Policy,
-    cfg: NavigationConfig,
+    agent: BaseAgent,
+    task: Task,
+    cfg: Any,
     episodes: int,
     seed: int = 1,
     *,
@@ -105,26 +95,28 @@ def evaluate(
     """Fly `episodes` episodes and return how they ended.
 
     Args:
-        policy: Gets observations of all drones at once, returns their actions.
-        cfg: The task; `evaluation_config` is applied to it.
+        agent: Gets observations of all envs at once, returns their actions.
+        cfg: The world, as `task.evaluation` makes it; no more envs are flown than episodes.
         episodes: How many to fly in all.
-        seed: Decides maps, starts, goals and crowds; the same seed gives every policy the same episodes.
-        record: Keep the paths of the first flights of this many drones.
+        seed: Decides the world; the same seed gives every agent the same episodes.
+        record: Keep the first episodes of this many envs.
         on_progress: Called with the number of episodes finished so far.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    cfg = evaluation_config(cfg, episodes)
-    env = NavigationEnv(cfg, device=device, seed=seed, num_threads=num_threads, bank=EVAL_BANK)
+    cfg = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes))
+    env = task.make_env(cfg, device=device, seed=seed, num_threads=num_threads, held_out=True)
     try:
-        return _fly(policy, env, episodes, deterministic, record, on_progress)
+        task.check_fit(agent, env)
+        return _fly(agent, task, env, episodes, deterministic, record, on_progress)
     finally:
         env.close()
 
 
 def _fly(
-    policy: Policy,
-    env: NavigationEnv,
+    agent: BaseAgent,
+    task: Task,
+    env: TensorEnv,
     episodes: int,
     deterministic: bool,
     record: int,
@@ -132,34 +124,42 @@ def _fly(
 ) -> Evaluation:
     n = env.num_envs
     quota = torch.full((n,), episodes // n) + (torch.arange(n) < episodes % n).long()
-    counts = dict.fromkeys((o.name.lower() for o in Outcome if o), 0)
-    seconds, returns, path_m, flown_s = 0.0, 0.0, 0.0, 0.0
-    recorder = _Recorder(env, min(record, n)) if record else None
+    counts = {name: 0 for value, name in env.outcomes.items() if value}
+    returns: list[float] = []
+    seconds: list[float] = []
+    sums: dict[str, float] = {}
+    flown = 0
+    recorder = Recorder(task, env, min(record, n)) if record else None
     out = env.make_buffers()
     begun = time.perf_counter()
     env.reset(out=out)
+    agent.reset()
     done = steps = 0
     while done < episodes:
         if recorder:
             recorder.before_step()
-        action = policy.act(out["obs"], deterministic)
+        action = agent.act(out["obs"], deterministic)
         env.step(action, out=out)
         steps += n
         if recorder:
             recorder.after_step(out["outcome"])
         active = quota > 0
-        speed = env.state["vel"].norm(dim=-1).cpu()
-        path_m += float(speed[active].sum()) * env.decision_s
-        flown_s += float(active.sum()) * env.decision_s
-        ended = ((out["terminated"] | out["truncated"]).cpu() & active).nonzero().flatten()
+        flown += int(active.sum())
+        for name, figure in task.measures(env, action).items():
+            sums[name] = sums.get(name, 0.0) + float(figure.cpu()[active].sum())
+        over = (out["terminated"] | out["truncated"]).cpu()
+        if over.any():
+            agent.reset(over)
+        ended = (over & active).nonzero().flatten()
         if len(ended):
             outcome = out["outcome"].cpu()[ended]
             length = out["episode_length"].cpu()[ended].float() * env.decision_s
             for value, name in env.outcomes.items():
                 if value:
                     counts[name] += int((outcome == value).sum())
-            seconds += float(length[outcome == Outcome.SUCCESS].sum())
-            returns += float(out["episode_return"].cpu()[ended].sum())
+            counted = [env.outcomes[int(o)] == task.headline or task.headline == "return" for o in outcome]
+            seconds += length[torch.tensor(counted)].tolist()
+            returns += out["episode_return"].cpu()[ended].tolist()
             quota[ended] -= 1
             done += len(ended)
             if on_progress:
@@ -167,39 +167,40 @@ def _fly(
     return Evaluation(
         episodes=episodes,
         counts=counts,
-        mean_seconds=seconds / max(counts["success"], 1),
-        mean_speed=path_m / max(flown_s, 1e-9),
-        mean_return=returns / episodes,
+        headline=task.headline,
+        returns=np.array(returns),
+        seconds=sum(seconds) / max(len(seconds), 1),
+        means={name: total / max(flown, 1) for name, total in sums.items()},
         wall_seconds=time.perf_counter() - begun,
         env_steps=steps,
-        flights=recorder.flights if recorder else None,
+        tracks=recorder.tracks if recorder else [],
     )
 
 
-class _Recorder:
-    """Collects positions of the first drones' first episodes."""
+class Recorder:
+    """Collects what moves in the first envs' first episodes."""
 
-    def __init__(self, env: NavigationEnv, count: int) -> None:
-        self.env, self.count = env, count
-        self.flights = Flights()
-        self.open = set(range(count))
-        self.points: list[list[np.ndarray]] = [[] for _ in range(count)]
+    def __init__(self, task: Task, env: TensorEnv, count: int) -> None:
+        self.task, self.env = task, env
+        self.open = list(range(count))
+        self.frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
+        self.tracks: list[Track] = []
+        self.scenes: list[dict[str, Any]] = []
 
     def before_step(self) -> None:
-        state = {k: self.env.state[k][: self.count].cpu().numpy() for k in ("pos", "start", "goal", "slot")}
-        self.last = {k: v.copy() for k, v in state.items()}
-        for i in self.open:
-            self.points[i].append(self.last["pos"][i])
+        if not self.open:
+            return
+        if not self.scenes:
+            self.scenes = self.task.scene(self.env, self.open)
+        now = self.task.snapshot(self.env, self.open)
+        for row, env in enumerate(self.open):
+            self.frames[env].append({name: value[row].copy() for name, value in now.items()})
 
     def after_step(self, outcome: Tensor) -> None:
-        for i in [i for i in self.open if int(outcome[i])]:
-            self.open.discard(i)
-            f = self.flights
-            f.paths.append(np.stack(self.points[i]))
-            f.outcomes.append(int(outcome[i]))
-            f.slots.append(int(self.last["slot"][i]))
-            f.starts.append(self.last["start"][i])
-            f.goals.append(self.last["goal"][i])
-            slot = f.slots[-1]
-            if slot not in f.grids:
-                f.grids[slot] = self.env.bank.grid[slot].cpu().numpy().copy()
+        ended = outcome.cpu()
+        for env in [i for i in self.open if int(ended[i])]:
+            self.open.remove(env)
+            names = self.frames[env][0]
+            frames = {name: np.stack([frame[name] for frame in self.frames[env]]) for name in names}
+            self.tracks.append(Track(frames, self.scenes[env], self.env.outcomes[int(ended[env])]))
+            self.frames[env] = []

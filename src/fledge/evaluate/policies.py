@@ -1,69 +1,183 @@
-"""Policies by name or path: shipped ones, runs, policy files, NavRL's checkpoint, scripted pilots.
-
-A policy file is an ordinary Fledge checkpoint with the weights and what is needed to build the network, nothing else.
-"""
+"""Policies by name or path, each with its task and its world: shipped ones, runs, policy files, foreign files, pilots."""
 
 from __future__ import annotations
 
-import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fledge.agents.build import LearnedPolicy, build_from_description
-from fledge.core.errors import ConfigError, FormatError
-from fledge.evaluate.episodes import Policy
-from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
-from fledge.tasks.navigation.navrl import load_navrl_checkpoint
-from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
-
-PILOTS = {"straight": StraightPilot, "gap": GapPilot}
-
-
-def shipped_policies() -> dict[str, Path]:
-    """Policies that come with Fledge, by name."""
-    folder = Path(str(importlib.resources.files("fledge.tasks.navigation"))) / "policies"
-    return {p.stem: p for p in sorted(folder.glob("*.fledge"))}
+from fledge.agents.base import BaseAgent
+from fledge.agents.export import export_agent
+from fledge.agents.policy_file import load_weights, policy_entries, read_policy, write_policy
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config, from_plain, nested, to_plain
+from fledge.core.settings import changed_settings, check_settings, flat_settings
+from fledge.tasks.base import Task, World
+from fledge.tasks.registry import find_named_task, find_task, task_names
 
 
-def load_policy(name: str) -> Policy:
-    """Return the policy called `name`: a shipped one, a pilot, a run's folder, a policy file, or NavRL's `.pt`."""
-    if name in PILOTS:
-        return PILOTS[name]()
-    if name.endswith(".pt"):
-        return load_navrl_checkpoint(name)
-    return build_policy(load_policy_state(name), name)
+@dataclass
+class LoadedPolicy:
+    """An agent, what it flies, and where it was trained (None: anywhere)."""
+
+    name: str
+    agent: BaseAgent
+    task: Task
+    world: World | None
 
 
-def load_policy_state(name: str) -> dict[str, Any]:
-    """Weights and description of a policy from a run's folder, a file, or a shipped policy's name."""
-    path = shipped_policies().get(name, Path(name))
-    if path.is_dir():
-        if not (path / "checkpoints").is_dir():
-            raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
-        state, _ = CheckpointHistory(path / "checkpoints").load_latest(
-            keys=("model", "policy", "task"), allow_thin=True
-        )
-        return state
-    if not path.exists():
-        known = ", ".join([*PILOTS, *shipped_policies()])
+def shipped_policies(task: Task) -> dict[str, Path]:
+    """Policies that come with a task, by name."""
+    return {} if task.policies is None else {p.stem: p for p in sorted(task.policies.glob("*.fledge"))}
+
+
+def find_policy_file(name: str) -> Path | None:
+    """The file of a shipped policy's name, or the path itself, if there is one."""
+    for task_name in task_names():
+        if name in (shipped := shipped_policies(find_named_task(task_name))):
+            return shipped[name]
+    return Path(name) if Path(name).exists() else None
+
+
+def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
+    """The policy called `name`: a shipped one, a pilot, a run's folder, a policy file, or another project's `.pt`.
+
+    Args:
+        task: Whose pilots and foreign files are meant, and whose code may run; by default navigation for those, and the
+            task that the file names for others.
+    """
+    chosen = task or find_task("navigation")
+    if name in (pilots := chosen.pilots()):
+        agent = pilots[name]()
+        return LoadedPolicy(name, agent, chosen, chosen.world_of(agent))
+    path = find_policy_file(name)
+    if path is None:
+        known = ", ".join([*pilots, *shipped_policies(chosen)])
         raise ConfigError(
-            f"There is no policy {name!r}: give a run's folder, a .fledge or NavRL .pt file, or one of {known}."
+            f"There is no policy {name!r}: give a run's folder, a .fledge or .pt file"
+            + (f", or one of {known}." if known else ".")
         )
-    return load_checkpoint(path, keys=("model", "policy", "task"))
+    if path.suffix == ".pt":
+        agent = chosen.load_foreign(path)
+        return LoadedPolicy(name, agent, chosen, chosen.world_of(agent))
+    return build_policy(read_policy(path), name, task)
 
 
-def build_policy(state: dict[str, Any], name: str) -> LearnedPolicy:
-    """The network described by a saved state, with its weights."""
-    if not isinstance(state, dict) or "policy" not in state or "model" not in state:
-        raise FormatError(f"{name} holds no policy: it has no entries 'model' and 'policy'.")
-    policy = build_from_description(state["policy"])
-    try:
-        policy.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise FormatError(f"The weights in {name} do not fit its network: {str(error).splitlines()[0]}") from error
-    return policy.eval()
+def build_policy(state: dict[str, Any], name: str, task: Task | None = None) -> LoadedPolicy:
+    """The policy in a saved state, with its weights, task and world."""
+    entries = policy_entries(state, name)
+    if task is None or task.reference != entries["task"]:
+        named = find_named_task(entries["task"], asked_by=name) if task is None else task
+        if task is not None and not same_task(entries["task"], task):
+            raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
+        task = named
+    agent = load_weights(task.build_policy(entries["policy"]), entries["model"], name).eval()
+    world = entries.get("world")
+    return LoadedPolicy(name, agent, task, None if world is None else World(dict(world["env"]), world["decision_s"]))
 
 
-def save_policy(state: dict[str, Any], path: Path) -> None:
-    """Write the policy part of a run's state as a policy file."""
-    save_checkpoint({k: state[k] for k in ("model", "policy", "task")}, path)
+def same_task(reference: str, task: Task) -> bool:
+    """Whether a saved reference means this task: the same, or a file of the same name that has been moved."""
+    if reference == task.reference:
+        return True
+    both = reference.endswith(".py") and task.reference.endswith(".py")
+    return both and Path(reference).name == Path(task.reference).name
+
+
+# ---- where a policy flies --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Flight:
+    """The world that a policy is judged in, and how it differs from where it was trained."""
+
+    cfg: Any
+    changed: dict[str, tuple[Any, Any]]  # setting -> (trained with, flown with), of what was overridden
+
+    def notice(self) -> str | None:
+        """What to tell about the difference."""
+        if not self.changed:
+            return None
+        parts = [f"env.{key}={new} (trained with {old})" for key, (old, new) in self.changed.items()]
+        return f"flown with {', '.join(parts)}"
+
+
+def flight_world(
+    policy: LoadedPolicy, preset: str | None = None, overrides: Sequence[str] = (), home: World | None = None
+) -> Flight:
+    """The world that a policy is judged in: its own, made into the task's evaluation, with overrides on top.
+
+    Args:
+        preset: A preset of the task to fly in instead of the policy's own world.
+        overrides: `env.key=value` words.
+        home: Where a policy flies that is at home anywhere.
+
+    Raises:
+        ConfigError: when an override changes what the policy's weights depend on.
+    """
+    task, world = policy.task, policy.world or home
+    trained = from_plain(task.config, nested(world.env)) if world is not None else default_world(task)
+    cfg = task.evaluation(trained)
+    if preset is not None:
+        cfg = task.evaluation(from_plain(task.config, task.preset("env", preset)))
+    words = [check_env_word(word, task) for word in overrides]
+    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words)
+    check_settings(cfg, "env.")
+    changed: dict[str, tuple[Any, Any]] = {}
+    if policy.world is not None:
+        before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
+        kinds = changed_settings(before, cfg, observes=policy.agent.observes)
+        if bad := kinds["weights"]:
+            wrong = ", ".join(f"env.{key}={flat_settings(cfg)[key]} (trained with {before[key]})" for key in bad)
+            raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
+        now = flat_settings(cfg)
+        asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
+        changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
+    return Flight(cfg, changed)
+
+
+def default_world(task: Task) -> Any:
+    """The task's `default` preset, or its plain defaults."""
+    presets = [("preset default", task.preset("env", "default"))] if "default" in task.preset_names("env") else []
+    return build_config(task.config, presets, [])
+
+
+def check_env_word(word: str, task: Task) -> str:
+    """An override of the env without its "env."; ConfigError for other settings, which an evaluation does not have."""
+    key, sign, value = word.partition("=")
+    key = task.aliases.get(key, key)
+    if not key.startswith("env.") or not sign:
+        raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
+    return f"{key.removeprefix('env.')}={value}"
+
+
+# ---- export ----------------------------------------------------------------------------------------------------------
+
+
+def export_policy(name: str, path: Path, task: Task | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Write the policy called `name` to a file: .onnx or .ts for other programs, .fledge as a policy file.
+
+    Args:
+        overrides: `env.key=value` words that change the world a .fledge file says it is flown in.
+    """
+    if path.suffix != ".fledge":
+        if overrides:
+            raise ConfigError("Settings of the world go into a .fledge file only: leave them out.")
+        return export_agent(load_policy(name, task).agent, path)
+    source = find_policy_file(name)
+    if source is None or source.suffix == ".pt":
+        raise ConfigError(f"{name} is no run or policy file, so there is nothing to write to {path}.")
+    entries = read_policy(source)
+    if overrides:
+        policy = build_policy(entries, name, task)
+        trained = policy.world.env if policy.world is not None else {}
+        words = [check_env_word(word, policy.task) for word in overrides]
+        cfg: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words)
+        env = policy.task.make_env(cfg)
+        entries["world"] = {"env": flat_settings(cfg), "decision_s": env.decision_s}
+        env.close()
+    write_policy(entries, path)
+    ours, theirs = entries["model"], read_policy(path)["model"]
+    worst = max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
+    return {"file": str(path), "bytes": path.stat().st_size, "max_difference": worst}

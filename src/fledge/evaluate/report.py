@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 import io
 import json
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from fledge.evaluate.episodes import Flights
-from fledge.tasks.navigation.picture import flights_figure
+from fledge.evaluate.command import EvalRequest, fly_with_progress, load_policies, outcome_labels, row_of
+from fledge.evaluate.policies import flight_world, load_policy
+from fledge.tasks.base import Task, Track
 
 STYLE = """
 body{font:16px/1.55 system-ui,sans-serif;color:#1d2733;max-width:1000px;margin:2.5rem auto;padding:0 1.2rem}
@@ -36,11 +39,12 @@ class Report:
     title: str
     lead: str
     command: str
+    task: Task
     figures: list[tuple[str, str]] = field(default_factory=list)  # (value, meaning)
     rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
-    flights: list[tuple[str, Flights]] = field(default_factory=list)  # (title, flights)
-    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the success curve
+    tracks: list[tuple[str, list[Track]]] = field(default_factory=list)  # (title, recorded episodes)
+    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the headline's curve
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -50,14 +54,15 @@ def write_report(path: Path, report: Report) -> None:
         "<div class='figures'>",
         *(f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in report.figures),
         "</div>",
-        "<h2>Success on maps none of these policies has seen</h2>",
-        results_table(report.rows),
-        "<p class='note'>Deterministic flights; 95 % Wilson intervals. Same seed, so same maps, starts, goals.</p>",
+        f"<h2>{html.escape(report.task.headline.capitalize())} in the held-out world, which no training has met</h2>",
+        results_table(report.rows, report.task),
+        "<p class='note'>Deterministic; 95 % intervals. Same seed, so the same episodes for all.</p>",
     ]
     if report.curves:
-        parts += ["<h2>How it learned</h2>", image(curves_figure(report.curves, report.marks), "training curves")]
-    for title, flights in report.flights:
-        parts += [f"<h2>{html.escape(title)}</h2>", image(flights_figure(flights), title)]
+        figure = curves_figure(report.curves, report.task, report.marks)
+        parts += ["<h2>How it learned</h2>", image(figure, "training curves")]
+    for title, tracks in report.tracks:
+        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.draw(tracks), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
     page = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
@@ -68,35 +73,31 @@ def write_report(path: Path, report: Report) -> None:
     path.write_text(page)
 
 
-def results_table(rows: Sequence[dict[str, Any]]) -> str:
+def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     """Evaluations as an HTML table; rows marked `ours` stand out."""
-    heads = (
-        "policy",
-        "static / moving",
-        "success",
-        "95 % interval",
-        "hit column",
-        "hit mover",
-        "timeout",
-        "m/s",
-        "flights",
-    )
+    head = task.headline
+    labels = outcome_labels(rows[0], task) if rows else {}
+    others = [name for name in labels if name != head]
+    means = [name for name in rows[0] if name.startswith("mean_") and name not in ("mean_return",)] if rows else []
+    names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others)]
+    names += [*(name.removeprefix("mean_").replace("_", " ") for name in means), "episodes"]
     body = []
     for row in rows:
-        low, high = row["success_ci95"]
+        low, high = row[f"{head}_ci95"]
+        score = row["mean_return"] if head == "return" else row[head]
         cells = [
             row["policy"],
-            f"{row['static_obstacles']} / {row['moving_obstacles']}",
-            f"{row['success']:.3f}",
+            row["world"],
+            f"{score:.3f}",
             f"{low:.3f} to {high:.3f}",
-            *(f"{row[k]:.3f}" for k in ("collision_static", "collision_moving", "timeout")),
-            f"{row['mean_speed']:.2f}",
+            *(f"{row[k]:.3f}" for k in others),
+            *(f"{row[k]:.2f}" for k in means),
             str(row["episodes"]),
         ]
         mark = " class='ours'" if row.get("ours") else ""
         body.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>")
-    head = "".join(f"<th>{h}</th>" for h in heads)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
@@ -104,26 +105,33 @@ def read_curves(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def curves_figure(rows: Sequence[dict[str, float]], marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Success, endings, return and speed against decisions."""
+def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
+    """Headline, other endings, return and speed against decisions."""
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
     figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
     axes = figure.subplots(2, 2)
-    success = axes[0, 0]
-    success.plot(x, [r["success_recent"] for r in rows], color="#1b9e5a", label="while learning, sampled actions")
+    headline, head = axes[0, 0], task.headline
+    ended = [row.get(f"{head}_recent", np.nan) for row in rows]
+    headline.plot(x, ended, color="#1b9e5a", label="while learning, sampled actions")
+    held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
+    if held_out:
+        headline.plot(*zip(*held_out, strict=True), "o--", color="#4a6fa5", markersize=3, label="held out")
+        headline.legend(fontsize=8)
     for name, value in marks:
-        success.axhline(value, color="#888", linestyle="--", linewidth=1)
-        success.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
-    success.set_ylim(0, 1)
-    success.set_title("success in training (last 20 iterations)", fontsize=10)
+        headline.axhline(value, color="#888", linestyle="--", linewidth=1)
+        headline.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
+    if head != "return":
+        headline.set_ylim(0, 1)
+    headline.set_title(f"{head} in training (last 20 iterations)", fontsize=10)
     endings = axes[0, 1]
-    names = {"collision_static": "#d1495b", "collision_moving": "#e08e1b", "timeout": "#4a6fa5"}
-    for name, colour in names.items():
+    others = [name for name in outcome_labels(rows[0], task) if name != head] if rows else []
+    for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
         endings.plot(x, smooth([r[name] for r in rows]), color=colour, label=name.replace("_", " "))
     endings.set_title("other endings", fontsize=10)
-    endings.legend(fontsize=8)
+    if others:
+        endings.legend(fontsize=8)
     axes[1, 0].plot(x, smooth([r["return"] for r in rows]), color="#334e68")
     axes[1, 0].set_title("return per episode", fontsize=10)
     axes[1, 1].plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
@@ -149,3 +157,44 @@ def image(figure: Any, text: str) -> str:
     figure.savefig(buffer, format="png")
     data = base64.b64encode(buffer.getvalue()).decode()
     return f"<img alt='{html.escape(text)}' src='data:image/png;base64,{data}'>"
+
+
+# ---- fledge report ---------------------------------------------------------------------------------------------------
+
+
+def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
+    """Evaluate a run in its own world, beside the task's pilots, and write its report."""
+    console = Console(stderr=True)
+    policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
+    task, ours = policies[0].task, policies[0]
+    policies += [load_policy(name, task) for name in task.pilots()]
+    rows: list[dict[str, Any]] = []
+    tracks: list[tuple[str, list[Track]]] = []
+    for policy in policies:
+        label = "this run" if policy is ours else policy.name
+        for words in request.words():
+            flight = flight_world(policy, request.env_preset, words, ours.world)
+            shown = dataclasses.replace(request, picture=path if policy is ours else None)
+            result = fly_with_progress(policy, flight.cfg, shown, console, label)
+            rows.append({**row_of(policy, flight, result, request, label), "ours": policy is ours})
+            if result.tracks and result.tracks[0].frames:
+                tracks = [(f"Episodes of this run at {task.world_label(flight.cfg)}", result.tracks)]
+    curves = read_curves(run)
+    figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
+    figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
+    score = rows[0]["mean_return"] if task.headline == "return" else rows[0][task.headline]
+    figures.append((f"{score:.3f}", f"{task.headline} at {rows[0]['world']}"))
+    write_report(
+        path,
+        Report(
+            title=f"{task.name}: {run.name}",
+            lead=f"What {run.name} learned, and how it does in the held-out world.",
+            command=f"fledge report {run}",
+            task=task,
+            figures=figures,
+            rows=rows,
+            curves=curves,
+            tracks=tracks,
+        ),
+    )
+    return {"report": str(path), "rows": rows}

@@ -18,7 +18,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, NumericsError
+from fledge.core.settings import check_settings, setting
+from fledge.learn.base import Learner, copy_optimizer
 from fledge.learn.flat import FlatParameters
 
 Batch = dict[str, Tensor]
@@ -26,33 +29,26 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class ReplayConfig:
-    size: int = 1_000_000
+    size: int = setting(1_000_000, at_least=1, resume="restart")
     """Transitions kept, over all ranks; the oldest episodes leave first."""
-    batch: int = 4096
+    batch: int = setting(4096, at_least=1)
     """Transitions per gradient step, over all ranks."""
-    steps: int = 8
+    steps: int = setting(8, at_least=1)
     """Decisions per drone between learning."""
-    updates: int = 8
+    updates: int = setting(8, at_least=1)
     """Gradient steps per iteration."""
-    warm_up: int = 100_000
+    warm_up: int = setting(100_000, at_least=0)
     """Decisions flown before learning starts."""
-    n_step: int = 3
+    n_step: int = setting(3, at_least=1, resume="restart")
     """Steps of reward taken from experience before the target network's word."""
-    layout: str = "chunk"
+    layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
     """What is compressed together: frame, chunk or episode."""
-    segment: int = 64
+    segment: int = setting(64, at_least=1, resume="restart")
     """Episodes enter the buffer in pieces of this many decisions, so that learning need not wait for their end."""
-    prioritized: bool = False
+    prioritized: bool = setting(False, resume="restart")
     """Draw transitions in proportion to their error (dqn only)."""
 
     def validate(self) -> None:
-        for name in ("size", "batch", "steps", "updates", "n_step", "segment"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"replay.{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.layout not in ("frame", "chunk", "episode"):
-            raise ConfigError(f"replay.layout is {self.layout!r}, but must be frame, chunk or episode.")
-        if self.warm_up < 0:
-            raise ConfigError(f"replay.warm_up is {self.warm_up}, but must be 0 or more.")
         if self.size < self.segment:
             raise ConfigError(f"replay.size is {self.size}, less than one piece of replay.segment ({self.segment}).")
 
@@ -69,7 +65,7 @@ class Replay(Protocol):
     def __len__(self) -> int: ...
 
 
-class OffPolicy:
+class OffPolicy(Learner):
     """Base of the learners. Subclasses make their networks, put them under `train_module`, and define `step`.
 
     Args:
@@ -81,8 +77,8 @@ class OffPolicy:
 
     names: Sequence[str]  # of the figures that `step` returns
 
-    def __init__(self, policy: nn.Module, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
-        cfg.validate()
+    def __init__(self, policy: BaseAgent, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
+        check_settings(cfg, "replay.")
         self.policy, self.replay, self.buffer, self.gamma, self.ranks = policy, cfg, buffer, gamma, ranks
         self.flats: dict[str, FlatParameters] = {}
         self.targets: dict[str, FlatParameters] = {}
@@ -126,6 +122,11 @@ class OffPolicy:
         except NumericsError as error:  # with what is needed to repeat the update
             error.cause = {"learner": before, "batches": drawn, "progress": progress}
             raise
+
+    def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
+        self.load_state_dict(cause["learner"])
+        self.schedule(float(cause["progress"]))
+        return self.learn(cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
         """A gradient step on each batch; returns the mean of their figures. The one place where NaN is looked for."""
@@ -174,15 +175,10 @@ class OffPolicy:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of what all ranks share: weights, targets, optimisers, counters."""
-        optimizers = {}
-        for name, optimizer in self.optimizers.items():
-            state = optimizer.state_dict()
-            moments = {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}
-            optimizers[name] = {**state, "state": moments}
         return {
             "weights": {k: v.values.detach().clone() for k, v in self.flats.items()},
             "targets": {k: v.values.detach().clone() for k, v in self.targets.items()},
-            "optimizers": optimizers,
+            "optimizers": {name: copy_optimizer(optimizer) for name, optimizer in self.optimizers.items()},
             "steps_done": self.steps_done,
             "rng": torch.get_rng_state(),
         }
@@ -197,7 +193,7 @@ class OffPolicy:
         torch.set_rng_state(state["rng"].cpu())
 
     def shared_state(self) -> dict[str, Any]:
-        """What all ranks share: `state_dict` without this rank's random state."""
+        """`state_dict` without this rank's random state."""
         return {k: v for k, v in self.state_dict().items() if k != "rng"}
 
     def load_shared_state(self, state: Mapping[str, Any]) -> None:
@@ -216,23 +212,6 @@ class OffPolicy:
         self.buffer.close()
 
 
-def observations(batch: Batch, keys: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
-    """The observations in a batch, or with prefix "next_" those that followed, by their own names."""
-    return {key: batch[prefix + key] for key in keys}
-
-
-def check_numbers(cfg: Any, name: str, zero_or_more: Sequence[str] = ()) -> None:
-    """ConfigError unless the numbers of a learner's config lie where they can."""
-    for key in ("lr", "gamma", "tau"):
-        value = getattr(cfg, key)
-        if not 0 < value <= 1:
-            raise ConfigError(f"{name}.{key} is {value}, but must lie between 0 and 1.")
-    if not cfg.max_grad_norm > 0:
-        raise ConfigError(f"{name}.max_grad_norm is {cfg.max_grad_norm}, but must be greater than 0.")
-    for key in ("lr_final_share", *zero_or_more):
-        value = getattr(cfg, key)
-        if not min(value if isinstance(value, list) else [value], default=0) >= 0:
-            raise ConfigError(f"{name}.{key} is {value}, but must be 0 or more.")
-    hidden = getattr(cfg, "critic_hidden", [1])
-    if not hidden or min(hidden) < 1:
-        raise ConfigError(f"{name}.critic_hidden is {hidden}, but must list at least one width of 1 or more.")
+def next_observations(batch: Batch, keys: Sequence[str]) -> dict[str, Tensor]:
+    """The observations that followed those of a batch, by their own names."""
+    return {key: batch[f"next_{key}"] for key in keys}

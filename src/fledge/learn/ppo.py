@@ -18,15 +18,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn import functional as F
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.core.errors import ConfigError, NumericsError
+from fledge.core.settings import check_settings, setting
+from fledge.learn.base import Learner, copy_optimizer
 from fledge.learn.flat import FlatParameters
 from fledge.learn.returns import gae
 
+NEEDED = ("input", "raw", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 MAX_WEIGHT = 2.0  # of a decision that has become more likely since it was flown
 
 
@@ -39,59 +42,49 @@ class Precision(enum.Enum):
 
 @dataclass
 class PPOConfig:
-    rollout_steps: int = 64
+    rollout_steps: int = setting(64, at_least=1)
     """Decisions per drone and iteration."""
-    epochs: int = 3
+    epochs: int = setting(3, at_least=1)
     """Passes over each rollout."""
-    minibatch: int = 4096
+    minibatch: int = setting(4096, at_least=1)
     """Samples per gradient step, over all ranks."""
-    lr: float = 7e-4
+    lr: float = setting(7e-4, above=0, below=1)
     """Adam's learning rate at the start."""
-    lr_final_share: float = 0.05
+    lr_final_share: float = setting(0.05, at_least=0)
     """Share of the learning rate left at the end (linear)."""
-    gamma: float = 0.99
+    gamma: float = setting(0.99, at_least=0, at_most=1)
     """Discount per decision."""
-    gae_lambda: float = 0.95
-    """Decay of the advantage estimate: 0 trusts the critic, 1 the returns."""
-    clip: float = 0.2
+    gae_lambda: float = setting(0.95, at_least=0, at_most=1)
+    """Decay of the advantage estimate: 0 relies on the critic, 1 on the returns."""
+    clip: float = setting(0.2, above=0)
     """Largest relative change of an action's probability that still earns."""
-    value_clip: float = 0.0
+    value_clip: float = setting(0.0, at_least=0)
     """Clip value changes to this many normalised units (0: no clipping)."""
-    huber_delta: float = 10.0
+    huber_delta: float = setting(10.0, above=0)
     """Where the value loss turns from quadratic to linear, normalised units."""
-    value_coef: float = 1.0
+    value_coef: float = setting(1.0, at_least=0)
     """Weight of the value loss."""
-    entropy_coef: float = 0.001
+    entropy_coef: float = setting(0.001, at_least=0)
     """Weight of the entropy bonus at the start."""
-    entropy_final_share: float = 0.0
+    entropy_final_share: float = setting(0.0, at_least=0)
     """Share of the entropy bonus left at the end (linear)."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = setting(1.0, above=0)
     """Gradients are scaled down to this norm."""
     normalize_advantage: bool = True
     """Advantages get mean 0 and deviation 1 over the whole rollout."""
     popart: bool = True
     """Keep predictions unchanged when the value normalisation moves."""
-    log_std_max: float = -0.5
+    log_std_max: float = setting(-0.5, at_least=-4, at_most=2)
     """Ceiling of the Gaussian head's log standard deviation at the start."""
-    log_std_max_final: float = -1.3
+    log_std_max_final: float = setting(-1.3, at_least=-4, at_most=2)
     """The same at the end (linear)."""
-    adam_eps: float = 1e-5
+    adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
     """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512)."""
 
-    def validate(self) -> None:
-        for name in ("rollout_steps", "epochs", "minibatch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"ppo.{name} is {getattr(self, name)}, but must be at least 1.")
-        if not 0 < self.lr < 1:
-            raise ConfigError(f"ppo.lr is {self.lr}, but must lie between 0 and 1.")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"ppo.{name} is {getattr(self, name)}, but must lie between 0 and 1.")
 
-
-class PPO:
+class PPO(Learner):
     """Learner: owns the optimiser and the flat parameters of a policy.
 
     Args:
@@ -100,27 +93,26 @@ class PPO:
         ranks: How many ranks learn together.
         lagged: Rollouts were flown by older weights. Then the present policy is what updates stay close to, and what was
             flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022), in the advantages too (`gae`);
-            values are looked up anew.
+            values are looked up again.
     """
 
     def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, lagged: bool = False) -> None:
-        cfg.validate()
+        check_settings(cfg, "ppo.")
         self.policy, self.cfg, self.ranks, self.lagged = policy, cfg, ranks, lagged
         self.flat = FlatParameters(policy)
         device = self.flat.values.device
         if cfg.precision is Precision.bf16 and device.type != "cuda":
             raise ConfigError("ppo.precision=bf16 is for CUDA: on a CPU it is slower than fp32; leave it at fp32.")
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
+        self.optimizers = {"policy": self.optimizer}
         self._sums = torch.zeros(8, device=device)
         self.last_loss = torch.zeros((), device=device)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything the next update depends on, besides the rollout."""
-        optimizer = self.optimizer.state_dict()
-        moments = {k: {n: t.clone() for n, t in v.items()} for k, v in optimizer["state"].items()}
         return {
             "model": {k: v.clone() for k, v in self.policy.state_dict().items()},
-            "optimizer": {**optimizer, "state": moments},
+            "optimizer": copy_optimizer(self.optimizer),
             "rng": torch.get_rng_state(),
         }
 
@@ -129,35 +121,23 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"].cpu())
 
-    @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {"policy": self.optimizer}
-
     def shared_state(self) -> dict[str, Any]:
-        """What all ranks share besides the policy, not copied."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_shared_state(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def rank_state(self) -> dict[str, Any]:
-        """What is this rank's own: nothing."""
-        return {}
-
-    def load_rank_state(self, state: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
+        self.load_state_dict(cause["learner"])
+        rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape)
+        return self.update(rollout, float(cause["progress"]))
 
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
         cfg = self.cfg
         self.optimizer.param_groups[0]["lr"] = cfg.lr * (1 + (cfg.lr_final_share - 1) * progress)
         self.entropy_coef = cfg.entropy_coef * (1 + (cfg.entropy_final_share - 1) * progress)
-        ceiling = getattr(self.policy.head, "log_std_max", None)
-        if ceiling is not None:
-            ceiling.fill_(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
+        self.policy.head.limit_spread(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; returns mean losses and diagnostics."""
@@ -207,10 +187,12 @@ class PPO:
             for first in range(0, size - part + 1, part):
                 index = order[first : first + part]
                 self._step({k: v.index_select(0, index) for k, v in batch.items()})
+        self.policy.learn_inputs(batch["input"], self._mean_over_ranks)
         try:
             return self._report()
         except NumericsError as error:  # with what is needed to repeat the update
-            error.cause = {"learner": before, "rollout": rollout, "progress": progress}
+            needed = {name: rollout[name] for name in NEEDED}
+            error.cause = {"learner": before, "rollout": needed, "progress": progress}
             raise
 
     @torch.no_grad()
@@ -219,26 +201,26 @@ class PPO:
 
         Where a step was the last of its episode or of the rollout, its next value stays as it was noted.
         """
-        densities, values = [], []
+        log_probs, values = [], []
         for x, raw in zip(rollout["input"], rollout["raw"], strict=True):
             params, value = self.policy(x)
-            densities.append(self.policy.head.log_prob(params, raw))
+            log_probs.append(self.policy.head.log_prob(params, raw))
             values.append(self.policy.value_norm.denormalize(value))
         value, next_value = torch.stack(values), rollout["next_value"].clone()
         goes_on = ~(rollout["terminated"] | rollout["truncated"])[:-1]
         next_value[:-1] = torch.where(goes_on, value[1:], next_value[:-1])
-        return torch.stack(densities), value, next_value
+        return torch.stack(log_probs), value, next_value
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""
         cfg = self.cfg
         with self._autocast():
             params, value = self.policy(batch["input"])
-        params, value = (params[0].float(), params[1].float()), value.float()
+        params, value = tuple(p.float() for p in params), value.float()
         log_ratio = self.policy.head.log_prob(params, batch["raw"]) - batch["log_prob"]
         ratio = log_ratio.exp()
-        gain = batch["advantage"]
-        policy_loss = -torch.min(ratio * gain, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * gain).mean()
+        advantage = batch["advantage"]
+        policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantage).mean()
         value_loss = F.huber_loss(value, batch["target"], reduction="none", delta=cfg.huber_delta)
         if cfg.value_clip > 0:
             near = batch["value"] + (value - batch["value"]).clamp(-cfg.value_clip, cfg.value_clip)

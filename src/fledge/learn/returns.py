@@ -15,7 +15,7 @@ def gae(
     truncated: Tensor,
     gamma: float,
     gae_lambda: float,
-    trust: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and value targets, both [T, N].
 
@@ -27,16 +27,16 @@ def gae(
         terminated: [T, N] bool, the task ended: nothing follows.
         truncated: [T, N] bool, the clock ended the episode: its future counts, but the next row is another episode.
         gamma: Discount per step.
-        gae_lambda: 0 trusts the values, 1 the rewards.
-        trust: [T, N] in 0 to 1, how likely the present policy still takes each action, against the one that took it (at most
+        gae_lambda: 0 relies on the values, 1 on the rewards.
+        weight: [T, N] in 0 to 1, how likely the present policy still takes each action, against the one that took it (at most
             1). What followed an action counts that much, both before it and in its target, as in V-trace (Espeholt et
             al. 2018). None: the rollout is the present policy's own.
     """
     alive = (~terminated).to(reward.dtype)
     carry = (~(terminated | truncated)).to(reward.dtype) * (gamma * gae_lambda)
     advantage = reward + gamma * next_value * alive - value
-    if trust is not None:
-        carry[:-1] *= trust[1:]
+    if weight is not None:
+        carry[:-1] *= weight[1:]
     for t in range(reward.shape[0] - 2, -1, -1):
         advantage[t].addcmul_(carry[t], advantage[t + 1])
-    return advantage, value + (advantage if trust is None else trust * advantage)
+    return advantage, value + (advantage if weight is None else weight * advantage)

@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.squashed import SquashedActor, TwinCritic, from_env
-from fledge.core.errors import ConfigError
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
-
-OBSERVED = ("state", "lidar", "dynamic_obstacle")
+from fledge.agents.base import Obs
+from fledge.agents.squashed import SquashedActor, TwinCritic
+from fledge.core.settings import check_settings, setting
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, next_observations
 
 
 @dataclass
 class SACConfig:
-    lr: float = 5e-4
+    lr: float = setting(5e-4, above=0, at_most=1)
     """Adam's learning rate of actor and critics."""
-    lr_final_share: float = 0.2
+    lr_final_share: float = setting(0.2, at_least=0)
     """Share of it left at the end (linear)."""
-    gamma: float = 0.99
+    gamma: float = setting(0.99, above=0, at_most=1)
     """Discount per decision."""
-    tau: float = 0.005
+    tau: float = setting(0.005, above=0, at_most=1)
     """Share by which target critics follow at each step."""
-    target_entropy: float = -3.0
-    """Entropy of the actions (in [-1, 1], all axes together) that the temperature aims at."""
-    alpha: float = 0.02
+    target_entropy: float | None = None
+    """Entropy of the actions (in [-1, 1], all axes together) that the temperature aims at; null: minus their number."""
+    alpha: float = setting(0.02, above=0)
     """Temperature at the start."""
-    alpha_lr: float = 5e-4
+    alpha_lr: float = setting(5e-4, at_least=0)
     """Adam's learning rate of the temperature; 0 keeps it."""
-    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
+    critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the critics' layers."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
-
-    def validate(self) -> None:
-        check_numbers(self, "sac", ["alpha_lr"])
-        if not self.alpha > 0:
-            raise ConfigError(f"sac.alpha is {self.alpha}, but must be greater than 0; alpha_lr=0 keeps it.")
 
 
 class Temperature(nn.Module):
@@ -58,8 +51,10 @@ class SAC(OffPolicy):
     names = ("critic_loss", "actor_loss", "q", "entropy", "alpha")
 
     def __init__(self, policy: SquashedActor, cfg: SACConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
+        check_settings(cfg, "sac.")
         super().__init__(policy, replay, buffer, cfg.gamma, ranks)
         self.cfg, self.actor = cfg, policy
+        self.target_entropy = -float(policy.actions) if cfg.target_entropy is None else cfg.target_entropy
         self.critic = TwinCritic(policy.inputs, policy.actions, cfg.critic_hidden).to(self.device)
         self.target = copy.deepcopy(self.critic)
         self.temperature = Temperature(cfg.alpha).to(self.device)
@@ -67,31 +62,31 @@ class SAC(OffPolicy):
         self.train_module("critic", self.critic, cfg.lr, cfg.lr_final_share, self.target)
         self.train_module("temperature", self.temperature, cfg.alpha_lr)
 
-    def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
+    def explore(self, obs: Obs) -> Tensor:
         return self.actor.act(obs, deterministic=False)
 
     def step(self, batch: Batch) -> Tensor:
         cfg, alpha = self.cfg, self.temperature.log_alpha.detach().exp()
-        x = self.actor.encode(observations(batch, OBSERVED))
-        action = from_env(batch["action"])
+        x = self.actor.encode(batch)
+        action = self.actor.scale.from_env(batch["action"])
         with torch.no_grad():
-            following = self.actor.encode(observations(batch, OBSERVED, "next_"))
-            next_action, next_density = self.actor.sample(following, self._noise(following))
-            next_value = self.target(following, next_action).amin(0) - alpha * next_density
-            wanted = batch["reward"] + self.discount(batch) * next_value
+            next_x = self.actor.encode(next_observations(batch, self.actor.observes))
+            next_action, next_log_prob = self.actor.sample(next_x, self._noise(next_x))
+            next_value = self.target(next_x, next_action).amin(0) - alpha * next_log_prob
+            target = batch["reward"] + self.discount(batch) * next_value
         q = self.critic(x, action)
-        critic_loss = (q - wanted).square().mean(1).sum()
+        critic_loss = (q - target).square().mean(1).sum()
         self.descend("critic", critic_loss, cfg.max_grad_norm)
 
-        own, density = self.actor.sample(x, self._noise(x))
+        new_action, log_prob = self.actor.sample(x, self._noise(x))
         self.critic.requires_grad_(False)
-        actor_loss = (alpha * density - self.critic(x, own).amin(0)).mean()
+        actor_loss = (alpha * log_prob - self.critic(x, new_action).amin(0)).mean()
         self.descend("actor", actor_loss, cfg.max_grad_norm)
         self.critic.requires_grad_(True)
 
-        entropy = -density.detach().mean()
+        entropy = -log_prob.detach().mean()
         if cfg.alpha_lr > 0:
-            surplus = entropy - cfg.target_entropy
+            surplus = entropy - self.target_entropy
             self.descend("temperature", self.temperature.log_alpha.sum() * surplus, float("inf"))
         self.follow("critic", cfg.tau)
         return torch.stack([critic_loss.detach(), actor_loss.detach(), q.detach().mean(), entropy, alpha.squeeze()])

@@ -4,47 +4,40 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fledge.agents.squashed import SquashedActor, TwinCritic, from_env, to_env
-from fledge.core.errors import ConfigError
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, check_numbers, observations
-from fledge.learn.sac import OBSERVED
+from fledge.agents.base import Obs
+from fledge.agents.squashed import SquashedActor, TwinCritic
+from fledge.core.settings import check_settings, setting
+from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, next_observations
 
 
 @dataclass
 class TD3Config:
-    lr: float = 5e-4
+    lr: float = setting(5e-4, above=0, at_most=1)
     """Adam's learning rate of actor and critics."""
-    lr_final_share: float = 0.2
+    lr_final_share: float = setting(0.2, at_least=0)
     """Share of it left at the end (linear)."""
-    gamma: float = 0.99
+    gamma: float = setting(0.99, above=0, at_most=1)
     """Discount per decision."""
-    tau: float = 0.005
+    tau: float = setting(0.005, above=0, at_most=1)
     """Share by which target networks follow at each step of the actor."""
-    noise_range: list[float] = field(default_factory=lambda: [0.05, 0.4])
+    noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
     """Deviations of the exploration noise: the first drone flies with the least, the last with the most."""
-    target_noise: float = 0.2
+    target_noise: float = setting(0.2, at_least=0)
     """Deviation of the noise on target actions."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: float = setting(0.5, at_least=0)
     """Largest such noise."""
-    delay: int = 2
+    delay: int = setting(2, at_least=1)
     """Critic steps per actor step."""
-    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
+    critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the critics' layers."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
-
-    def validate(self) -> None:
-        check_numbers(self, "td3", ["noise_range", "target_noise", "target_noise_clip"])
-        if len(self.noise_range) != 2:
-            raise ConfigError(f"td3.noise_range is {self.noise_range}, but must be two deviations: least and most.")
-        if self.delay < 1:
-            raise ConfigError(f"td3.delay is {self.delay}, but must be at least 1.")
 
 
 class TD3(OffPolicy):
@@ -53,6 +46,7 @@ class TD3(OffPolicy):
     names = ("critic_loss", "actor_loss", "q")
 
     def __init__(self, policy: SquashedActor, cfg: TD3Config, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
+        check_settings(cfg, "td3.")
         super().__init__(policy, replay, buffer, cfg.gamma, ranks)
         self.cfg, self.actor = cfg, policy
         self.critic = TwinCritic(policy.inputs, policy.actions, cfg.critic_hidden).to(self.device)
@@ -61,24 +55,24 @@ class TD3(OffPolicy):
         self.train_module("critic", self.critic, cfg.lr, cfg.lr_final_share, self.target_critic)
         self.actor_loss = torch.zeros((), device=self.device)
 
-    def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
+    def explore(self, obs: Obs) -> Tensor:
         with torch.no_grad():
             mean = self.actor.mean(self.actor.encode(obs))
         low, high = self.cfg.noise_range
         spread = torch.linspace(low, high, len(mean), device=mean.device)[:, None]
-        return to_env((mean + spread * torch.randn_like(mean)).clamp(-1.0, 1.0))
+        return self.actor.scale.to_env((mean + spread * torch.randn_like(mean)).clamp(-1.0, 1.0))
 
     def step(self, batch: Batch) -> Tensor:
         cfg = self.cfg
-        x = self.actor.encode(observations(batch, OBSERVED))
+        x = self.actor.encode(batch)
         with torch.no_grad():
-            following = self.actor.encode(observations(batch, OBSERVED, "next_"))
-            best = self.target_actor.mean(following)
+            next_x = self.actor.encode(next_observations(batch, self.actor.observes))
+            best = self.target_actor.mean(next_x)
             noise = (cfg.target_noise * torch.randn_like(best)).clamp(-cfg.target_noise_clip, cfg.target_noise_clip)
-            next_value = self.target_critic(following, (best + noise).clamp(-1.0, 1.0)).amin(0)
-            wanted = batch["reward"] + self.discount(batch) * next_value
-        q = self.critic(x, from_env(batch["action"]))
-        critic_loss = (q - wanted).square().mean(1).sum()
+            next_value = self.target_critic(next_x, (best + noise).clamp(-1.0, 1.0)).amin(0)
+            target = batch["reward"] + self.discount(batch) * next_value
+        q = self.critic(x, self.actor.scale.from_env(batch["action"]))
+        critic_loss = (q - target).square().mean(1).sum()
         self.descend("critic", critic_loss, cfg.max_grad_norm)
         if self.steps_done % cfg.delay == cfg.delay - 1:
             self.critic.requires_grad_(False)

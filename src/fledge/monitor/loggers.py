@@ -111,11 +111,13 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
 class ConsoleLogger:
     """Live progress: a bar on a terminal, a line every few seconds elsewhere."""
 
-    def __init__(self, total_steps: int, start: int = 0, seconds_between_lines: float = 10.0) -> None:
+    def __init__(
+        self, total_steps: int, start: int = 0, seconds_between_lines: float = 10.0, headline: str = "success"
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.total, self.start = total_steps, start
+        self.total, self.start, self.headline = total_steps, start, headline
         self._every = seconds_between_lines
         self._begun = time.monotonic()
         self._said = self._begun
@@ -139,10 +141,9 @@ class ConsoleLogger:
             self._bar.update(self._task, total=total_steps, completed=step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        figures = (
-            f"{metrics['frames_per_second']:,.0f} decisions/s  success {metrics['success_recent']:.3f}  "
-            f"return {metrics['return']:+.1f}"
-        )
+        figures = f"{metrics['frames_per_second']:,.0f} decisions/s  "
+        figures += f"{self.headline} {metrics[f'{self.headline}_recent']:.3f}"
+        figures += "" if self.headline == "return" else f"  return {metrics['return']:+.1f}"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, figures=figures)
             return

@@ -2,21 +2,31 @@
 
     defaults  <-  preset (YAML)  <-  overrides of the command line
 
-The string under a field is its help text. The resolved config is saved with the run, and is what resume reads.
+What belongs to the world (`env`, `policy`, `curriculum`) is the task's: `config_class(task)` puts it in place. The string
+under a field is its help text; its limits, and what changing it means for a resumed run, stand in the field itself
+(`core.settings`). The resolved config is saved with the run, and is what resume reads.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config, read_yaml
+from fledge.core.settings import setting
 from fledge.learn.dqn import DQNConfig
 from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.ppo import PPOConfig
 from fledge.learn.sac import SACConfig
 from fledge.learn.td3 import TD3Config
-from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.base import Task
+from fledge.tasks.registry import find_named_task, find_task
 
 
 class Algo(enum.Enum):
@@ -26,13 +36,6 @@ class Algo(enum.Enum):
     sac = "sac"
     td3 = "td3"
     dqn = "dqn"
-
-
-class PolicyKind(enum.Enum):
-    """Which network flies."""
-
-    features = "features"
-    navrl = "navrl"
 
 
 class CollectMode(enum.Enum):
@@ -52,119 +55,132 @@ class WandbMode(enum.Enum):
 
 
 @dataclass
-class PolicyConfig:
-    kind: PolicyKind = PolicyKind.features
-    """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
-    hidden: list[int] = field(default_factory=lambda: [256, 128])
-    """Widths of the MLP's layers (features only)."""
-
-
-@dataclass
 class CollectConfig:
-    mode: CollectMode = CollectMode.sync
+    mode: CollectMode = setting(CollectMode.sync, resume="restart")
     """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
 
 
 @dataclass
-class CurriculumConfig:
-    movers_start: float = 0.25
-    """Share of the moving obstacles shown at the beginning."""
-    ramp: float = 0.25
-    """Share of training over which it grows to 1 (0: all from the start)."""
-
-
-@dataclass
 class WandbConfig:
-    mode: WandbMode = WandbMode.disabled
+    mode: WandbMode = setting(WandbMode.disabled, resume="same")
     """disabled, offline or online. Needs `pip install fledge[wandb]`; never asks for a key."""
-    project: str = "fledge"
+    project: str = setting("fledge", resume="same")
     """Project name."""
 
 
 @dataclass
 class TrainConfig:
-    task: str = "navigation"
-    """What to train on."""
-    algo: Algo = Algo.ppo
-    """Learning algorithm. sac and td3 learn from replay; dqn too, on the grid map with discrete headings."""
-    seed: int = 0
+    task: str = setting("navigation", resume="weights")
+    """What to train on: a registered task, gym:ID, a Python file, or module:object."""
+    algo: Algo = setting(Algo.ppo, resume="weights")
+    """Learning algorithm. ppo for any action; sac and td3 for continuous ones, dqn for discrete ones, from replay."""
+    seed: int = setting(0, at_least=0, resume="restart")
     """Decides everything random in the run."""
-    ranks: int = 0
-    """Processes that share the drones and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
+    ranks: int = setting(0, at_least=0, resume="same")
+    """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
     device: str = "cpu"
     """cpu or cuda."""
-    total_frames: int = 10_000_000
-    """Decisions to train for, over all drones and ranks."""
-    max_minutes: float = 0.0
+    total_frames: int = setting(10_000_000, at_least=1)
+    """Decisions to train for, over all envs and ranks."""
+    max_minutes: float = setting(0.0, at_least=0, resume="same")
     """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
-    init_from: str = ""
+    init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
-    env: NavigationConfig = field(default_factory=NavigationConfig)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    env: Any = None
+    policy: Any = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     sac: SACConfig = field(default_factory=SACConfig)
     td3: TD3Config = field(default_factory=TD3Config)
     dqn: DQNConfig = field(default_factory=DQNConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
-    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    curriculum: Any = None
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    tensorboard: bool = True
+    tensorboard: bool = setting(True, resume="same")
     """Write TensorBoard event files into the run."""
-    log_interval: int = 1
+    log_interval: int = setting(1, at_least=1, resume="same")
     """Iterations between log lines."""
-    save_interval: int = 50
+    save_interval: int = setting(50, at_least=1, resume="same")
     """Iterations between checkpoints."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: int = setting(3, at_least=1, resume="same")
     """Newest checkpoints kept whole; older ones are thinned to weights."""
-    keep_best: int = 1
-    """Checkpoints kept for the best training success."""
-    compress_checkpoint: bool = True
+    keep_best: int = setting(1, at_least=0, resume="same")
+    """Checkpoints kept for the best headline figure in training."""
+    compress_checkpoint: bool = setting(True, resume="same")
     """Compress checkpoints (losslessly)."""
-    async_checkpoint_queue_size: int = 3
+    async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
     """Checkpoints that may wait for the disk before training waits."""
-    save_compression_level: int = 1
+    save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
     """Effort of the checkpoint codecs, 0 (store) to 9."""
-    rollout_save_interval: int = 0
+    rollout_save_interval: int = setting(0, at_least=0, resume="same")
     """Iterations between archived rollouts; 0: none."""
-    rollout_compression_level: int = 9
+    rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")
     """Effort of the codecs of archived rollouts, 0 (store) to 9."""
-    eval_interval: int = 0
-    """Iterations between evaluations on held-out maps; 0: none."""
-    eval_episodes: int = 256
+    eval_interval: int = setting(0, at_least=0, resume="same")
+    """Iterations between evaluations in the held-out world; 0: none."""
+    eval_episodes: int = setting(256, at_least=1, resume="same")
     """Episodes per evaluation during training."""
     compile: bool = False
     """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
 
     @property
     def steps(self) -> int:
-        """Decisions per drone and iteration."""
+        """Decisions per env and iteration."""
         return self.ppo.rollout_steps if self.algo is Algo.ppo else self.replay.steps
 
     def validate(self) -> None:
-        """Raise ConfigError for values that cannot work."""
-        if self.task != "navigation":
-            raise ConfigError(f"task is {self.task!r}, but must be 'navigation'.")
-        if self.total_frames < 1:
-            raise ConfigError(f"total_frames is {self.total_frames}, but training needs at least 1 decision.")
-        for name in ("save_interval", "log_interval", "keep_checkpoints", "async_checkpoint_queue_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("seed", "ranks", "max_minutes", "keep_best", "rollout_save_interval", "eval_interval"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be 0 or more.")
-        for name in ("save_compression_level", "rollout_compression_level"):
-            if not 0 <= getattr(self, name) <= 9:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must lie between 0 and 9.")
-        if not 0 <= self.curriculum.movers_start <= 1 or self.curriculum.ramp < 0:
-            raise ConfigError("curriculum.movers_start must lie between 0 and 1, and curriculum.ramp be 0 or more.")
+        """Raise ConfigError for settings that do not go together."""
         if self.algo is not Algo.ppo and self.total_frames <= self.replay.warm_up:
             raise ConfigError(
                 f"total_frames is {self.total_frames:,}, but the first {self.replay.warm_up:,} only fill the replay "
                 "(replay.warm_up): nothing would be learned."
             )
-        if not self.policy.hidden or min(self.policy.hidden) < 1:
-            raise ConfigError("policy.hidden must list at least one width of 1 or more.")
-        self.env.validate()
-        for part in (self.ppo, self.replay, self.sac, self.td3, self.dqn):
-            part.validate()
+        if self.algo is not Algo.ppo and self.collect.mode is not CollectMode.sync:
+            raise ConfigError(
+                f"collect.mode={self.collect.mode.name} is for ppo; algo={self.algo.name} flies in turns (sync)."
+            )
+        if self.algo is not Algo.dqn and self.replay.prioritized:
+            raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo.name} draws uniformly, if at all.")
+        if self.device not in ("cpu", "cuda") and not self.device.startswith("cuda:"):
+            raise ConfigError(f"device is {self.device!r}, but must be cpu or cuda.")
+
+
+@functools.cache
+def config_class(task: Task) -> type[TrainConfig]:
+    """The config of runs in a task's world."""
+    parts = {"env": task.config, "policy": task.policy_config, "curriculum": task.curriculum_config}
+    fields: list[Any] = [(name, kind, field(default_factory=kind)) for name, kind in parts.items()]
+    fields.append(("task", str, setting(task.reference, resume="weights")))
+    return dataclasses.make_dataclass("TrainConfig", fields, bases=(TrainConfig,))
+
+
+def make_config(task: Task | str, preset: str | None = None, words: Sequence[str] = ()) -> TrainConfig:
+    """The config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
+
+    Args:
+        preset: Name of a preset of the task, or a YAML file; "" for none.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    if preset is None:
+        algo = next((word.partition("=")[2].strip() for word in words if word.startswith("algo=")), "ppo")
+        preset = task.default_preset(algo)
+    presets = [(f"preset {preset}", task.preset("train", preset))] if preset else []
+    groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
+    return build_config(config_class(task), presets, words, task.aliases, groups)
+
+
+def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None = None) -> tuple[Task, TrainConfig]:
+    """The task and the saved config of a run, with overrides.
+
+    Args:
+        task: The task, where it is code, which a saved config alone may not run.
+    """
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed.")
+    content = read_yaml(path)
+    if task is None:
+        task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
+    content["task"] = task.reference
+    groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
+    return task, build_config(config_class(task), [(str(path), content)], words, task.aliases, groups)

@@ -13,27 +13,29 @@ from typing import Any
 
 import torch
 
-from fledge.core.errors import ConfigError, NumericsError
-from fledge.core.memory import keep_freed_memory
-from fledge.core.overrides import build_config
+from fledge.core.errors import NumericsError
+from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
+from fledge.tasks.base import Task
 from fledge.train.config import TrainConfig
 from fledge.train.nan_dump import dump_update
-from fledge.train.outputs import Desk
+from fledge.train.outputs import RunOutputs
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
 
-def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) -> dict[str, float]:
+def train(
+    cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False, task: Task | None = None
+) -> dict[str, float]:
     """Train to the end of the config (or a signal) and return the last metrics.
 
     Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
     """
     keep_freed_memory()
-    run = Run(cfg, ranks)
-    desk = Desk(run, folder, resume) if ranks.is_first else None
+    run = Run(cfg, ranks, task)
+    outputs = RunOutputs(run, folder, resume) if ranks.is_first else None
     try:
-        start_run(run, desk, resume)
+        start_run(run, outputs, resume)
         with stop_on_signals() as stopped:
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             while not run.finished:
@@ -41,44 +43,44 @@ def train(cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False) ->
                 with monitor.timer("data_collection"):
                     rollout = run.collect()
                 with monitor.timer("policy_training"):
-                    if desk:
-                        desk.saver.fence()  # weights change from here on
+                    if outputs:
+                        outputs.saver.fence()  # weights change from here on
                     losses = run.learn(rollout)
                 metrics = run.episode_metrics(rollout) | losses
                 run.seconds += time.perf_counter() - begun
-                if desk:
-                    desk.evaluate(metrics, monitor)
-                    desk.log(metrics, monitor)
-                    desk.archive(rollout, monitor)
+                if outputs:
+                    outputs.evaluate(metrics, monitor)
+                    outputs.log(metrics, monitor)
+                    outputs.archive(rollout, monitor)
                 stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     with monitor.timer("checkpoint_save"):
                         state = run.state_dict()  # gathers: every rank takes part
-                        if desk:
-                            desk.save(state)
+                        if outputs:
+                            outputs.save(state)
                 if stop:
                     break
-        return desk.finish(metrics) if desk else metrics
+        return outputs.finish(metrics) if outputs else metrics
     except NumericsError as error:
         raise dump_update(run, folder, error) from error
     finally:
-        if desk:
-            desk.close()
+        if outputs:
+            outputs.close()
         run.close()
 
 
-def start_run(run: Run, desk: Desk | None, resume: bool) -> None:
+def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
     """Load the newest checkpoint (resume) or the weights to start from, on every rank."""
-    state = desk.load(resume) if desk else None
+    state = outputs.load(resume) if outputs else None
     state = run.ranks.share(state)
     if state is None:
         return
     if resume:
         how = run.load_state_dict(state)
-        if desk:
-            desk.write_config()
-            desk.console.resume(run.iteration, run.total_iterations)
-            desk.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.")
+        if outputs:
+            outputs.write_config()
+            outputs.console.resume(run.iteration, run.total_iterations)
+            outputs.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.")
     else:
         run.policy.load_state_dict(state["model"])
 
@@ -101,11 +103,3 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def read_run_config(folder: Path, overrides: list[str]) -> TrainConfig:
-    """The saved config of a run, with overrides."""
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed.")
-    return build_config(TrainConfig, [("train", str(path))], overrides)

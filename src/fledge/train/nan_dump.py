@@ -9,19 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from tensordict import TensorDict
-
-from fledge.agents.build import build_from_description
 from fledge.core.errors import FormatError, NumericsError
-from fledge.learn.ppo import PPO
+from fledge.core.overrides import from_plain, to_plain
 from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.tasks.base import Task
+from fledge.tasks.registry import find_named_task
 from fledge.train.algorithms import make_learner
-from fledge.train.config import TrainConfig
+from fledge.train.config import config_class
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
-
-NEEDED = ("input", "raw", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 
 
 def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:
@@ -29,30 +25,25 @@ def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:
     if error.dump is not None or error.cause is None:  # the env's NaN guard has written its own
         return error
     path = folder / f"nan_dump_iteration{run.iteration}_rank{run.ranks.rank}.fledge"
-    state = dict(error.cause)
-    if "rollout" in state:
-        state["rollout"] = {name: state["rollout"][name] for name in NEEDED}
-    state |= {"policy": run.description, "iteration": run.iteration}
-    state["config"] = OmegaConf.to_container(OmegaConf.structured(run.cfg), enum_to_str=True)
+    state = {**error.cause, "policy": run.description, "iteration": run.iteration, "config": to_plain(run.cfg)}
     save_checkpoint(state, path)
     text = f"{error} The update is in {path}: fledge.train.nan_dump.replay_update(path) repeats it."
     return NumericsError(text, dump=str(path))
 
 
-def replay_update(path: str | Path) -> dict[str, float]:
-    """Repeat a dumped update on one rank; raises NumericsError again if it fails again, else returns its losses."""
+def replay_update(path: str | Path, task: Task | None = None) -> dict[str, float]:
+    """Repeat a dumped update on one rank; raises NumericsError again if it fails again, else returns its losses.
+
+    Args:
+        task: The task, where it is code, which a file alone may not run.
+    """
     state: dict[str, Any] = load_checkpoint(path)
     if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
         raise FormatError(f"{path} is not a dump of an update: it lacks learner, policy, config or progress.")
-    cfg = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(state["config"])))
-    assert isinstance(cfg, TrainConfig)
-    learner = make_learner(cfg, build_from_description(state["policy"]), Ranks())
-    learner.load_state_dict(state["learner"])
-    if isinstance(learner, PPO):
-        rollout = TensorDict(state["rollout"], state["rollout"]["reward"].shape)
-        return learner.update(rollout, float(state["progress"]))
+    task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))
+    cfg = from_plain(config_class(task), state["config"])
+    learner = make_learner(cfg, task.build_policy(state["policy"]), Ranks())
     try:
-        learner.schedule(float(state["progress"]))
-        return learner.learn(state["batches"])
+        return learner.repeat(state)
     finally:
         learner.close()

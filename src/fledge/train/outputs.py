@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
-from fledge.core.errors import FledgeError
+from fledge.agents.policy_file import read_policy
+from fledge.core.errors import ConfigError, FledgeError
 from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.policies import load_policy_state
+from fledge.evaluate.policies import find_policy_file
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
-from fledge.tasks.navigation.config import Starts
 from fledge.train.config import WandbMode
 from fledge.train.run import Run
 
-RECENT = 20  # iterations that "recent success" looks back over
+RECENT = 20  # iterations that the recent headline looks back over
 
 
-class Desk:
-    """Rank 0's desk: one per run, closed at its end."""
+class RunOutputs:
+    """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
 
     def __init__(self, run: Run, folder: Path, resume: bool) -> None:
         cfg = run.cfg
@@ -48,7 +48,8 @@ class Desk:
         self.rollouts = None
         if cfg.rollout_save_interval:
             self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
-        self.console = ConsoleLogger(run.total_iterations)
+        self.headline = run.task.headline
+        self.console = ConsoleLogger(run.total_iterations, headline=self.headline)
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
@@ -69,7 +70,7 @@ class Desk:
         if resume:
             state, _ = self.history.load_latest()
         elif cfg.init_from:
-            state = load_policy_state(cfg.init_from)
+            state = read_initial_policy(cfg.init_from)
         step = int(state["iteration"]) if resume and state else None
         self.loggers = [FileLogger(self.folder, step), self.console]
         if cfg.tensorboard:
@@ -83,20 +84,21 @@ class Desk:
         return state
 
     def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
-        """Every `eval_interval` iterations, fly on held-out maps; other ranks wait meanwhile."""
-        cfg = self.run.cfg
+        """Every `eval_interval` iterations, fly in the held-out world; other ranks wait meanwhile."""
+        cfg, task = self.run.cfg, self.run.task
         if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
             return
-        task = dataclasses.replace(cfg.env, movers_cycle=[1.0], starts=Starts.edges)
-        with monitor.timer("evaluation"):
-            result = evaluate(self.run.policy, task, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
+        world = task.evaluation(cfg.env)
+        with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
+            result = evaluate(self.run.policy, task, world, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
         metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+        metrics["eval/return"] = float(result.returns.mean())
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
-        self.recent.append((metrics["episodes"] * metrics["success"], metrics["episodes"]))
+        self.recent.append((metrics["episodes"] * metrics[self.headline], metrics["episodes"]))
         flown = sum(n for _, n in self.recent)
-        metrics["success_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
+        metrics[f"{self.headline}_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
         metrics["frames"] = run.frames
         metrics["seconds"] = run.seconds
         last = monitor.get_stats(window=1)
@@ -119,7 +121,7 @@ class Desk:
                 self.rollouts.save(rollout, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
-        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get("success_recent"))
+        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get(f"{self.headline}_recent"))
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until everything is on disk; raises if the last checkpoint is not."""
@@ -134,6 +136,14 @@ class Desk:
             self.saver.shutdown()
         for logger in self.loggers:
             logger.close()
+
+
+def read_initial_policy(name: str) -> dict[str, Any]:
+    """The policy that `init_from` names."""
+    path = find_policy_file(name)
+    if path is None:
+        raise ConfigError(f"init_from is {name!r}, but there is no such run, policy file or shipped policy.")
+    return read_policy(path)
 
 
 def checkpoint_line(stats: Mapping[str, Any]) -> str:

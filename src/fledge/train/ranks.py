@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.sim.launch import default_threads
+from fledge.core.machine import default_threads
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from torch.nn import functional as F
 
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPOConfig
-from fledge.tasks.navigation.navrl import NavRLNetwork, NavRLPolicy
+from fledge.tasks.registry import find_task
 
 
 class _Actor(nn.Module):
-    """Samples an action and keeps its density and the value, as NavRL's ProbabilisticActor does."""
+    """Samples an action and keeps its log-probability and the value, as NavRL's ProbabilisticActor does."""
 
-    def __init__(self, policy: NavRLPolicy) -> None:
+    def __init__(self, policy: Any) -> None:
         super().__init__()
         self.policy = policy
 
@@ -39,7 +39,7 @@ class _Actor(nn.Module):
 class PriorTraining:
     """Collect with TorchRL, learn with plain modules and TensorDict minibatches."""
 
-    def __init__(self, env: TensorEnv, policy: NavRLPolicy, cfg: PPOConfig) -> None:
+    def __init__(self, env: TensorEnv, policy: Any, cfg: PPOConfig) -> None:
         from torchrl.collectors import Collector
 
         from fledge.envs.adapters.torchrl import TorchRLEnv
@@ -78,9 +78,9 @@ class PriorTraining:
         """NavRL's update on a [N, T] batch; returns the last loss."""
         cfg, norm = self.cfg, self.policy.value_norm
         with torch.no_grad():
-            following = self._values(data["next"])
+            next_value = self._values(data["next"])
         reward, terminated = data["next", "reward"], data["next", "terminated"]
-        advantage, returns = self._gae(reward, terminated, data["next", "done"], data["state_value"], following)
+        advantage, returns = self._gae(reward, terminated, data["next", "done"], data["state_value"], next_value)
         norm.update(returns.mean(), returns.square().mean())
         advantage = (advantage - advantage.mean()) / advantage.std()
         data.set("adv", advantage)
@@ -98,13 +98,13 @@ class PriorTraining:
         return self.policy(flat)[2].reshape(*shape, 1)
 
     def _gae(
-        self, reward: Tensor, terminated: Tensor, done: Tensor, value: Tensor, following: Tensor
+        self, reward: Tensor, terminated: Tensor, done: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
         cfg = self.cfg
         advantage = torch.zeros_like(reward)
         running = torch.zeros_like(reward[:, 0])
         for t in reversed(range(reward.shape[1])):
-            delta = reward[:, t] + cfg.gamma * following[:, t] * ~terminated[:, t] - value[:, t]
+            delta = reward[:, t] + cfg.gamma * next_value[:, t] * ~terminated[:, t] - value[:, t]
             running = delta + cfg.gamma * cfg.gae_lambda * running * ~done[:, t]
             advantage[:, t] = running
         return advantage, advantage + value
@@ -137,7 +137,8 @@ class PriorTraining:
 
 def network_flops() -> int:
     """Multiply-adds x 2 of one forward pass of NavRL's network for one sample, counted on its layers."""
-    net, total = NavRLNetwork(), 0
+    task: Any = find_task("navigation")
+    net, total = task.references.NavRLNetwork(), 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total

@@ -21,8 +21,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from fledge.core.errors import InputError
-from fledge.core.specs import TensorSpec
-from fledge.envs.base import TensorEnv
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import Action, TensorEnv
 
 Array = npt.NDArray[Any]
 EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
@@ -45,7 +45,7 @@ class GymnasiumVectorEnv(VectorEnv):
         self.num_envs = env.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self.single_observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
-        self.single_action_space = space_of(env.action_spec)
+        self.single_action_space = action_space_of(env.action_spec)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._initial = env.state_dict()
@@ -72,9 +72,12 @@ class GymnasiumVectorEnv(VectorEnv):
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
         try:
-            action = torch.as_tensor(np.asarray(actions), device=self.env.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"The actions are not an array of numbers ({error}): pass {self.action_space}.") from error
+            if isinstance(self.env.action_spec, TensorSpec):
+                action: Action = torch.as_tensor(np.asarray(actions), device=self.env.device)
+            else:
+                action = {k: torch.as_tensor(np.asarray(v), device=self.env.device) for k, v in actions.items()}
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise InputError(f"The actions are not arrays of numbers ({error}): pass {self.action_space}.") from error
         out = self.env.step(action, out=self._buffers)
         flags = _copy(out["terminated"]), _copy(out["truncated"])
         return _copies(out["obs"]), _copy(out["reward"]), *flags, self._infos(flags[0] | flags[1])
@@ -140,6 +143,13 @@ class GymnasiumVectorEnv(VectorEnv):
             raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
         self.env.close()
         self.env, self._initial = env, env.state_dict()
+
+
+def action_space_of(spec: ActionSpec) -> spaces.Space:
+    """The Gymnasium space of one env's action."""
+    if isinstance(spec, TensorSpec):
+        return space_of(spec)
+    return spaces.Dict({name: space_of(part) for name, part in spec.items()})
 
 
 def space_of(spec: TensorSpec) -> spaces.Space:

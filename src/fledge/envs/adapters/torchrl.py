@@ -63,14 +63,21 @@ class TorchRLEnv(EnvBase):
         figures = {k: Unbounded(shape=(n, 1), dtype=buffers[k].dtype, device=env.device) for k in EPISODE_FIGURES}
         entries = {k: spec_of(s, n, env.device) for k, s in env.observation_spec.items()}
         self.observation_spec = Composite({**entries, **figures}, shape=(n,), device=env.device)
-        self.action_spec = spec_of(env.action_spec, n, env.device)
+        if isinstance(env.action_spec, TensorSpec):
+            self.action_spec = spec_of(env.action_spec, n, env.device)
+        else:
+            parts = {k: spec_of(s, n, env.device) for k, s in env.action_spec.items()}
+            self.action_spec = Composite({"action": Composite(parts, shape=(n,))}, shape=(n,), device=env.device)
         self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32, device=env.device)
         flag = Categorical(2, shape=(n, 1), dtype=torch.bool, device=env.device)
         flags = {k: flag.clone() for k in ("done", "terminated", "truncated")}
         self.full_done_spec = Composite(flags, shape=(n,), device=env.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        out = self.tensor_env.step(tensordict.get("action"), out=self._buffers)
+        action = tensordict.get("action")
+        if isinstance(action, TensorDictBase):
+            action = dict(action.items())
+        out = self.tensor_env.step(action, out=self._buffers)
         ended = out["terminated"] | out["truncated"]
         entries = {k: _choose(ended, out["final_obs"][k], v) for k, v in out["obs"].items()}
         for name in EPISODE_FIGURES:

@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import warp as wp
-from tensordict import TensorDict
 
-from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.random import split_seed
+from fledge.core.settings import check_settings
 from fledge.core.specs import TensorSpec
-from fledge.envs.base import TensorEnv
+from fledge.envs.base import Action
+from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.sim.crowd import step_crowd
-from fledge.sim.launch import Call, Launcher, Program, default_threads
+from fledge.sim.launch import Call
 from fledge.sim.quadrotor import DAMPING
 from fledge.tasks.navigation import episode, flight, sense
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
-from fledge.tasks.navigation.dump import save_dump
-from fledge.tasks.navigation.maps import MapBank, available_bytes
+from fledge.tasks.navigation.feature_policy import VELOCITY
+from fledge.tasks.navigation.maps import MapBank
 from fledge.tasks.navigation.structs import NEAREST, OBSTACLE_FEATURES, Beams, Drones, Obs, Outcome, Params, Result
 
-IDENTITY = ("seed", "env_offset", "total_envs", "bank")  # what a saved state must agree in
-MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
 
-
-class NavigationEnv(TensorEnv):
+class NavigationEnv(WarpEnv):
     """Thousands of drones, each on a map of the bank.
 
     Args:
         cfg: The task.
-        device: "cpu" or "cuda[:i]".
-        seed: Decides maps, starts, goals, crowds and noise.
-        num_threads: CPU threads; results do not depend on it.
-        env_offset: Global index of the first drone, when several envs share one population.
-        total_envs: Size of that population.
         bank: Which bank of maps; two banks of one seed have no map in common.
+        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says.
     """
 
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
+    config, unit, parts = NavigationConfig, "drones", ("drones", "maps")
+    cfg: NavigationConfig
 
     def __init__(
         self,
@@ -56,27 +48,20 @@ class NavigationEnv(TensorEnv):
         bank: int = 0,
     ) -> None:
         self.cfg = cfg = cfg or NavigationConfig()
-        cfg.validate()
-        super().__init__(cfg.num_envs, device, seed)
-        self.env_offset = env_offset
-        self._check_memory()
-        self.launcher = Launcher(device, num_threads or default_threads())
+        check_settings(cfg, "env.")
+        super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
+        self.decision_s = cfg.dt_s * cfg.decimation
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
-        self.total_envs = total_envs or cfg.num_envs
         self.params = self._make_params()
         self.beams = self._make_beams()
         self.state = self._make_state()
         self.drones = self._bind_drones()
-        self._clock = 0
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((self.num_envs, action_width), device=self.device)
-        self._spare = self.make_buffers()  # final_obs and results of calls that do not pass them
-        self._bindings: OrderedDict[tuple[int, ...], _Binding] = OrderedDict()
         crowd_args = [self.bank.maps.keys, self.bank.maps.clock, int(cfg.floating_boxes), cfg.dt_s]
         crowd = Call(step_crowd, [*crowd_args, self.bank.seed, self.bank.maps.crowd], cfg.moving_obstacles)
         self._crowd = self.launcher.record([crowd], self.bank.slots) if cfg.moving_obstacles else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
-        self._has_reset = self._closed = False
 
     # ---- specs -------------------------------------------------------------------------------------------------
 
@@ -98,49 +83,15 @@ class NavigationEnv(TensorEnv):
     def action_spec(self) -> TensorSpec:
         if self.cfg.action_form is ActionForm.headings:
             return TensorSpec((), torch.int64, 0, self.cfg.num_headings - 1, num_values=self.cfg.num_headings)
-        return TensorSpec((3,), torch.float32, 0.0, 1.0, doc="velocity in the goal frame, 0.5 = at rest")
+        return VELOCITY
 
-    @property
-    def decision_s(self) -> float:
-        """Simulated seconds per step."""
-        return self.cfg.dt_s * self.cfg.decimation
+    # ---- a step ------------------------------------------------------------------------------------------------
 
-    # ---- life --------------------------------------------------------------------------------------------------
-
-    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
-        if env_mask is None:
-            env_mask = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        if env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
-            raise InputError(
-                f"env_mask must be bool of shape ({self.num_envs},), not {env_mask.dtype} {tuple(env_mask.shape)}."
-            )
-        if not self._has_reset and not env_mask.all():
-            raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
-        into = self._scratch() if out is None else out
-        binding = self._binding(into)
-        self._make_fresh_maps(env_mask)
-        mask = wp.from_torch(env_mask.contiguous())
-        begin = Call(episode.restart_masked, [self.params, self.bank.maps, self.drones, mask])
-        self.launcher.run(self.launcher.record([begin], self.num_envs))
-        self.launcher.run(binding.observe)
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
-        self._has_reset = True
-        return into.clone() if out is None else into
-
-    def step(self, action: torch.Tensor, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if dt is not None and not math.isclose(dt, self.decision_s):
-            raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s: set env.decimation.")
-        if self._closed:
-            raise InputError("step() came after close(): make a new env.")
-        if not self._has_reset:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
-        self.check_action(action)
-        before = self.state_dict() if self.cfg.nan_guard else None
-        into = self._scratch() if out is None else out
-        binding = self._binding(into)
+    def take_action(self, action: Action) -> None:
+        assert isinstance(action, torch.Tensor)
         self._action.copy_(action.reshape(self.num_envs, -1))
+
+    def before_advance(self) -> None:
         self.bank.before_step(self._clock)
         if self._crowd:
             self.launcher.run(self._crowd)
@@ -148,106 +99,68 @@ class NavigationEnv(TensorEnv):
         # masked reset after this step observes the other drones just as the step did.
         self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
-        self.launcher.run(binding.advance)
+
+    def after_advance(self, programs: Programs) -> None:
         if self.cfg.fresh_maps:
-            self._make_fresh_maps(binding.ended())
+            self.before_reset(programs.ended())
         self.bank.before_step(self._clock)
-        self._restart_ended(binding)
-        if before is not None:
-            self._guard(before, action, into)
-        return into.clone() if out is None else into
 
-    def _scratch(self) -> TensorDict:
-        """The env's own buffers, zeroed. Copying them costs less than preparing launches for buffers seen only once."""
-        return self._spare.zero_()
-
-    def _restart_ended(self, binding: _Binding) -> None:
-        """Begin the next episode where one ended. On the CPU, shards without any are skipped."""
-        program = binding.restart
-        if self.device.type == "cpu":
-            ended = binding.ended().numpy()
-            shards = self.launcher.shards(self.num_envs)
-            program = [p for p, (a, n) in zip(program, shards, strict=True) if ended[a : a + n].any()]
-        if program:
-            self.launcher.run(program)
-
-    def _make_fresh_maps(self, mask: torch.Tensor) -> None:
-        if self.cfg.fresh_maps and bool(mask.any()):
-            envs = mask.nonzero().flatten().cpu().numpy()
+    def before_reset(self, env_mask: torch.Tensor) -> None:
+        """With fresh maps: make those of the episodes that begin."""
+        if self.cfg.fresh_maps and bool(env_mask.any()):
+            envs = env_mask.nonzero().flatten().cpu().numpy()
             episodes = self.state["episode"].cpu().numpy()[envs] + 1
             self.bank.build_for_episodes(envs, envs + self.env_offset, episodes, self._clock)
 
-    def close(self) -> None:
-        self._closed = True
-        self.launcher.close()
+    def restart_call(self, mask: Any) -> Call:
+        return Call(episode.restart_masked, [self.params, self.bank.maps, self.drones, mask])
+
+    def make_programs(self, tensors: Tensors) -> Programs:
+        obs, final, result = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs"), Result()
+        for name in ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length"):
+            setattr(result, name, wp.from_torch(tensors[(name,)]))
+        p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
+
+        def look(only_ended: int) -> list[Call]:
+            calls = [Call(sense.scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
+            if cfg.grid_map:
+                calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
+            return calls
+
+        def finish(only_ended: int) -> Call:
+            return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
+
+        fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
+        conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
+        restart = Call(episode.restart, [p, maps, drones, result, obs, final])
+        record, n = self.launcher.record, self.num_envs
+        return Programs(
+            tensors,
+            advance=record([fly, *look(0), conclude], n),
+            restart=record([restart, *look(1), finish(1)], n),
+            observe=record([*look(0), finish(0)], n),
+        )
 
     # ---- state -------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "drones": {k: v.clone() for k, v in self.state.items()},
-            "maps": self.bank.state_dict(),
-            "clock": self._clock,
-            "seed": self.seed,
-            "env_offset": self.env_offset,
-            "total_envs": self.total_envs,
-            "bank": self.bank.number,
-            "has_reset": self._has_reset,
-        }
+    def identity(self) -> dict[str, int]:
+        return {**super().identity(), "bank": self.bank.number}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("drones", "maps", *IDENTITY, "clock", "has_reset") if k not in state]:
-            raise InputError(f"This is not a state of a NavigationEnv: it has no {', '.join(missing)}.")
-        saved = state["drones"]
-        for name, tensor in self.state.items():
-            if name not in saved or tuple(saved[name].shape) != tuple(tensor.shape):
-                got = tuple(saved[name].shape) if name in saved else "nothing"
-                raise InputError(f"The saved state has {got} for {name}, this env needs {tuple(tensor.shape)}.")
-        own = {
-            "seed": self.seed,
-            "env_offset": self.env_offset,
-            "total_envs": self.total_envs,
-            "bank": self.bank.number,
-        }
-        for name in IDENTITY:
-            if int(state[name]) != own[name]:
-                raise InputError(
-                    f"The state was saved by an env with {name} {state[name]}; this one has {own[name]}. "
-                    "Make the env with the same to continue."
-                )
+    def state_parts(self) -> dict[str, Any]:
+        return {"drones": {k: v.clone() for k, v in self.state.items()}, "maps": self.bank.state_dict()}
+
+    def load_parts(self, state: Mapping[str, Any]) -> None:
+        self.check_shapes(state["drones"])
         self.bank.load_state_dict(state["maps"])
         for name, tensor in self.state.items():
-            tensor.copy_(saved[name])
-        self._clock = int(state["clock"])
-        self._has_reset = bool(state["has_reset"])
+            tensor.copy_(state["drones"][name])
 
-    # ---- NaN guard ---------------------------------------------------------------------------------------------
-
-    def _guard(self, before: dict[str, Any], action: torch.Tensor, out: TensorDict) -> None:
-        bad = [k for k, v in self.state.items() if v.is_floating_point() and not torch.isfinite(v).all()]
-        bad += [k for k, v in out["obs"].items() if v.is_floating_point() and not torch.isfinite(v).all()]
-        bad += ["reward"] * (not torch.isfinite(out["reward"]).all())
-        if bad:
-            path = Path(self.cfg.nan_dump_dir) / f"nan_dump_step{before['clock']}.npz"
-            save_dump(path, self.cfg, before, action)
-            raise NumericsError(
-                f"NaN or infinity in {', '.join(sorted(set(bad)))} at physics step {before['clock']}. The state before "
-                f"the step is in {path}: fledge.tasks.navigation.replay_dump(path) repeats it.",
-                dump=str(path),
-            )
+    @classmethod
+    def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
+        place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs", "bank")}
+        return cls(cfg, **place)
 
     # ---- construction ------------------------------------------------------------------------------------------
-
-    def _check_memory(self) -> None:
-        """Refuse more drones than fit: two sets of observations and the state of each."""
-        observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
-        per_drone = 4 * observed + 400
-        need, have = per_drone * self.num_envs, available_bytes(self.device)
-        if need > 0.8 * have:
-            raise MemoryBudgetError(
-                f"{self.num_envs:,} drones need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower env.num_envs to at most {int(0.8 * have / per_drone):,}."
-            )
 
     def _make_params(self) -> Params:
         cfg, p = self.cfg, Params()
@@ -306,78 +219,13 @@ class NavigationEnv(TensorEnv):
             setattr(drones, name, wp.from_torch(tensor, dtype=dtypes.get(name)))
         return drones
 
-    def _binding(self, out: TensorDict) -> _Binding:
-        """Launches prepared for the caller's buffers; made on first sight, kept while they are used."""
-        tensors = _buffers_of(self, out)
-        key = tuple(t.data_ptr() for t in tensors.values())
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = _Binding(self, tensors)
-            self._bindings[key] = binding
-            if len(self._bindings) > MAX_BINDINGS:
-                self._bindings.popitem(last=False)
-        return binding
-
-
-class _Binding:
-    """Recorded launches that write into one set of buffers. Holds the buffers, so their addresses stay theirs."""
-
-    def __init__(self, env: NavigationEnv, tensors: dict[tuple[str, ...], torch.Tensor]) -> None:
-        self.tensors = tensors
-        obs, final, result = _bind_obs(env, tensors, "obs"), _bind_obs(env, tensors, "final_obs"), Result()
-        for name in ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length"):
-            setattr(result, name, wp.from_torch(tensors[(name,)]))
-        p, maps, beams, drones, cfg = env.params, env.bank.maps, env.beams, env.drones, env.cfg
-
-        def look(only_ended: int) -> list[Call]:
-            calls = [Call(sense.scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
-            if cfg.grid_map:
-                calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
-            return calls
-
-        def finish(only_ended: int) -> Call:
-            return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
-
-        fly = Call(flight.fly, [p, maps, beams, wp.from_torch(env._action), drones])
-        conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
-        restart = Call(episode.restart, [p, maps, drones, result, obs, final])
-        record, n = env.launcher.record, env.num_envs
-        self.advance: Program = record([fly, *look(0), conclude], n)
-        self.restart: Program = record([restart, *look(1), finish(1)], n)
-        self.observe: Program = record([*look(0), finish(0)], n)
-
-    def ended(self) -> torch.Tensor:
-        return self.tensors[("terminated",)] | self.tensors[("truncated",)]
-
-
-def _buffers_of(env: NavigationEnv, out: TensorDict) -> dict[tuple[str, ...], torch.Tensor]:
-    """The caller's tensors by path, checked; what the caller left out comes from the env's spare buffers."""
-    found: dict[tuple[str, ...], torch.Tensor] = {}
-    for path, spare in env._spare.items(include_nested=True, leaves_only=True):
-        path = path if isinstance(path, tuple) else (path,)
-        tensor = out.get(path if len(path) > 1 else path[0], None)
-        if tensor is None:
-            if path[0] == "obs":
-                raise InputError(f"out has no entry {'.'.join(path)}: make it with env.make_buffers().")
-            tensor = spare
-        if tensor.shape != spare.shape or tensor.dtype != spare.dtype or tensor.device != spare.device:
-            raise InputError(
-                f"out[{'.'.join(path)}] is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, "
-                f"but must be {spare.dtype} {tuple(spare.shape)} on {spare.device}."
-            )
-        if not tensor.is_contiguous():
-            raise InputError(f"out[{'.'.join(path)}] is not contiguous: pass buffers laid out [num_envs, ...].")
-        found[path] = tensor
-    return found
-
-
-def _bind_obs(env: NavigationEnv, tensors: Mapping[tuple[str, ...], torch.Tensor], root: str) -> Obs:
-    obs, n = Obs(), env.num_envs
-    names = {"state": "state", "lidar": "lidar", "direction": "direction", "obstacles": "dynamic_obstacle"}
-    for field, key in names.items():
-        setattr(obs, field, wp.from_torch(tensors[(root, key)].view(n, -1)))
-    if env.cfg.grid_map:
-        obs.grid = wp.from_torch(tensors[(root, "grid_map")].view(n, -1))
-    else:
-        obs.grid = wp.zeros((n, 0), dtype=wp.uint8, device=str(env.device))
-    return obs
+    def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
+        obs, n = Obs(), self.num_envs
+        names = {"state": "state", "lidar": "lidar", "direction": "direction", "obstacles": "dynamic_obstacle"}
+        for field, key in names.items():
+            setattr(obs, field, wp.from_torch(tensors[(root, key)].view(n, -1)))
+        if self.cfg.grid_map:
+            obs.grid = wp.from_torch(tensors[(root, "grid_map")].view(n, -1))
+        else:
+            obs.grid = wp.zeros((n, 0), dtype=wp.uint8, device=str(self.device))
+        return obs

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from fledge.agents.base import Obs
+from fledge.agents.q_network import QNetwork
 from fledge.core.errors import ConfigError
 
 OWN = 9  # state values as `features.py` scales them
-PATCH = (
-    4  # cells along a side of a patch; as channels they make convolutions three times faster on a CPU than as pixels
-)
+PATCH = 4  # cells along a side of a patch; as channels they make convolutions three times faster on a CPU
 
 
-class GridQ(nn.Module):
+class GridQ(QNetwork):
     """Values of every heading."""
+
+    observes = ("grid_map", "state")
 
     def __init__(self, grid_size: int = 64, headings: int = 16, hidden: Sequence[int] = (256,)) -> None:
         super().__init__()
-        self.grid_size, self.headings = grid_size, headings
+        self.grid_size, self.num_actions = grid_size, headings
         if grid_size < PATCH or grid_size % PATCH:
             raise ConfigError(
                 f"env.grid_size is {grid_size}, but this network reads patches of {PATCH}: take a multiple."
@@ -44,22 +45,18 @@ class GridQ(nn.Module):
         self.value = nn.Linear(width, 1)
         self.gain = nn.Linear(width, headings)
 
-    @property
-    def task(self) -> dict[str, Any]:
-        """Settings of the env that this network flies in."""
-        return {"grid_map": True, "grid_size": self.grid_size, "action_form": "headings", "num_headings": self.headings}
-
-    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, obs: Obs) -> Tensor:
         """Values [B, headings] of a batch of observations with `grid_map` and `state`."""
         h = torch.cat([self.grid(obs["grid_map"].float()), own_features(obs["state"])], dim=-1)
         h = self.trunk(h)
         gain = self.gain(h)
         return self.value(h) + gain - gain.mean(-1, keepdim=True)
 
-    @torch.no_grad()
-    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
-        """The best heading of each drone, [B]."""
-        return self(obs).argmax(-1)
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        g = torch.Generator().manual_seed(seed)
+        shape = (batch, 1, self.grid_size, self.grid_size)
+        grid = (torch.rand(shape, generator=g) < 0.2).to(torch.uint8)
+        return {"grid_map": grid, "state": torch.randn(batch, 8, generator=g)}
 
 
 def own_features(state: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import warp as wp
 
 from fledge.core.errors import InputError, MemoryBudgetError
+from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.sim.crowd import Crowd, place_crowd
 from fledge.sim.launch import Launcher
@@ -26,17 +27,6 @@ from fledge.tasks.navigation.structs import Maps
 
 NEVER = 2**31 - 1
 BANK_FLAG = 0x80000000  # keys of bank maps; maps made per episode use (env, episode) below it
-
-
-def available_bytes(device: torch.device) -> int:
-    """Memory that can still be used on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 2**62
 
 
 class MapBank:

@@ -1,6 +1,6 @@
 """NavRL's network, exactly, and its released checkpoint (Xu et al., "NavRL", RA-L 2025; MIT licence).
 
-Inputs are the navigation observation (`envs.navigation`). Three traps that cost success when missed:
+Inputs are the navigation observation (`tasks.navigation`). Three traps that cost success when missed:
 the trunk reads [lidar 128 | obstacles 64 | state 8], because TorchRL sorts keys; the Beta parameters are
 1 + softplus(x) + 1e-6; and the critic's output is normalised (value = output * std + mean).
 """
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fledge.agents.base import BaseAgent, Exported, Obs
 from fledge.agents.value_norm import ValueNorm
 from fledge.core.errors import FormatError
-
-Obs = Mapping[str, Tensor]
+from fledge.tasks.navigation.feature_policy import READ, example_flight
 
 # where each of our modules lies in NavRL's state dict
 NAVRL_PREFIXES = {
@@ -81,8 +81,10 @@ class NavRLNetwork(nn.Module):
         return alpha, beta, self.critic(x).squeeze(-1)
 
 
-class NavRLPolicy(nn.Module):
+class NavRLPolicy(BaseAgent):
     """NavRL's actor and critic: actions in [0, 1]³ and values in reward units."""
+
+    observes = READ
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,10 +99,21 @@ class NavRLPolicy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]: the mean of the Beta distribution, or a sample of it."""
-        alpha, beta, _ = self.network(obs)
         if deterministic:
-            return alpha / (alpha + beta)
+            return self.respond(obs)[0]
+        alpha, beta, _ = self.network(obs)
         return torch.distributions.Beta(alpha, beta).sample()
+
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """What an exported file puts out."""
+        alpha, beta, _ = self.network(obs)
+        return (alpha / (alpha + beta),)
+
+    def exported(self) -> nn.Module:
+        return Exported(self)
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return example_flight(batch, (36, 4), 4.0, seed)
 
 
 def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:

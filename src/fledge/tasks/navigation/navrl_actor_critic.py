@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.actor_critic import ActorCritic, Obs
+from fledge.agents.actor_critic import ActorCritic
+from fledge.agents.base import Obs
 from fledge.agents.distributions import BetaHead, Params
+from fledge.tasks.navigation.feature_policy import READ, VELOCITY, example_flight
 from fledge.tasks.navigation.lidar_encoder import LidarEncoder
 from fledge.tasks.navigation.navrl import NavRLNetwork, NavRLPolicy, mlp_block
 
@@ -15,14 +17,14 @@ class NavRLActorCritic(ActorCritic):
     """Reads [lidar 144 | obstacles 50 | state 8]; orthogonal heads with gain 0.01, as NavRL starts them."""
 
     inputs = 144 + 50 + 8
-    lidar_shape = (36, 4)
+    observes = READ
 
     def __init__(self) -> None:
         super().__init__()
         self.lidar = LidarEncoder()
         self.obstacles = nn.Sequential(*mlp_block(50, 128), *mlp_block(128, 64))
         self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
-        self.head = BetaHead(256, 3)
+        self.head = BetaHead(256, VELOCITY)
         self.critic = nn.Linear(256, 1)
         for layer in (self.head.alpha, self.head.beta, self.critic):
             nn.init.orthogonal_(layer.weight, gain=0.01)
@@ -51,6 +53,13 @@ class NavRLActorCritic(ActorCritic):
             theirs.load_state_dict(ours.state_dict())
         policy.value_norm.load_state_dict(self.value_norm.state_dict())
         return policy.eval()
+
+    def exported(self) -> nn.Module:
+        """The fast LiDAR encoder is for training; other programs get the Conv2d it equals."""
+        return self.published().exported()
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return example_flight(batch, (36, 4), 4.0, seed)
 
     def copy_from(self, net: NavRLNetwork) -> None:
         """Take over all weights of the published form."""

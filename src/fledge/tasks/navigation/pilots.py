@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from fledge.agents.base import BaseAgent, Obs
 
-class StraightPilot:
+
+class StraightPilot(BaseAgent):
     """Flies straight at the goal at full speed, whatever is in the way."""
 
-    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
+    observes = ("state",)
+
+    def get_name(self) -> str:
+        return "straight"
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]."""
         return towards(obs["state"][:, 0:3], obs["state"][:, 3])
 
 
-class GapPilot:
+class GapPilot(BaseAgent):
     """Heads for the most open LiDAR direction near the goal's. Simple, and blind to moving obstacles' velocities."""
 
+    observes = ("state", "lidar")
+
     def __init__(self, range_m: float = 4.0) -> None:
+        super().__init__()
         self.range_m = range_m
 
-    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
+    def get_name(self) -> str:
+        return "gap"
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]."""
         state, lidar = obs["state"], obs["lidar"].squeeze(1)
         azimuths = lidar.shape[1]

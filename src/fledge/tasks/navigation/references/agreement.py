@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDict
 
 from fledge.core.errors import FledgeError
-from fledge.tasks.navigation import NavigationEnv
-from fledge.tasks.navigation.references import Snapshot
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.references.plain_step import Snapshot
 
 # by name: how to make one from a snapshot, and how its arrays are made from the env's tensors
 Baselines = Mapping[str, tuple[Callable[[Snapshot], Any], Callable[[torch.Tensor], Any]]]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fledge.tasks.navigation import references as ref
-from fledge.tasks.navigation.references import Array, Snapshot
+from fledge.tasks.navigation.references import plain_step as ref
+from fledge.tasks.navigation.references.plain_step import Array, Snapshot
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

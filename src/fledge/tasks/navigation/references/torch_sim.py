@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from fledge.tasks.navigation import references as ref
-from fledge.tasks.navigation.references import Snapshot
+from fledge.tasks.navigation.references import plain_step as ref
+from fledge.tasks.navigation.references.plain_step import Snapshot
 
 Result = dict[str, Tensor]
 

@@ -1,0 +1,75 @@
+"""BaseAgent: what everything that acts is: trained networks, scripted pilots, past selves, a person at a keyboard.
+
+    agent.reset(mask)              new episodes begin where the mask is true: forget what was remembered of the old ones
+    action = agent.act(obs)        [B, ...], in the form of the env's action_spec: a tensor, or a dict of tensors
+
+Agents are modules: `to`, `train` and `eval` are torch's own and return the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fledge.core.errors import ConfigError
+
+Obs = Mapping[str, Tensor]
+Action = Tensor | dict[str, Tensor]
+
+
+class BaseAgent(nn.Module):
+    """Something that acts.
+
+    Args:
+        num_envs: For how many envs it acts at once; an agent without memory takes any number.
+    """
+
+    observes: tuple[str, ...] = ()
+    """Observations that it reads, in the order in which an exported file takes them."""
+
+    def __init__(self, num_envs: int = 1) -> None:
+        super().__init__()
+        self.num_envs = num_envs
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Action:
+        """Actions for the env from a batch of observations."""
+        raise NotImplementedError
+
+    def reset(self, env_mask: Tensor | None = None) -> None:
+        """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory need not care."""
+
+    def get_name(self) -> str:
+        """What it is called in tables."""
+        return type(self).__name__
+
+    # ---- as a file for other programs -----------------------------------------------------------------------------
+
+    outputs: tuple[str, ...] = ("action",)
+    """Names of what an exported file puts out."""
+
+    def exported(self) -> nn.Module:
+        """A module that maps the tensors of `observes`, in order, to a tuple of `outputs`, without exploration."""
+        raise ConfigError(f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy.")
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        """Observations such as it meets in flight, for tracing and for checking an exported file."""
+        raise NotImplementedError
+
+
+class Exported(nn.Module):
+    """The plainest `exported`: calls `respond` of an agent with its observations by name."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.agent.respond(dict(zip(self.agent.observes, tensors, strict=True)))

@@ -1,0 +1,106 @@
+"""Observations as one vector: what networks without a world of their own read.
+
+    [ every observation, flattened, in the spec's order | masks of the action, in its spec's order ]
+
+Discrete observations become one-hot. Masks come last, where `distributions` looks for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fledge.agents.base import Obs
+from fledge.core.errors import ConfigError
+from fledge.core.specs import ActionSpec, TensorSpec
+
+CLIP = 10.0  # deviations beyond which a normalised observation says no more
+
+
+def mask_keys(action: ActionSpec) -> list[str]:
+    """Observations that are masks of an action, in the order of its entries."""
+    specs = [action] if isinstance(action, TensorSpec) else list(action.values())
+    return [spec.mask for spec in specs if spec.mask is not None]
+
+
+class Flattener:
+    """Turns a dict of observations into the vector above.
+
+    Attributes:
+        keys: Observations read, in order.
+        inputs: Width of the vector.
+        masks: How many of its last columns are masks.
+    """
+
+    def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec) -> None:
+        last = mask_keys(action)
+        if missing := [name for name in last if name not in observation]:
+            raise ConfigError(f"The action's mask is {missing[0]!r}, but the env observes {', '.join(observation)}.")
+        self.keys = tuple([name for name in observation if name not in last] + last)
+        self.specs = {name: observation[name] for name in self.keys}
+        widths = {name: math.prod(spec.shape) * (spec.num_values or 1) for name, spec in self.specs.items()}
+        for name in last:  # a mask is read as it is
+            widths[name] = math.prod(self.specs[name].shape)
+        self.last = frozenset(last)
+        self.inputs, self.masks = sum(widths.values()), sum(widths[name] for name in last)
+
+    def __call__(self, obs: Obs) -> Tensor:
+        """[B, inputs] float32."""
+        return torch.cat([self._column(name, obs[name]) for name in self.keys], dim=-1)
+
+    def _column(self, name: str, value: Tensor) -> Tensor:
+        count = self.specs[name].num_values
+        if count is not None and name not in self.last:
+            value = F.one_hot(value.long(), count)
+        return value.reshape(len(value), -1).float()
+
+    def split(self, x: Tensor) -> Tensor | None:
+        """The masks of encoded observations, if there are any."""
+        return x[..., -self.masks :] if self.masks else None
+
+    def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
+        """Random observations that fit the specs; all values of masked actions are allowed."""
+        g = torch.Generator().manual_seed(seed)
+        out = {}
+        for name, spec in self.specs.items():
+            shape = (batch, *spec.shape)
+            if name in self.last:
+                value = torch.ones(shape)
+            elif spec.num_values is not None:
+                value = torch.randint(spec.num_values, shape, generator=g)
+            else:
+                value = torch.randn(shape, generator=g).clamp(spec.low, spec.high)
+            out[name] = value.to(spec.dtype)
+        return out
+
+
+class RunningNorm(nn.Module):
+    """Running mean and variance of a vector, by Welford's sums; 0 and 1 before the first `update`."""
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("var", torch.ones(width))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) / (self.var + 1e-8).sqrt()).clamp(-CLIP, CLIP)
+
+    @torch.no_grad()
+    def update(self, mean: Tensor, square: Tensor, count: int) -> None:
+        """Take in the mean and mean square of `count` new vectors."""
+        total = self.count + count
+        share = (count / total).to(mean.dtype)
+        var = (square - mean.square()).clamp(min=0)
+        gap = mean - self.mean
+        self.mean += gap * share
+        self.var.copy_(self.var * (1 - share) + var * share + gap.square() * share * (1 - share))
+        self.count.copy_(total)

@@ -1,0 +1,65 @@
+"""A policy as a file: an ordinary Fledge checkpoint with these entries, and nothing else needed to fly it.
+
+    model     the weights
+    policy    the description of the network, which the task builds
+    task      the task's reference: its name, `gym:ID`, or code that the user has to name himself
+    world     {"env": settings by dotted key, "decision_s": seconds per decision}: where it was trained, and is flown
+
+Checkpoints of a run have them too, among others. Older ones have no `world`, but the whole run's `config`, which tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError, FormatError
+from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
+
+ENTRIES = ("model", "policy", "task", "world")
+
+
+def read_policy(path: Path) -> dict[str, Any]:
+    """The entries above from a run's folder (its newest checkpoint) or a file."""
+    if path.is_dir():
+        if not (path / "checkpoints").is_dir():
+            raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
+        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=(*ENTRIES, "config"), allow_thin=True)
+    else:
+        state = load_checkpoint(path, keys=(*ENTRIES, "config"))
+    return policy_entries(state, str(path))
+
+
+def policy_entries(state: Any, name: str) -> dict[str, Any]:
+    """The entries above of a loaded state.
+
+    Raises:
+        FormatError: if it holds no policy.
+    """
+    if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
+        raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
+    found = {key: state[key] for key in ENTRIES if key in state}
+    if "world" not in found and isinstance(state.get("config"), Mapping):
+        settings = {k.removeprefix("env."): v for k, v in state["config"].items() if k.startswith("env.")}
+        found["world"] = {"env": settings, "decision_s": None}
+    return found
+
+
+def write_policy(entries: Mapping[str, Any], path: Path) -> None:
+    """Write a policy file."""
+    save_checkpoint({key: entries[key] for key in ENTRIES if key in entries}, path)
+
+
+def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
+    """Put weights into a policy.
+
+    Raises:
+        FormatError: if they do not fit.
+    """
+    try:
+        policy.load_state_dict(model)
+    except RuntimeError as error:
+        raise FormatError(f"The weights in {name} do not fit its network: {str(error).splitlines()[0]}") from error
+    return policy

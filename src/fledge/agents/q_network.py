@@ -1,0 +1,65 @@
+"""Q-networks of DQN: the value of every discrete action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.distributions import FORBIDDEN
+from fledge.agents.mlp import mlp
+from fledge.agents.observations import Flattener
+from fledge.core.errors import ConfigError
+from fledge.core.specs import ActionSpec, TensorSpec
+
+
+class QNetwork(BaseAgent):
+    """Base: `forward` maps a batch of observations to values [B, num_actions]."""
+
+    num_actions: int
+    outputs = ("value",)
+
+    def forward(self, obs: Obs) -> Tensor:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
+        """The best action of each env, [B]."""
+        return self(obs).argmax(-1)
+
+    def allowed(self, obs: Obs) -> Tensor | None:
+        """Actions that are allowed now, [B, num_actions] bool; None where all always are."""
+        return None
+
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """What an exported file puts out: the value of every action."""
+        return (self(obs),)
+
+    def exported(self) -> nn.Module:
+        return Exported(self)
+
+
+class MLPQNetwork(QNetwork):
+    """An MLP on all observations of an env. Actions that the mask forbids have a value lower than any other."""
+
+    def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
+        super().__init__()
+        if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
+            raise ConfigError("DQN needs one discrete action: take ppo, sac or td3 for others.")
+        self.flattener = Flattener(observation, action)
+        self.observes, self.num_actions = self.flattener.keys, action.num_values
+        self.layers = nn.Sequential(mlp(self.flattener.inputs, hidden), nn.Linear(hidden[-1], self.num_actions))
+
+    def forward(self, obs: Obs) -> Tensor:
+        x = self.flattener(obs)
+        values, mask = self.layers(x), self.flattener.split(x)
+        return values if mask is None else values.masked_fill(mask < 0.5, FORBIDDEN)
+
+    def allowed(self, obs: Obs) -> Tensor | None:
+        mask = self.flattener.split(self.flattener(obs))
+        return None if mask is None else mask > 0.5
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return self.flattener.examples(batch, seed)

@@ -1,0 +1,215 @@
+"""TorchEnv: a world written in plain torch, for one's own. Four methods are all it needs:
+
+    class Hover(TorchEnv):
+        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's
+
+        def begin(self, mask): ...                 set self.state where the mask [N] is true
+        def observe(self): ...                     dict of observations [N, ...] of all envs
+        def advance(self, action): ...             move all envs by one decision; return reward [N], outcome [N]
+        observation_spec, action_spec
+
+Everything that decides the future lives in `self.state`, a dict of tensors [N, ...]. The rest is done here: beginning the
+next episode in the same step, `final_obs`, the time limit, returns and lengths, masked resets, complete state.
+
+Random numbers come from `self.uniform(draws)` and `self.normal(draws)`: functions of seed, env and episode (counter-based,
+`core.random`), so that a masked reset touches nobody else's future, and results do not depend on how envs are spread.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from fledge.core.errors import InputError
+from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
+from fledge.envs.base import Action, TensorEnv
+
+LOW = 0xFFFFFFFF
+
+
+class TorchEnv(TensorEnv):
+    """Base of worlds in torch.
+
+    Args:
+        cfg: Settings, with `num_envs`.
+        device: "cpu" or "cuda[:i]".
+        seed: Decides everything random.
+        env_offset: Global index of the first env, when several share one population.
+        total_envs: Size of that population.
+
+    Attributes:
+        state: Tensors [N, ...] by name; `begin` makes them at the first reset, when its mask is true everywhere.
+        max_steps: Decisions after which an episode is truncated.
+    """
+
+    max_steps: int = 1000
+    outcomes: Mapping[int, str] = {0: "running", 1: "terminated", 2: "truncated"}
+
+    def __init__(
+        self, cfg: Any, device: str = "cpu", seed: int = 0, env_offset: int = 0, total_envs: int | None = None
+    ) -> None:
+        super().__init__(cfg.num_envs, device, seed)
+        self.cfg, self.env_offset, self.total_envs = cfg, env_offset, total_envs or cfg.num_envs
+        self.state: dict[str, Tensor] = {}
+        n = self.num_envs
+        self._episode = torch.full((n,), -1, dtype=torch.int64, device=self.device)
+        self._length = torch.zeros(n, dtype=torch.int32, device=self.device)
+        self._return = torch.zeros(n, device=self.device)
+        self._draw = 0
+        self._begun = False
+
+    # ---- what a world fills in -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, mask: Tensor) -> None:
+        """Begin new episodes where the mask is true, and leave the rest of `self.state` alone (see `put`)."""
+
+    @abstractmethod
+    def observe(self) -> Mapping[str, Tensor]:
+        """Observations of all envs; tensors of their own, or the state's, which are copied."""
+
+    @abstractmethod
+    def advance(self, action: Any) -> tuple[Tensor, Tensor]:
+        """Move all envs by one decision; returns reward [N] and outcome [N], 0 where the episode goes on."""
+
+    # ---- helpers for a world ---------------------------------------------------------------------------------------
+
+    def put(self, name: str, mask: Tensor, value: Tensor) -> None:
+        """Write rows of a state tensor where the mask is true; makes the tensor if there is none yet."""
+        if name not in self.state:
+            self.state[name] = torch.zeros_like(value)
+        wide = mask.view(-1, *[1] * (value.dim() - 1))
+        self.state[name] = torch.where(wide, value, self.state[name])
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Numbers in [0, 1), [N, *shape]: new ones at every call in an episode, the same in every run."""
+        count = math.prod(shape)
+        blocks = -(-count // 4)
+        draws = self._draw + torch.arange(blocks, device=self.device)
+        self._draw += blocks
+        when = self._episode * (1 << 20) + self._length  # of this env alone
+        who = self.env_offset + torch.arange(self.num_envs, device=self.device)
+        words = philox(who[:, None], when[:, None], int(Purpose.WORLD), draws[None, :], self.seed)
+        numbers = (words >> 8).float() * 2.0**-24
+        return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers [N, *shape] (Box and Muller)."""
+        u, v = self.uniform(2, *shape).unbind(1)
+        return (-2.0 * (1.0 - u).log()).sqrt() * (2.0 * math.pi * v).cos()
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        mask = self.check_mask(env_mask, self._begun)
+        into = self.make_buffers() if out is None else self._checked(out)
+        self._begin(mask)
+        self._begun = True
+        self._write(into["obs"], self.observe())
+        for name in ("reward", "terminated", "truncated", "outcome"):
+            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
+                into[name].zero_()
+        return into
+
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        if dt is not None and not math.isclose(dt, self.decision_s):
+            raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s.")
+        if not self._begun:
+            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        self.check_action(action)
+        into = self.make_buffers() if out is None else self._checked(out)
+        self._draw = 0
+        reward, outcome = self.advance(action)
+        self._length += 1
+        self._return += reward
+        timeout = max(self.outcomes)
+        truncated = (outcome == 0) & (self._length >= self.max_steps)
+        outcome = torch.where(truncated, timeout, outcome)
+        ended = outcome != 0
+        results = {
+            "reward": reward,
+            "terminated": ended & ~truncated,
+            "truncated": truncated,
+            "outcome": outcome,
+            "episode_return": self._return,
+            "episode_length": self._length,
+        }
+        for name, value in results.items():
+            if name in into.keys():  # noqa: SIM118
+                into[name].copy_(value)
+        observed = self.observe()
+        if ended.any():
+            if "final_obs" in into.keys():  # noqa: SIM118
+                self._write(into["final_obs"], observed)
+            self._begin(ended)
+            observed = self.observe()
+        self._write(into["obs"], observed)
+        return into
+
+    def _begin(self, mask: Tensor) -> None:
+        self._episode = self._episode + mask.long()
+        self._length = self._length.masked_fill(mask, 0)
+        self._return = self._return.masked_fill(mask, 0.0)
+        self._draw = 0
+        self.begin(mask)
+
+    def _checked(self, out: TensorDict) -> TensorDict:
+        for name, spec in self.observation_spec.items():
+            expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
+            if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
+                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
+        return out
+
+    def _write(self, into: TensorDict, observed: Mapping[str, Tensor]) -> None:
+        for name in self.observation_spec:
+            into[name].copy_(observed[name])
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        counters = {"episode": self._episode, "length": self._length, "return": self._return}
+        return {
+            "state": {k: v.clone() for k, v in self.state.items()},
+            "counters": {k: v.clone() for k, v in counters.items()},
+            "seed": self.seed,
+            "env_offset": self.env_offset,
+            "begun": self._begun,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if missing := [k for k in ("state", "counters", "seed", "env_offset", "begun") if k not in state]:
+            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
+        for name, own in (("seed", self.seed), ("env_offset", self.env_offset)):
+            if int(state[name]) != own:
+                raise InputError(f"The state was saved by an env with {name} {state[name]}; this one has {own}.")
+        if len(state["counters"]["episode"]) != self.num_envs:
+            raise InputError(f"The state is of {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
+        self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}
+        counters = {k: v.to(self.device).clone() for k, v in state["counters"].items()}
+        self._episode, self._length, self._return = (counters[k] for k in ("episode", "length", "return"))
+        self._begun = bool(state["begun"])
+
+
+def philox(who: Tensor, when: Tensor, purpose: int, draw: Tensor, seed: int) -> Tensor:
+    """`core.random.philox` on tensors of int64 that hold 32-bit words: four words more on a last axis."""
+    c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, torch.full_like(when, purpose), draw & LOW)
+    k0, k1 = split_seed(seed)
+    for _ in range(ROUNDS):
+        low0, high0 = _multiply(c0, M0)
+        low1, high1 = _multiply(c2, M1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
+    return torch.stack([c0, c1, c2, c3], dim=-1)
+
+
+def _multiply(word: Tensor, by: int) -> tuple[Tensor, Tensor]:
+    """Low and high half of a product of 32-bit words; int64 wraps around, which leaves the bits as they should be."""
+    wrapped = by if by < 2**63 else by - 2**64
+    product = word * wrapped
+    return product & LOW, (product >> 32) & LOW

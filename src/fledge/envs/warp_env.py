@@ -1,0 +1,314 @@
+"""WarpEnv: what every world simulated in Warp needs, so that a world brings only its physics.
+
+It owns the launcher, the state tensors, the launches prepared for each set of the caller's buffers, scratch buffers for
+callers who pass none, loading that checks whose state it is, the NaN guard, and the memory check. A world fills in
+
+    observation_spec, action_spec      as any TensorEnv
+    make_programs(tensors)             launches that advance, restart and observe, writing into one set of buffers
+    restart_call(mask)                 the launch that begins new episodes where a mask is true
+    before_advance(), after_advance()  what else happens in a step, before and after the envs have moved
+    identity(), state_parts(), load_parts()
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+import warp as wp
+from tensordict import TensorDict
+
+from fledge.core.errors import FormatError, InputError, MemoryBudgetError, NumericsError
+from fledge.core.machine import available_bytes, default_threads
+from fledge.core.overrides import from_plain, to_plain
+from fledge.envs.base import Action, TensorEnv
+from fledge.sim.launch import Call, Launcher, Program
+
+MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
+Tensors = dict[tuple[str, ...], torch.Tensor]  # buffers by path
+W = TypeVar("W", bound="WarpEnv")
+
+
+@dataclass
+class Programs:
+    """Recorded launches that write into one set of buffers. Holds the buffers, so their addresses stay theirs."""
+
+    tensors: Tensors
+    advance: Program  # move every env by one decision, and say how it went
+    restart: Program  # begin the next episode where one ended, and observe it
+    observe: Program  # observe every env
+
+    def ended(self) -> torch.Tensor:
+        return self.tensors[("terminated",)] | self.tensors[("truncated",)]
+
+
+class WarpEnv(TensorEnv):
+    """Many envs of one world, stepped by recorded launches.
+
+    Args:
+        cfg: Settings of the world, with `num_envs`, `nan_guard` and `nan_dump_dir`.
+        device: "cpu" or "cuda[:i]".
+        seed: Decides everything random.
+        num_threads: CPU threads; results do not depend on it.
+        env_offset: Global index of the first env, when several envs share one population.
+        total_envs: Size of that population.
+    """
+
+    config: ClassVar[type]
+    """Class of `cfg`."""
+    unit: ClassVar[str] = "envs"
+    """What one env is called in messages."""
+    parts: ClassVar[tuple[str, ...]]
+    """Names of what `state_parts` gives."""
+
+    def __init__(
+        self, cfg: Any, device: str, seed: int, num_threads: int | None, env_offset: int, total_envs: int | None
+    ) -> None:
+        super().__init__(cfg.num_envs, device, seed)
+        self.cfg = cfg
+        self.env_offset, self.total_envs = env_offset, total_envs or cfg.num_envs
+        self._check_memory()
+        self.launcher = Launcher(device, num_threads or default_threads())
+        self.state: dict[str, torch.Tensor] = {}
+        self._clock = 0
+        self._spare = self.make_buffers()  # final_obs and results of calls that do not pass them
+        self._bindings: OrderedDict[tuple[int, ...], Programs] = OrderedDict()
+        self._has_reset = self._closed = False
+
+    # ---- what a world fills in -----------------------------------------------------------------------------------
+
+    def make_programs(self, tensors: Tensors) -> Programs:
+        raise NotImplementedError
+
+    def restart_call(self, mask: Any) -> Call:
+        """The launch that begins new episodes where `mask`, a Warp array of bool, is true."""
+        raise NotImplementedError
+
+    def take_action(self, action: Action) -> None:
+        """Copy an action, already checked, to where the launches read it."""
+        raise NotImplementedError
+
+    def before_advance(self) -> None:
+        """What moves by itself, and the clock."""
+
+    def after_advance(self, programs: Programs) -> None:
+        """What must be ready before episodes that ended begin again."""
+
+    def before_reset(self, env_mask: torch.Tensor) -> None:
+        """What must be ready before episodes begin where the mask is true."""
+
+    def identity(self) -> dict[str, int]:
+        """What a saved state must agree in."""
+        return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
+
+    def state_parts(self) -> dict[str, Any]:
+        """Copies of everything that decides the future, in parts by name."""
+        raise NotImplementedError
+
+    def load_parts(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_parts` gave; raise InputError, and change nothing, if it does not fit."""
+        raise NotImplementedError
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        env_mask = self.check_mask(env_mask, self._has_reset)
+        into = self._scratch() if out is None else out
+        programs = self._programs(into)
+        self.before_reset(env_mask)
+        begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
+        self.launcher.run(self.launcher.record([begin], self.num_envs))
+        self.launcher.run(programs.observe)
+        for name in ("reward", "terminated", "truncated", "outcome"):
+            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
+                into[name].zero_()
+        self._has_reset = True
+        return into.clone() if out is None else into
+
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        if dt is not None and not math.isclose(dt, self.decision_s):
+            raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s: set env.decimation.")
+        if self._closed:
+            raise InputError("step() came after close(): make a new env.")
+        if not self._has_reset:
+            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        self.check_action(action)
+        before = self.state_dict() if self.cfg.nan_guard else None
+        into = self._scratch() if out is None else out
+        programs = self._programs(into)
+        self.take_action(action)
+        self.before_advance()
+        self.launcher.run(programs.advance)
+        self.after_advance(programs)
+        self._restart_ended(programs)
+        if before is not None:
+            self._guard(before, action, into)
+        return into.clone() if out is None else into
+
+    def _scratch(self) -> TensorDict:
+        """The env's own buffers, zeroed. Copying them costs less than preparing launches for buffers seen only once."""
+        return self._spare.zero_()
+
+    def _restart_ended(self, programs: Programs) -> None:
+        """Begin the next episode where one ended. On the CPU, shards without any are skipped."""
+        program = programs.restart
+        if self.device.type == "cpu":
+            ended = programs.ended().numpy()
+            shards = self.launcher.shards(self.num_envs)
+            program = [p for p, (a, n) in zip(program, shards, strict=True) if ended[a : a + n].any()]
+        if program:
+            self.launcher.run(program)
+
+    def close(self) -> None:
+        self._closed = True
+        self.launcher.close()
+
+    # ---- the caller's buffers --------------------------------------------------------------------------------------
+
+    def _programs(self, out: TensorDict) -> Programs:
+        """Launches prepared for the caller's buffers; made on first sight, kept while they are used."""
+        tensors = self._buffers_of(out)
+        key = tuple(t.data_ptr() for t in tensors.values())
+        programs = self._bindings.get(key)
+        if programs is None:
+            programs = self.make_programs(tensors)
+            self._bindings[key] = programs
+            if len(self._bindings) > MAX_BINDINGS:
+                self._bindings.popitem(last=False)
+        return programs
+
+    def _buffers_of(self, out: TensorDict) -> Tensors:
+        """The caller's tensors by path, checked; what the caller left out comes from the env's spare buffers."""
+        found: Tensors = {}
+        for path, spare in self._spare.items(include_nested=True, leaves_only=True):
+            path = path if isinstance(path, tuple) else (path,)
+            tensor = out.get(path if len(path) > 1 else path[0], None)
+            if tensor is None:
+                if path[0] == "obs":
+                    raise InputError(f"out has no entry {'.'.join(path)}: make it with env.make_buffers().")
+                tensor = spare
+            if tensor.shape != spare.shape or tensor.dtype != spare.dtype or tensor.device != spare.device:
+                raise InputError(
+                    f"out[{'.'.join(path)}] is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, "
+                    f"but must be {spare.dtype} {tuple(spare.shape)} on {spare.device}."
+                )
+            if not tensor.is_contiguous():
+                raise InputError(f"out[{'.'.join(path)}] is not contiguous: pass buffers laid out [num_envs, ...].")
+            found[path] = tensor
+        return found
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.state_parts(), "clock": self._clock, **self.identity(), "has_reset": self._has_reset}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        own = self.identity()
+        if missing := [k for k in (*self.parts, *own, "clock", "has_reset") if k not in state]:
+            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
+        for name, value in own.items():
+            if int(state[name]) != value:
+                raise InputError(
+                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
+                    "Make the env with the same to continue."
+                )
+        self.load_parts(state)
+        self._clock = int(state["clock"])
+        self._has_reset = bool(state["has_reset"])
+
+    def check_shapes(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """InputError unless a saved part has this env's state tensors in their shapes."""
+        for name, tensor in self.state.items():
+            if name not in saved or tuple(saved[name].shape) != tuple(tensor.shape):
+                got = tuple(saved[name].shape) if name in saved else "nothing"
+                raise InputError(f"The saved state has {got} for {name}, this env needs {tuple(tensor.shape)}.")
+
+    # ---- memory, NaN -----------------------------------------------------------------------------------------------
+
+    def _check_memory(self) -> None:
+        """Refuse more envs than fit: two sets of observations and the state of each."""
+        observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
+        per_env = 4 * observed + 400
+        need, have = per_env * self.num_envs, available_bytes(self.device)
+        if need > 0.8 * have:
+            raise MemoryBudgetError(
+                f"{self.num_envs:,} {self.unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
+                f"lower env.num_envs to at most {int(0.8 * have / per_env):,}."
+            )
+
+    def _guard(self, before: dict[str, Any], action: Action, out: TensorDict) -> None:
+        bad = [k for k, v in self.state.items() if v.is_floating_point() and not torch.isfinite(v).all()]
+        bad += [k for k, v in out["obs"].items() if v.is_floating_point() and not torch.isfinite(v).all()]
+        bad += ["reward"] * (not torch.isfinite(out["reward"]).all())
+        if bad:
+            path = Path(self.cfg.nan_dump_dir) / f"nan_dump_step{before['clock']}.npz"
+            save_dump(path, self.cfg, before, action)
+            name = type(self).__name__
+            raise NumericsError(
+                f"NaN or infinity in {', '.join(sorted(set(bad)))} at physics step {before['clock']}. The state before "
+                f"the step is in {path}: fledge.{name}.replay_dump(path) repeats it.",
+                dump=str(path),
+            )
+
+    @classmethod
+    def replay_dump(cls: type[W], path: str | Path) -> TensorDict:
+        """Repeat a step that the NaN guard dumped, with the guard off, and return what it gives."""
+        cfg, state, action = load_dump(path, cls.config)
+        cfg.nan_guard = False
+        env = cls.from_identity(cfg, state)
+        try:
+            env.load_state_dict(state)
+            return env.step(action)
+        finally:
+            env.close()
+
+    @classmethod
+    def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
+        """An env that may load this state."""
+        raise NotImplementedError
+
+
+# ---- dumps of the NaN guard: plain arrays and JSON; nothing in them is executed ------------------------------------
+
+
+def save_dump(path: Path, cfg: Any, state: Mapping[str, Any], action: Action) -> None:
+    """Write what is needed to repeat one step: config, state before it, action."""
+    arrays: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
+    for name, value in state.items():
+        if not isinstance(value, Mapping):
+            scalars[name] = value
+            continue
+        scalars[name] = {k: v for k, v in value.items() if not isinstance(v, torch.Tensor)}
+        arrays |= {f"{name}.{k}": v.cpu().numpy() for k, v in value.items() if isinstance(v, torch.Tensor)}
+    parts = {"": action} if isinstance(action, torch.Tensor) else dict(action.items())
+    arrays |= {f"action.{k}": v.cpu().numpy() for k, v in parts.items()}
+    meta = json.dumps({"config": to_plain(cfg), "state": scalars}).encode()
+    arrays["meta"] = np.frombuffer(meta, dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+
+
+def load_dump(path: str | Path, kind: type) -> tuple[Any, dict[str, Any], Action]:
+    """Return the config, the state before the step, and the action of a dump."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in file.files}
+        meta = json.loads(bytes(arrays.pop("meta")))
+        cfg: Any = from_plain(kind, meta["config"])
+        state: dict[str, Any] = dict(meta["state"])
+        action: dict[str, torch.Tensor] = {}
+        for name, array in arrays.items():
+            part, key = name.split(".", 1)
+            (action if part == "action" else state[part])[key] = torch.as_tensor(array)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path} is not a dump of the NaN guard: {error}.") from error
+    return cfg, state, action[""] if set(action) == {""} else action

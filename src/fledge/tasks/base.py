@@ -1,0 +1,246 @@
+"""The Task contract: all that the rest of the house may ask about a world, in one object.
+
+    config           dataclass of the world's settings (`env.*`), with `num_envs`; fields made by `core.settings.setting`
+    policy_config    settings of its networks (`policy.*`)          curriculum_config   of its curriculum (`curriculum.*`)
+    presets          folder with train/NAME.yaml and env/NAME.yaml  policies            folder of shipped NAME.fledge
+    make_env         a TensorEnv of these settings                  evaluation          the world that policies are judged in
+    describe_policy, build_policy                                   what a policy is, as plain values, and back
+    set_progress     the curriculum, as a function of progress
+    headline         the outcome that counts, or "return"           labels              short headings of outcomes
+    pilots           scripted agents by name                        measures            figures averaged over flights
+    scene, snapshot, draw                                           for pictures, recordings and the browser
+
+A user's own world is an object of this class, or of a subclass, in a Python file:
+
+    task = Task("hover", HoverConfig, HoverEnv)
+
+Everything has a default that works; a world overrides what it knows better.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fledge.agents import build
+from fledge.agents.base import Action, BaseAgent
+from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import read_yaml
+from fledge.core.random import Purpose, derive_seed
+from fledge.core.settings import setting
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import TensorEnv
+
+MAX_EVAL_ENVS = 256
+
+
+@dataclass
+class PolicyConfig:
+    """Settings of the general networks."""
+
+    hidden: list[int] = setting([64, 64], at_least=1, items=(1, None), resume="weights")
+    """Widths of the network's layers."""
+    normalize: bool = setting(True, resume="weights")
+    """Read observations in units of their running mean and deviation (ppo only)."""
+    beta: bool = setting(False, resume="weights")
+    """Beta instead of normal distributions for actions with bounds (ppo only)."""
+
+
+@dataclass
+class NoCurriculum:
+    """A world without a curriculum has no settings for one."""
+
+
+@dataclass
+class Track:
+    """One recorded episode: what moved, step by step, and what stood still."""
+
+    frames: dict[str, np.ndarray]  # [steps, ...] per entry of `Task.snapshot`
+    scene: dict[str, Any]
+    outcome: str
+
+
+@dataclass
+class World:
+    """What a policy file says about where its policy flies: settings of the env, and seconds per decision."""
+
+    env: dict[str, Any] = field(default_factory=dict)  # by dotted key, without "env."
+    decision_s: float | None = None
+
+
+class Task:
+    """A world. See the head of this module.
+
+    Args:
+        name: How it is called; in lower case.
+        config: Dataclass of its settings; must have `num_envs`.
+        env: Class of the env, called as `env(cfg, device=..., seed=..., ...)` with those of make_env's arguments that its
+            signature names.
+    """
+
+    name: str = ""
+    config: type = type(None)
+    env: Callable[..., TensorEnv] | None = None
+    policy_config: type = PolicyConfig
+    curriculum_config: type = NoCurriculum
+    presets: Path | None = None
+    policies: Path | None = None
+    aliases: Mapping[str, str] = {}
+    headline: str = "return"
+    labels: Mapping[str, str] = {}
+    unit: str = "envs"
+
+    def __init__(
+        self, name: str | None = None, config: type | None = None, env: Callable[..., TensorEnv] | None = None
+    ) -> None:
+        self.name, self.config, self.env = name or self.name, config or self.config, env or self.env
+        self.reference = self.name
+        """What finds this task again: a registered name, `module:object`, a file, or `gym:ID`."""
+        if not dataclasses.is_dataclass(self.config) or "num_envs" not in self.config.__dataclass_fields__:
+            raise ConfigError(f"The config of task {self.name!r} must be a dataclass with a field num_envs.")
+
+    # ---- the env ---------------------------------------------------------------------------------------------------
+
+    def make_env(
+        self,
+        cfg: Any,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+        rank: int = 0,
+        held_out: bool = False,
+    ) -> TensorEnv:
+        """An env of these settings.
+
+        Args:
+            env_offset, total_envs: Place of this env's first member in a population spread over several envs.
+            rank: Which process asks, where each has maps of its own.
+            held_out: For evaluation: nothing that any training has met.
+        """
+        assert self.env is not None, f"task {self.name} has no env class, so it must define make_env"
+        given = {
+            "device": device,
+            "seed": derive_seed(seed, Purpose.HELD_OUT) if held_out else seed,
+            "num_threads": num_threads,
+            "env_offset": env_offset,
+            "total_envs": total_envs,
+        }
+        named = inspect.signature(self.env).parameters
+        return self.env(cfg, **{k: v for k, v in given.items() if k in named})
+
+    def specs(self, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
+        """What envs of these settings observe and take."""
+        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        try:
+            return env.observation_spec, env.action_spec
+        finally:
+            env.close()
+
+    def evaluation(self, cfg: Any) -> Any:
+        """Settings of the world that a policy trained with `cfg` is judged in."""
+        return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
+
+    def set_progress(self, env: TensorEnv, curriculum: Any, progress: float) -> None:
+        """Make an env, which rests, as hard as it is to be at this share of training, 0 to 1."""
+
+    def world_facts(self, cfg: Any) -> dict[str, Any]:
+        """What a table of results says about the world."""
+        return {}
+
+    def world_label(self, cfg: Any) -> str:
+        """The world in a word, for tables and pictures."""
+        return self.name
+
+    # ---- policies --------------------------------------------------------------------------------------------------
+
+    def describe_policy(self, algo: str, env: Any, policy: Any) -> dict[str, Any]:
+        """The description of the network that an algorithm ("ppo", "sac", "td3", "dqn") learns with in this world.
+
+        Raises:
+            ConfigError: when algorithm, network and world do not go together.
+        """
+        observation, action = self.specs(env)
+        return build.describe(algo, observation, action, policy.hidden, policy.normalize, policy.beta)
+
+    def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        """A new policy from its description."""
+        return build.build_from_description(description)
+
+    def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
+        """Scripted agents by name."""
+        return {}
+
+    def load_foreign(self, path: Path) -> BaseAgent:
+        """A policy from another project's `.pt` file."""
+        raise ConfigError(f"{path} is a .pt file, but {self.name} knows no other project's policies: give a .fledge.")
+
+    def world_of(self, agent: BaseAgent) -> World | None:
+        """Where a scripted or foreign agent is at home; None: anywhere."""
+        return None
+
+    def check_fit(self, agent: BaseAgent, env: TensorEnv) -> None:
+        """ConfigError unless an agent can read what an env observes."""
+        missing = [name for name in agent.observes if name not in env.observation_spec]
+        if missing:
+            raise ConfigError(f"{agent.get_name()} reads {', '.join(missing)}, which this env does not observe.")
+
+    # ---- judging and showing ---------------------------------------------------------------------------------------
+
+    def measures(self, env: TensorEnv, action: Action) -> dict[str, Tensor]:
+        """Figures of every env after a step, [N] each; an evaluation prints their means over the time flown."""
+        return {}
+
+    def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """What stands still in the present episodes of some envs."""
+        return [{} for _ in ids]
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """What moves in some envs, now: [len(ids), ...] each; "pos" [len(ids), 3] in metres, if there is such a thing."""
+        return {}
+
+    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+        """A matplotlib figure of recorded episodes."""
+        from fledge.tasks.drawing import draw_tracks
+
+        return draw_tracks(tracks, title)
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""
+        return []
+
+    # ---- presets ---------------------------------------------------------------------------------------------------
+
+    def preset_names(self, group: str) -> list[str]:
+        """Names of this task's presets: of the group "train" or "env"."""
+        folder = None if self.presets is None else self.presets / group
+        return sorted(p.stem for p in folder.glob("*.yaml")) if folder is not None and folder.is_dir() else []
+
+    def preset(self, group: str, name: str) -> dict[str, Any]:
+        """The content of a preset, or of a YAML file given by path."""
+        if name.endswith((".yaml", ".yml")):
+            path = Path(name)
+        else:
+            if name not in self.preset_names(group):
+                known = ", ".join(self.preset_names(group)) or "none"
+                raise ConfigError(f"There is no {group} preset {name!r} of {self.name}; there are: {known}.")
+            assert self.presets is not None
+            path = self.presets / group / f"{name}.yaml"
+        if not path.is_file():
+            raise ConfigError(f"There is no preset file {path}.")
+        return read_yaml(path)
+
+    def default_preset(self, algo: str) -> str | None:
+        """The training preset of an algorithm, if nobody names one."""
+        names = self.preset_names("train")
+        return algo if algo in names else "fast" if "fast" in names else None

@@ -1,0 +1,208 @@
+"""The navigation task: what the rest of the house may ask about drones that cross a forest."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fledge.agents.base import Action, BaseAgent
+from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError, FormatError
+from fledge.core.overrides import from_plain
+from fledge.core.settings import flat_settings
+from fledge.envs.base import TensorEnv
+from fledge.tasks.base import Task, Track, World
+from fledge.tasks.navigation.config import (
+    ActionForm,
+    CurriculumConfig,
+    NavigationConfig,
+    NavigationPolicyConfig,
+    PolicyKind,
+    Starts,
+)
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.grid_q import GridQ
+from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.picture import flights_figure
+from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+
+HERE = Path(__file__).parent
+EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
+EVAL_DRONES = 1024
+KINDS = ("features", "navrl", "squashed", "grid_q")
+
+
+class NavigationTask(Task):
+    """Drones that cross a forest and a crowd on LiDAR.
+
+    Policies are described as
+        {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
+        {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
+    """
+
+    name = "navigation"
+    config = NavigationConfig
+    policy_config = NavigationPolicyConfig
+    curriculum_config = CurriculumConfig
+    presets = HERE / "presets"
+    policies = HERE / "policies"
+    headline = "success"
+    unit = "drones"
+    labels = {
+        "success": "success",
+        "collision_static": "column",
+        "collision_moving": "mover",
+        "out_of_bounds": "out",
+        "timeout": "time",
+    }
+    aliases = {
+        # NavRL's and the prior design's names for our settings
+        "env.num_obstacles": "env.static_obstacles",
+        "env_dyn.num_obstacles": "env.moving_obstacles",
+        "moving_obstacles.floating": "env.floating_boxes",
+        "env.moving_obstacles.floating": "env.floating_boxes",
+        "max_frame_num": "total_frames",
+        "eval_interval_episodes": "eval_episodes",
+        "headless": "",  # there is no window to hide
+    }
+
+    # ---- the env ---------------------------------------------------------------------------------------------------
+
+    def make_env(
+        self,
+        cfg: NavigationConfig,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+        rank: int = 0,
+        held_out: bool = False,
+    ) -> NavigationEnv:
+        bank = EVAL_BANK if held_out else rank
+        return NavigationEnv(cfg, device, seed, num_threads, env_offset, total_envs, bank)
+
+    def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
+        """All movers on every map, starts on the edges, episodes end at the goal, maps stay."""
+        return dataclasses.replace(
+            cfg,
+            num_envs=EVAL_DRONES,
+            movers_cycle=[1.0],
+            starts=Starts.edges,
+            success_ends_episode=True,
+            map_refresh_steps=0,
+        )
+
+    def set_progress(self, env: TensorEnv, curriculum: CurriculumConfig, progress: float) -> None:
+        """Moving obstacles grow in number from `movers_start` to all over `ramp` of training."""
+        assert isinstance(env, NavigationEnv)
+        start, ramp = curriculum.movers_start, curriculum.ramp
+        env.bank.set_movers_share(1.0 if ramp <= 0 else min(1.0, start + (1 - start) * progress / ramp))
+
+    def world_facts(self, cfg: NavigationConfig) -> dict[str, Any]:
+        names = ("static_obstacles", "moving_obstacles", "floating_boxes")
+        return {name: getattr(cfg, name) for name in names}
+
+    def world_label(self, cfg: NavigationConfig) -> str:
+        return f"{cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+
+    # ---- policies --------------------------------------------------------------------------------------------------
+
+    def describe_policy(self, algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:
+        headings, hidden = env.action_form is ActionForm.headings, list(policy.hidden)
+        if algo == "dqn":
+            if not headings or not env.grid_map:
+                raise ConfigError("algo=dqn needs env.action_form=headings and env.grid_map=true, as in --preset dqn.")
+            return {"kind": "grid_q", "hidden": hidden, "grid_size": env.grid_size, "headings": env.num_headings}
+        if headings:
+            raise ConfigError(f"algo={algo} flies with env.action_form=velocity; headings are for dqn.")
+        if algo != "ppo" and policy.kind is not PolicyKind.features:
+            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's network is for ppo.")
+        return {
+            "kind": policy.kind.value if algo == "ppo" else "squashed",
+            "hidden": hidden,
+            "lidar": [env.lidar_azimuths, env.num_elevations],
+            "range_m": env.lidar_range_m,
+        }
+
+    def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        try:
+            kind, hidden = str(description["kind"]), tuple(int(h) for h in description["hidden"])
+            if kind == "grid_q":
+                return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
+            azimuths, elevations = (int(x) for x in description["lidar"])
+            range_m = float(description["range_m"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"This is not a policy's description: {description!r}.") from error
+        if kind == "features":
+            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
+        if kind == "squashed":
+            return FeatureActor((azimuths, elevations), hidden, range_m=range_m)
+        if kind == "navrl":
+            if (azimuths, elevations) != (36, 4):
+                raise ConfigError(
+                    f"NavRL's network reads 36 x 4 beams, but the env has {azimuths} x {elevations}: "
+                    "set env.lidar_azimuths=36 and four env.lidar_elevations_deg, or policy.kind=features."
+                )
+            return NavRLActorCritic()
+        raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
+
+    def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
+        return {"straight": StraightPilot, "gap": GapPilot}
+
+    def load_foreign(self, path: Path) -> BaseAgent:
+        """NavRL's policy from its released file."""
+        return load_navrl_checkpoint(path)
+
+    def world_of(self, agent: BaseAgent) -> World | None:
+        """NavRL's policy flies in NavRL's world."""
+        if not isinstance(agent, NavRLPolicy):
+            return None
+        cfg = from_plain(NavigationConfig, self.preset("env", "navrl"))
+        return World(flat_settings(cfg), cfg.dt_s * cfg.decimation)
+
+    # ---- judging and showing ---------------------------------------------------------------------------------------
+
+    def measures(self, env: TensorEnv, action: Action) -> dict[str, Tensor]:
+        assert isinstance(env, NavigationEnv)
+        return {"speed": env.state["vel"].norm(dim=-1)}  # m/s
+
+    def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Map number, its cells (`sim.terrain`), start and goal."""
+        assert isinstance(env, NavigationEnv)
+        slots = env.state["slot"].cpu().tolist()
+        ends = {k: env.state[k].cpu().numpy() for k in ("start", "goal")}
+        cells = {slot: env.bank.grid[slot].cpu().numpy().copy() for slot in {slots[i] for i in ids}}
+        return [{"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}} for i in ids]
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        assert isinstance(env, NavigationEnv)
+        return {"pos": env.state["pos"][list(ids)].cpu().numpy()}  # m, world
+
+    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+        return flights_figure(tracks, title)
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1024 --json` printed when we ran it."""
+        rows = json.loads((HERE / "recorded" / "navrl_released.json").read_text())
+        return [{**row, "policy": "NavRL (recorded)"} for row in rows]
+
+    # ---- benchmarks ------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def references(self) -> ModuleType:
+        """Plain implementations of this world and of NavRL's training, to be measured beside ours."""
+        from fledge.tasks.navigation import references
+
+        return references

@@ -1,0 +1,128 @@
+"""Tasks by name.
+
+    navigation                     registered: the entry-point group `fledge.tasks` of any installed package
+    gym:CartPole-v1                any Gymnasium env
+    package.module:object          an object, or a class, of this Task contract
+    examples/hover.py              a Python file with one such object in it
+
+A file or a module runs code, so it is only ever taken from someone's own words (a command line, a call), never from a
+checkpoint: there, `find_named_task` refuses it in a sentence that says what to type.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fledge.core.errors import ConfigError
+from fledge.tasks.base import Task
+
+GROUP = "fledge.tasks"
+OWN = {"navigation": "fledge.tasks.navigation.task:NavigationTask"}  # there even where metadata is not
+
+
+def task_names() -> list[str]:
+    """Names of the registered tasks."""
+    return sorted({*OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+@functools.cache
+def find_task(reference: str) -> Task:
+    """The task that a reference means (see above).
+
+    Raises:
+        ConfigError: when there is none, or its code cannot be loaded.
+    """
+    if is_code(reference):
+        return _load_code(reference)
+    return find_named_task(reference)
+
+
+def is_code(reference: str) -> bool:
+    """Whether a reference names code to run: a file, an object in a module, or a Gymnasium ID with its module."""
+    return reference.endswith(".py") or ":" in reference.removeprefix("gym:")
+
+
+@functools.cache
+def find_named_task(reference: str, asked_by: str = "This") -> Task:
+    """The registered or Gymnasium task that a file names; code is refused.
+
+    Args:
+        asked_by: What names the task, for the error.
+    """
+    if reference.startswith("gym:") and not is_code(reference):
+        return _gym_task(reference)
+    points = OWN | {point.name: point.value for point in entry_points(group=GROUP)}
+    if reference in points:
+        return _task_in(_object(points[reference]), reference)
+    if is_code(reference):
+        raise ConfigError(
+            f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: "
+            f"add --task {reference}."
+        )
+    known = ", ".join(task_names())
+    raise ConfigError(
+        f"There is no task {reference!r}: there are {known}; or give gym:ID, a Python file, or module:object. "
+        "Settings are written key=value."
+    )
+
+
+def _gym_task(reference: str) -> Task:
+    from fledge.tasks.gym import GymTask
+
+    return GymTask(reference.removeprefix("gym:"))
+
+
+def _load_code(reference: str) -> Task:
+    if reference.startswith("gym:"):
+        return _gym_task(reference)
+    if reference.endswith(".py"):
+        path = Path(reference).resolve()
+        module = _module_from_file(path)
+        found = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
+        chosen = getattr(module, "task", None) or (next(iter(found.values())) if len(found) == 1 else None)
+        if chosen is None:
+            raise ConfigError(f"{path} defines {len(found)} tasks, but must have one: task = Task(...).")
+        return _task_in(chosen, str(path))
+    return _task_in(_object(reference), reference)
+
+
+def _task_in(found: Any, reference: str) -> Task:
+    task = found() if isinstance(found, type) and issubclass(found, Task) else found
+    if not isinstance(task, Task):
+        raise ConfigError(f"{reference} is a {type(task).__name__}, but must be a fledge Task.")
+    task.reference = reference
+    return task
+
+
+def _object(reference: str) -> Any:
+    module_name, _, name = reference.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` would find it
+    try:
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module_name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"There is no {reference}: {error}.") from error
+
+
+def _module_from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"There is no file {path}.")
+    name = f"fledge_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}.") from error
+    return module
