@@ -46,12 +46,12 @@ def run_training(
             raise ConfigError(
                 f"{folder} already holds a run: --resume {folder} continues it, or choose another --folder."
             )
-    size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device)
+    size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
     check_before_start(task, cfg, size)
     mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
     mode += ["--preset", preset] if preset is not None and resume is None else []
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
-    with joined_ranks(size, cfg.device, child) as ranks:
+    with joined_ranks(size, cfg.device, child, cfg.threads) as ranks:
         if ranks.is_first:
             print(f"run: {folder}  ({ranks.size} ranks, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
         metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)

@@ -78,6 +78,8 @@ class TrainConfig:
     """Decides everything random in the run."""
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
+    threads: int = setting(0, at_least=0, resume="same")
+    """Threads of torch in each rank; 0: the cores shared out. Small networks are quickest with 1."""
     device: str = "cpu"
     """cpu or cuda."""
     total_frames: int = setting(10_000_000, at_least=1)

@@ -57,9 +57,10 @@ class Ranks:
         return box[0]
 
 
-def default_ranks(device: str) -> int:
-    """One rank per GPU, or per core of a CPU."""
-    return max(1, torch.cuda.device_count()) if device.startswith("cuda") else default_threads()
+def default_ranks(device: str, num_envs: int = 0) -> int:
+    """One rank per GPU, or per core of a CPU; fewer where `num_envs` cannot be shared out evenly."""
+    most = max(1, torch.cuda.device_count()) if device.startswith("cuda") else default_threads()
+    return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
 def under_torchrun() -> bool:
@@ -67,11 +68,12 @@ def under_torchrun() -> bool:
 
 
 @contextlib.contextmanager
-def joined_ranks(size: int, device: str, child_args: Sequence[str]) -> Iterator[Ranks]:
+def joined_ranks(size: int, device: str, child_args: Sequence[str], threads: int = 0) -> Iterator[Ranks]:
     """Yield this process's place among `size` ranks, starting the others if nobody has.
 
     Args:
         child_args: Command line (after the interpreter) that starts another rank of the same run.
+        threads: Of torch in each rank; 0: the cores shared out.
     """
     children: list[subprocess.Popen[bytes]] = []
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -80,8 +82,8 @@ def joined_ranks(size: int, device: str, child_args: Sequence[str]) -> Iterator[
         ranks = Ranks(0, size)
         if size > 1:
             children = _start_children(size, child_args)
-    threads = max(1, default_threads() // max(1, min(ranks.size, default_threads())))
-    torch.set_num_threads(threads)
+    share = max(1, default_threads() // max(1, min(ranks.size, default_threads())))
+    torch.set_num_threads(threads or share)
     try:
         if ranks.size > 1:
             backend = "nccl" if device.startswith("cuda") else "gloo"

@@ -135,6 +135,7 @@ class Run:
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
         restart = list(changes["restart"])
+        restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (this one does not tell its state)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
         if restart:
             lost = f"{self.task.unit} begin new episodes"
@@ -148,10 +149,6 @@ class Run:
             torch.cuda.set_rng_state(own["cuda_rng"].cpu())
         if changes["changes"]:
             return f"with changed {', '.join(changes['changes'])}"
-        if not all(env.resumes_exactly for env in self.envs):
-            return (
-                f"with the same weights and settings; {self.task.unit} begin new episodes, as this env tells no state"
-            )
         return "bit for bit"
 
     def close(self) -> None:

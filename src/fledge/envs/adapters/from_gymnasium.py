@@ -1,0 +1,410 @@
+"""Any Gymnasium env as a TensorEnv: N copies, stepped one after the other in this process.
+
+    Box, Discrete, MultiDiscrete, MultiBinary     one tensor (a MultiDiscrete of unequal sizes: one entry per number)
+    Dict of these                                 observations and actions by name
+    Box actions with other bounds per number      actions in [-1, 1], scaled to them
+
+Gymnasium has no way to save an env. What envs usually consist of can be (plain numbers and arrays of env and wrappers, their
+random generators, MuJoCo's integration state), and whether that is enough is tried once per ID: an env put back has to go on
+bit for bit. Where it does not, `resumes_exactly` is false, and a resumed run begins new episodes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+
+from fledge.core.errors import ConfigError, InputError
+from fledge.core.random import derive_seed
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import Action, TensorEnv
+
+Array = np.ndarray[Any, Any]
+OBS = "obs"  # the name of an observation that has none
+
+
+def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """One env.
+
+    Raises:
+        ConfigError: if Gymnasium knows no such ID, or the env cannot be made.
+    """
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **options)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise ConfigError(f"gym:{env_id} cannot be made: {str(error).strip().splitlines()[0]}") from error
+
+
+class FromGymnasium(TensorEnv):
+    """N copies of a Gymnasium env. Env i of a seed is seeded by (seed, env_offset + i) once, at its first reset."""
+
+    outcomes: Mapping[int, str] = {0: "running", 1: "terminated", 2: "truncated"}
+
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        device: str = "cpu",
+        seed: int = 0,
+        env_offset: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(num_envs, device, seed)
+        self.env_id, self.options, self.env_offset = env_id, dict(options or {}), env_offset
+        self.envs = [make_one(env_id, self.options) for _ in range(num_envs)]
+        first = self.envs[0]
+        self._observed = observation_specs(first.observation_space, env_id)
+        self._action, self._to_env = action_spec_of(first.action_space, env_id)
+        self.decision_s = seconds_per_step(first)
+        n = num_envs
+        self._obs = {k: np.zeros((n, *s.shape), _numpy(s.dtype)) for k, s in self._observed.items()}
+        self._return, self._length = np.zeros(n), np.zeros(n, np.int32)
+        self._begun = False
+
+    @property
+    def observation_spec(self) -> dict[str, TensorSpec]:
+        return self._observed
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        return self._action
+
+    @property
+    def resumes_exactly(self) -> bool:  # type: ignore[override]
+        return can_be_put_back(self.env_id, tuple(sorted((k, repr(v)) for k, v in self.options.items())))
+
+    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        mask = self.check_mask(env_mask, self._begun).cpu().numpy()
+        into = self.make_buffers() if out is None else self._checked(out)
+        for i in np.flatnonzero(mask):
+            seed = None if self._begun else derive_seed(self.seed, self.env_offset + int(i)) % 2**31
+            self._restart(int(i), seed)
+        self._begun = True
+        self._write(into["obs"], self._obs)
+        for name in ("reward", "terminated", "truncated", "outcome"):
+            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
+                into[name].zero_()
+        return into
+
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        if not self._begun:
+            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        self.check_action(action)
+        into = self.make_buffers() if out is None else self._checked(out)
+        given = self._to_env(action)
+        n = self.num_envs
+        reward, outcome = np.zeros(n, np.float32), np.zeros(n, np.uint8)
+        final = {k: v.copy() for k, v in self._obs.items()}
+        for i, env in enumerate(self.envs):
+            obs, paid, terminated, truncated, _ = env.step(given(i))
+            self._note(i, obs)
+            reward[i] = paid
+            outcome[i] = 1 if terminated else 2 if truncated else 0
+        self._return += reward
+        self._length += 1
+        returns, lengths = self._return.copy(), self._length.copy()
+        for done in np.flatnonzero(outcome):
+            for name, value in self._obs.items():
+                final[name][done] = value[done]
+            self._restart(int(done), None)
+        results: dict[str, Array] = {"reward": reward, "outcome": outcome, "episode_return": returns}
+        results |= {"terminated": outcome == 1, "truncated": outcome == 2, "episode_length": lengths}
+        for name, value in results.items():
+            if name in into.keys():  # noqa: SIM118
+                into[name].copy_(torch.from_numpy(value))
+        if "final_obs" in into.keys():  # noqa: SIM118
+            self._write(into["final_obs"], final)
+        self._write(into["obs"], self._obs)
+        return into
+
+    def _restart(self, i: int, seed: int | None) -> None:
+        obs, _ = self.envs[i].reset(seed=seed)
+        self._note(i, obs)
+        self._return[i], self._length[i] = 0.0, 0
+
+    def _note(self, i: int, obs: Any) -> None:
+        if isinstance(obs, Mapping):
+            for name in self._obs:
+                self._obs[name][i] = obs[name]
+        else:
+            self._obs[OBS][i] = obs
+
+    def _checked(self, out: TensorDict) -> TensorDict:
+        for name, spec in self._observed.items():
+            tensor = out.get(("obs", name), None)
+            if tensor is None or tuple(tensor.shape) != (self.num_envs, *spec.shape):
+                raise InputError(f"out has no obs.{name} of {(self.num_envs, *spec.shape)}: use env.make_buffers().")
+        return out
+
+    def _write(self, into: TensorDict, observed: Mapping[str, Array]) -> None:
+        for name, value in observed.items():
+            into[name].copy_(torch.from_numpy(value))
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"seed": self.seed, "env_offset": self.env_offset, "begun": self._begun}
+        if self.resumes_exactly and self._begun:
+            state["envs"] = [take_out(env) for env in self.envs]
+            state["obs"] = {k: torch.from_numpy(v.copy()) for k, v in self._obs.items()}
+            state |= {"return": torch.from_numpy(self._return.copy()), "length": torch.from_numpy(self._length.copy())}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if missing := [k for k in ("seed", "env_offset", "begun") if k not in state]:
+            raise InputError(f"This is not a state of gym:{self.env_id}: it has no {', '.join(missing)}.")
+        for name, own in (("seed", self.seed), ("env_offset", self.env_offset)):
+            if int(state[name]) != own:
+                raise InputError(f"The state was saved by an env with {name} {state[name]}; this one has {own}.")
+        if "envs" not in state:
+            if state["begun"]:
+                raise InputError(f"gym:{self.env_id} tells no state, so it cannot go on from one: call reset().")
+            self._begun = False
+            return
+        if len(state["envs"]) != self.num_envs:
+            raise InputError(f"The state is of {len(state['envs'])} envs, this env has {self.num_envs}.")
+        for env, saved in zip(self.envs, state["envs"], strict=True):
+            if not self._begun:
+                env.reset(seed=0)  # makes what only a reset makes
+            put_back(env, saved)
+        self._obs = {k: v.numpy().copy() for k, v in state["obs"].items()}
+        self._return, self._length = state["return"].numpy().copy(), state["length"].numpy().copy()
+        self._begun = True
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:
+    """Simulated seconds of a step, as far as the env tells: its dt, or its frame rate; else 1."""
+    dt = getattr(env.unwrapped, "dt", None)
+    if isinstance(dt, float) and dt > 0:
+        return dt
+    rate = (env.metadata or {}).get("render_fps")
+    return 1.0 / rate if rate else 1.0
+
+
+# ---- spaces ----------------------------------------------------------------------------------------------------------
+
+
+def observation_specs(space: spaces.Space[Any], env_id: str) -> dict[str, TensorSpec]:
+    """What an env observes, by name."""
+    parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {OBS: space}
+    return {name: _observed(part, f"gym:{env_id} observes {name}") for name, part in parts.items()}
+
+
+def _observed(space: spaces.Space[Any], what: str) -> TensorSpec:
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return TensorSpec((), torch.int64, 0, int(space.n) - 1, num_values=int(space.n))
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete | spaces.Discrete):
+        shape: tuple[int, ...] = space.shape or ()
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8:
+            return TensorSpec(shape, torch.uint8, 0, 255)
+        return TensorSpec(shape, torch.float32)
+    raise ConfigError(f"{what} as a {type(space).__name__}, but must be Box, Discrete, or a Dict of such.")
+
+
+ToEnv = Callable[[Any], Callable[[int], Any]]  # a batch of actions -> the action of env i
+
+
+def action_spec_of(space: spaces.Space[Any], env_id: str) -> tuple[ActionSpec, ToEnv]:
+    """An env's action, and how to turn a batch of ours into one of its own."""
+    if isinstance(space, spaces.Dict):
+        parts = {name: _action(part, f"gym:{env_id} takes {name}") for name, part in space.spaces.items()}
+
+        def many(action: Mapping[str, torch.Tensor]) -> Callable[[int], Any]:
+            each = {name: to_env(action[name]) for name, (_, to_env) in parts.items()}
+            return lambda i: {name: part(i) for name, part in each.items()}
+
+        return {name: spec for name, (spec, _) in parts.items()}, many
+    if isinstance(space, spaces.MultiDiscrete) and len({*space.nvec.flatten().tolist()}) > 1:
+        counts = [int(n) for n in space.nvec.flatten()]
+        names = [f"choice_{k}" for k in range(len(counts))]
+
+        def side_by_side(action: Mapping[str, torch.Tensor]) -> Callable[[int], Any]:
+            table = torch.stack([action[name] for name in names], dim=-1).cpu().numpy()
+            return lambda i: table[i].reshape(space.nvec.shape)
+
+        specs = [TensorSpec((), torch.int64, 0, n - 1, num_values=n) for n in counts]
+        return dict(zip(names, specs, strict=True)), side_by_side
+    return _action(space, f"gym:{env_id} takes an action")
+
+
+def _action(space: spaces.Space[Any], what: str) -> tuple[TensorSpec, ToEnv]:
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+
+        def choose(action: torch.Tensor) -> Callable[[int], Any]:
+            numbers = action.cpu().tolist()
+            return lambda i: numbers[i] + start
+
+        return TensorSpec((), torch.int64, 0, int(space.n) - 1, num_values=int(space.n)), choose
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        values = 2 if isinstance(space, spaces.MultiBinary) else int(space.nvec.flatten()[0])
+        shape: tuple[int, ...] = tuple(space.shape or ())
+        return TensorSpec(shape, torch.int64, 0, values - 1, num_values=values), _rows(space.dtype)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        low, high = float(space.low.min()), float(space.high.max())
+        if (space.low == low).all() and (space.high == high).all():
+            return TensorSpec(tuple(space.shape), torch.float32, low, high), _rows(space.dtype)
+        if space.is_bounded():
+            half, middle = (space.high - space.low) / 2, (space.high + space.low) / 2
+
+            def scale(action: torch.Tensor) -> Callable[[int], Any]:
+                scaled = (action.cpu().numpy() * half + middle).astype(space.dtype)
+                return lambda i: scaled[i]
+
+            return TensorSpec(tuple(space.shape), torch.float32, -1.0, 1.0), scale
+        return TensorSpec(tuple(space.shape), torch.float32), _rows(space.dtype)
+    raise ConfigError(f"{what} of {space}, but it must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of such.")
+
+
+def _rows(dtype: Any) -> ToEnv:
+    def rows(action: torch.Tensor) -> Callable[[int], Any]:
+        table = action.cpu().numpy().astype(dtype)
+        return lambda i: table[i]
+
+    return rows
+
+
+def _numpy(dtype: torch.dtype) -> Any:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+# ---- state -----------------------------------------------------------------------------------------------------------
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """An env's wrappers from the outside in, and the env itself."""
+    while True:
+        yield env
+        if not isinstance(env, gymnasium.Wrapper):
+            return
+        env = env.env
+
+
+def take_out(env: Any) -> list[dict[str, Any]]:
+    """A copy of what is plain in every layer: numbers, arrays, random generators, MuJoCo's state."""
+    return [
+        {name: value for name, found in vars(layer).items() if (value := _plain(layer, name, found)) is not None}
+        for layer in layers(env)
+    ]
+
+
+def _plain(layer: Any, name: str, value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return {"generator": _to_text(value.bit_generator.state)}
+    if type(value).__name__ == "MjData":
+        return {"mujoco": torch.from_numpy(_mujoco_state(layer.model, value))}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.copy())
+    if isinstance(value, bool | int | float) or value is None:
+        return {"value": value}
+    if isinstance(value, np.floating | np.integer):
+        return {"number": torch.tensor(value.item(), dtype=torch.float64), "kind": value.dtype.name}
+    if isinstance(value, tuple | list) and all(isinstance(x, float | int) for x in value):
+        return {"sequence": list(value), "tuple": isinstance(value, tuple)}
+    return None
+
+
+def put_back(env: Any, saved: list[dict[str, Any]]) -> None:
+    """Undo what happened since `take_out`."""
+    for layer, values in zip(layers(env), saved, strict=True):
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                _put_array(layer, name, value.numpy())
+            elif "generator" in value:
+                getattr(layer, name).bit_generator.state = _from_text(value["generator"])
+            elif "mujoco" in value:
+                _set_mujoco_state(layer.model, getattr(layer, name), value["mujoco"].numpy())
+            elif "number" in value:
+                setattr(layer, name, np.dtype(value["kind"]).type(value["number"].item()))
+            elif "sequence" in value:
+                setattr(layer, name, tuple(value["sequence"]) if value["tuple"] else list(value["sequence"]))
+            else:
+                setattr(layer, name, value["value"])
+
+
+def _put_array(layer: Any, name: str, value: Array) -> None:
+    found = getattr(layer, name, None)
+    if isinstance(found, np.ndarray) and found.shape == value.shape and found.flags.writeable:
+        found[...] = value  # others may hold the same array
+    else:
+        setattr(layer, name, value.copy())
+
+
+def _to_text(state: Any) -> Any:
+    """A generator's state with its wide integers as text."""
+    if isinstance(state, dict):
+        return {k: _to_text(v) for k, v in state.items()}
+    return {"int": str(state)} if isinstance(state, int) else state
+
+
+def _from_text(state: Any) -> Any:
+    if isinstance(state, dict):
+        return int(state["int"]) if set(state) == {"int"} else {k: _from_text(v) for k, v in state.items()}
+    return state
+
+
+def _mujoco_state(model: Any, data: Any) -> Array:
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.zeros(mujoco.mj_stateSize(model, spec))
+    mujoco.mj_getState(model, data, state, spec)
+    return state
+
+
+def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    mujoco.mj_setState(model, data, state, spec)
+    mujoco.mj_forward(model, data)
+    mujoco.mj_setState(model, data, state, spec)  # forward changes the solver's warm start
+
+
+@functools.cache
+def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
+    """Whether an env that is put back goes on bit for bit, tried on two envs of its own, through ends of episodes."""
+    import ast
+
+    settings = {k: ast.literal_eval(v) for k, v in options}
+    one, other = make_one(env_id, settings), make_one(env_id, settings)
+    try:
+        one.action_space.seed(0)
+        actions = [one.action_space.sample() for _ in range(300)]
+        one.reset(seed=1)
+        other.reset(seed=2)
+        _play(one, actions[:20])
+        saved = take_out(one)
+        expected = _play(one, actions[20:])
+        put_back(other, saved)
+        return all(_equal(a, b) for a, b in zip(expected, _play(other, actions[20:]), strict=True))
+    except Exception:
+        return False  # an env that cannot even be tried
+    finally:
+        one.close()
+        other.close()
+
+
+def _play(env: Any, actions: list[Any]) -> list[Any]:
+    seen: list[Any] = []
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        seen += [obs, reward, terminated, truncated]
+        if terminated or truncated:
+            seen.append(env.reset()[0])
+    return seen
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
