@@ -1,6 +1,6 @@
-"""The golden files: written once by each format version, and read by every later one. Run: python -m tests.storage.golden
+"""The golden files: written once by format version 2, and read and written the same ever since.
 
-Only run this when a new format version is added, and then for new files: the old ones must stay as they are.
+Run: python -m tests.storage.golden. Only when a new format version is added, and then for new files: these must stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fledge.storage.format.tree import flatten
 from fledge.storage.format.writer import Plans, write_container
 
 FOLDER = Path(__file__).parent
-OLD = tuple(FOLDER / name for name in ("golden_v1_raw.fledge", "golden_v1.fledge", "golden_v1_delta.fledge"))
 RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v2_raw.fledge", "golden_v2.fledge", "golden_v2_delta.fledge"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from fledge.core.errors import FormatError
-from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint, save_checkpoint
 from tests.storage.forgery import forge, pack, unpack
 from tests.storage.states import state_at
 
@@ -147,6 +148,45 @@ def test_a_manifest_that_is_none_is_refused(honest: Path, text: bytes) -> None:
 def test_a_newer_version_says_update(honest: Path) -> None:
     forge(honest, lambda _, manifest: manifest.update(version=3))
     refused(honest, "format version 3; this Fledge reads 2: update")
+
+
+def as_version_1(path: Path) -> None:
+    """Rewrite a file as format version 1 would have it: SHA-256 under other names, and a 1 where there is a 2."""
+    members, manifest = unpack(path)
+    for leaf in manifest["leaves"]:
+        leaf["sha256"] = hashlib.sha256(members[leaf["name"]]).hexdigest()[:32]
+        del leaf["checksum"]
+    path.write_bytes(pack(list(members.items()), {**manifest, "version": 1}, version=1))
+
+
+OLD = r"written before checksums were XXH3; this Fledge reads 2: convert it with Fledge 0\.1 \(fledge convert"
+
+
+def test_version_1_says_what_it_is_and_how_to_convert_it(honest: Path) -> None:
+    as_version_1(honest)
+    refused(honest, rf"a\.fledge has format version 1, {OLD}")
+    with pytest.raises(FormatError, match=OLD):
+        inspect_checkpoint(honest)
+
+
+def test_a_member_copied_from_version_1_says_how_to_convert_it(honest: Path) -> None:
+    change_leaf(honest, checksum="sha256:" + "0" * 32)
+    refused(honest, rf"a\.fledge has 'model/weight' as format version 1 has it, {OLD}")
+
+
+def test_resuming_passes_over_version_1_and_says_why(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path)
+    for step in (1, 2):
+        history.save(state_at(step, size=400), step)
+    as_version_1(history.entries()[-1].path)
+    info = history.load_latest()[1]
+    assert info.step == 1
+    assert "convert it with Fledge 0.1" in info.skipped[0][1]
+
+
+def test_chunks_of_another_size_are_refused(honest: Path) -> None:
+    forge(honest, lambda _, manifest: manifest.update(chunk_bytes=1))
+    refused(honest, "has chunks of 1 bytes")
 
 
 def test_a_manifest_bomb_is_refused(honest: Path) -> None:

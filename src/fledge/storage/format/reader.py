@@ -30,23 +30,16 @@ from fledge.storage.format.zip_archive import open_archive, read_member, safe_na
 
 FORMAT = "fledge-checkpoint"
 VERSION = 2
-READABLE = (1, 2)  # 1 had SHA-256 in place of XXH3
+CHECKSUM = "xxh3:"  # what every checksum begins with
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 32 * 2**20  # bytes; JSON grows about 20-fold in memory
 MAX_MANIFEST_EXPANSION = 200  # deflate could do 1000; honest manifests pack 5- to 30-fold
 HARD_MAX_CHAIN = 64
 
 
-def _xxh3(data: np.ndarray) -> str:
-    return xxhash.xxh3_128(data.data).hexdigest()
-
-
-def _sha256(data: np.ndarray) -> str:
-    return hashlib.sha256(data.data).hexdigest()[:32]
-
-
-CHECKSUM = "xxh3"  # what is written
-CHECKSUMS = {CHECKSUM: _xxh3, "sha256": _sha256}
+def checksum(data: np.ndarray) -> str:
+    """Checksum of a leaf's bytes, as written in the manifest."""
+    return CHECKSUM + xxhash.xxh3_128(data.data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     codec: str
-    checksum: str  # algorithm:digits
+    checksum: str
     nbytes: int  # decoded
     stored: int  # in the file
     word: int
@@ -66,7 +59,7 @@ class Entry:
     lossy_from: str | None
     base_name: str | None
     base_checksum: str | None
-    raw: dict[str, Any]  # as in a manifest of the present version
+    raw: dict[str, Any]  # as in the manifest
 
 
 class CheckpointFile:
@@ -127,9 +120,12 @@ class CheckpointFile:
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint")
         version = manifest.get("version")
-        if type(version) is not int or version not in READABLE or manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
+        if version == 1:
+            raise self._too_old("has format version 1")
+        if type(version) is not int or version != VERSION:
             raise FormatError(f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update")
-        self.version = version
+        if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
+            raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
             raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered")
         return manifest
@@ -146,7 +142,6 @@ class CheckpointFile:
     def _entry(self, row: Any) -> Entry:
         if not isinstance(row, dict):
             raise self._bad(f"has a leaf {str(row)[:60]!r}")
-        row = _updated(row) if self.version == 1 else row
         fields: tuple[Any, ...] = tuple(row.get(key) for key in ("kind", "dtype", "shape", "codec", "name", "checksum"))
         kind, dtype, shape, codec, name, digest = fields
         order, nbytes = row.get("order"), check_description(kind, dtype, shape)
@@ -160,8 +155,10 @@ class CheckpointFile:
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
             raise self._bad("has a leaf with a wrong field")
-        if digest.partition(":")[0] not in CHECKSUMS:
-            raise self._bad(f"has a checksum {digest[:60]!r}; known are {', '.join(CHECKSUMS)}")
+        if digest.startswith("sha256:"):  # a member of a file of version 1, copied when that was thinned
+            raise self._too_old(f"has {name!r} as format version 1 has it")
+        if not digest.startswith(CHECKSUM):
+            raise self._bad(f"has a checksum {digest[:60]!r} that does not begin with {CHECKSUM!r}")
         if lossy is not None and (kind != "tensor" or lossy not in TORCH_DTYPES or TORCH_DTYPES[lossy].is_complex):
             raise self._bad(f"declares a loss from {lossy[:40]!r}")
         info = self._archive.NameToInfo[name]
@@ -192,6 +189,12 @@ class CheckpointFile:
 
     def _bad(self, what: str) -> FormatError:
         return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile")
+
+    def _too_old(self, what: str) -> FormatError:
+        return FormatError(
+            f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {VERSION}: convert it with "
+            "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
+        )
 
     def find(self, name: str) -> int | None:
         """Number of the leaf that a member holds."""
@@ -224,8 +227,7 @@ class CheckpointFile:
         if entry.base_name is not None:
             out = delta.apply(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
-        algorithm, _, digits = entry.checksum.partition(":")
-        if CHECKSUMS[algorithm](out) != digits:
+        if checksum(out) != entry.checksum:
             raise FormatError(f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered")
         return out
 
@@ -284,15 +286,6 @@ class CheckpointFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _updated(row: dict[str, Any]) -> dict[str, Any]:
-    """A version 1 entry as version 2 would have it."""
-    renamed = {"sha256": "checksum", "base_sha256": "base_checksum"}
-    return {
-        renamed.get(key, key): f"sha256:{value}" if key in renamed and isinstance(value, str) else value
-        for key, value in row.items()
-    }
 
 
 def _is_permutation(order: Any, size: int) -> bool:

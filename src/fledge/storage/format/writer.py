@@ -8,8 +8,8 @@ Contract
 
 Checksum: XXH3 of 128 bits over a leaf's own (decoded) bytes. Bit rot would be caught by a CRC as well, but deltas name
 their base by checksum, and with CRC-32 two of 10^5 tensors would share one. It takes the background thread 0.1 s per GB
-here (SHA-256, which format version 1 had: 0.7) and keeps no GIL. It is no defence against forgery, and neither was a SHA-256
-in the same file: a reader that must not trust a file relies on the checks of `reader.py`, never on a checksum.
+here (SHA-256: 0.7) and keeps no GIL. It is no defence against forgery, and neither would be a SHA-256 in the same file: a
+reader that must not trust a file relies on the checks of `reader.py`, never on a checksum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from fledge.core.errors import InputError
 from fledge.storage.format import codecs, delta
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
-from fledge.storage.format.reader import CHECKSUM, CHECKSUMS, FORMAT, MANIFEST, MAX_MANIFEST, VERSION, CheckpointFile
+from fledge.storage.format.reader import FORMAT, MANIFEST, MAX_MANIFEST, VERSION, CheckpointFile, checksum
 from fledge.storage.format.tree import Node, flatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
@@ -55,11 +55,6 @@ class Written:
     bytes_out: int
     id: str
     depth: int  # delta files below this one
-
-
-def checksum(data: np.ndarray) -> str:
-    """Checksum of a leaf's bytes, as written in the manifest."""
-    return f"{CHECKSUM}:{CHECKSUMS[CHECKSUM](data)}"
 
 
 def write_container(
