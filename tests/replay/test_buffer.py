@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.replay import DictReplayBuffer, KeySpec
+from fledge.replay import DictReplayBuffer
 from fledge.replay import buffer as buffer_module
 from tests.replay.plain import KEYS, OBS, PlainBuffer, check_batch, check_index, everything, make_episode
 
@@ -123,32 +123,6 @@ def test_every_dtype_comes_back(dtype: torch.dtype, layout: str) -> None:
         assert batch["x"].dtype == dtype
         assert torch.equal(batch["x"], values[:-1])
         assert torch.equal(batch["next_x"], values[1:])
-
-
-def test_graph_inputs_come_padded_with_masks() -> None:
-    rng = np.random.default_rng(0)
-    nodes = [rng.normal(size=(n, 3)).astype(np.float32) for n in (2, 0, 5, 1, 3)]
-    keys = {"nodes": KeySpec((5, 3), torch.float32, ragged=True), "id": None, "next_nodes": None}
-    with DictReplayBuffer(50, keys) as buffer:
-        buffer.add({"nodes": nodes, "id": np.arange(4)})
-        batch = everything(buffer)
-        for name, shift in (("nodes", 0), ("next_nodes", 1)):
-            for t in range(4):
-                frame = nodes[t + shift]
-                assert batch[f"{name}_mask"][t].tolist() == [i < len(frame) for i in range(5)]
-                assert np.array_equal(batch[name][t, : len(frame)], frame)
-                assert not batch[name][t, len(frame) :].any()
-        padded = torch.zeros(5, 5, 3)
-        mask = torch.zeros(5, 5, dtype=torch.bool)
-        for t, frame in enumerate(nodes):
-            padded[t, : len(frame)], mask[t, : len(frame)] = torch.from_numpy(frame), True
-        buffer.add({"nodes": padded, "nodes_mask": mask, "id": np.arange(4)})
-        again = everything(buffer)
-        assert all(torch.equal(again[k][:4], again[k][4:]) for k in batch if k != "index")
-        with pytest.raises(InputError, match="at most"):
-            buffer.add({"nodes": [np.zeros((6, 3), np.float32)] * 5, "id": np.arange(4)})
-        with pytest.raises(InputError, match="true ones first"):
-            buffer.add({"nodes": padded, "nodes_mask": ~mask, "id": np.arange(4)})
 
 
 def test_what_was_added_is_copied_and_batches_are_the_callers() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError, FormatError, InputError, StorageError
-from fledge.replay import DictReplayBuffer, KeySpec, PrefixSum
+from fledge.replay import DictReplayBuffer, KeySpec
 
 LAYOUTS = ("frame", "chunk", "episode")
 NODES = KeySpec((4, 2), torch.float32, ragged=True)
@@ -83,19 +83,6 @@ def test_a_key_called_count_beside_its_namesake() -> None:
         assert other.get(np.arange(6))["next_people"].tolist() == [2, 4, 9, 3, 5, 9]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
-def test_prefix_sums_look_up_numbers_of_small_types(dtype: Any) -> None:
-    ranges = PrefixSum(100)
-    for _ in range(30):
-        ranges.add(10)
-    for _ in range(20):
-        ranges.evict()
-    found, offset = ranges.get_range_relative_idx(np.array([5, 60, 99], dtype))
-    assert (found.tolist(), offset.tolist()) == ([0, 6, 9], [5, 0, 9])
-    with pytest.raises(InputError, match="whole number"):
-        ranges.add(2.5)  # type: ignore[arg-type]
-
-
 def test_stores_are_chosen_on_more_than_the_first_episode() -> None:
     rng = np.random.default_rng(0)
     buffer = DictReplayBuffer(10_000, ["image"])
@@ -112,68 +99,6 @@ def test_small_buffers_choose_their_stores_again_too() -> None:
     for _ in range(20):
         buffer.add({"x": np.arange(50.0)})
     assert buffer.measured
-
-
-# ---- ragged keys -----------------------------------------------------------------------------------------------
-
-
-def graph(final_mask: bool = True) -> dict[str, Any]:
-    """T = 3, N = 2: env 0 has 1 node, env 1 has 3; NaN where there is none."""
-    nodes, mask = torch.full((3, 2, 4, 2), float("nan")), torch.zeros(3, 2, 4, dtype=torch.bool)
-    nodes[:, 0, :1], mask[:, 0, :1] = 1.0, True
-    nodes[:, 1, :3], mask[:, 1, :3] = 2.0, True
-    rollout = {"nodes": nodes, "nodes_mask": mask, "final_nodes": nodes.clone(), "reward": torch.zeros(3, 2)}
-    rollout["done"] = torch.tensor([[0, 0], [0, 0], [1, 1]], dtype=torch.bool)
-    return {**rollout, "final_nodes_mask": mask.clone()} if final_mask else rollout
-
-
-def graph_buffer() -> DictReplayBuffer:
-    return DictReplayBuffer(100, {"nodes": NODES, "next_nodes": None, "reward": None})
-
-
-def test_cells_beyond_a_mask_are_zero() -> None:
-    buffer = graph_buffer()
-    buffer.add_rollout(graph())
-    batch = buffer.get(np.arange(6))
-    assert batch["nodes_mask"].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
-    assert batch["next_nodes_mask"].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
-    for name in ("nodes", "next_nodes"):
-        want = batch[f"{name}_mask"] * torch.tensor([1.0] * 3 + [2.0] * 3)[:, None]
-        assert torch.equal(batch[name], want[..., None].expand(6, 4, 2))
-
-
-def test_masks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match="'final_nodes_mask': add it"):
-        graph_buffer().add_rollout(graph(final_mask=False))
-    with pytest.raises(InputError, match=r"has shape \(3, 4\), but must have \(3, 2, 4\)"):
-        graph_buffer().add_rollout({**graph(), "nodes_mask": torch.ones(3, 4, dtype=torch.bool)})
-    with pytest.raises(InputError, match="nodes_mask"):
-        DictReplayBuffer(100, ["nodes"]).add({"nodes": np.zeros((3, 4)), "nodes_mask": np.ones((3, 4), bool)})
-
-
-def test_open_graphs_are_flushed_with_their_masks() -> None:
-    buffer, rollout = graph_buffer(), graph()
-    rollout["done"] = torch.zeros(3, 2, dtype=torch.bool)
-    buffer.add_rollout(rollout)
-    mask = torch.tensor([[True, True, False, False], [True, False, False, False]])
-    assert buffer.flush({"nodes": torch.full((2, 4, 2), 5.0), "nodes_mask": mask}) == 2
-    last = buffer.get([2, 5])
-    assert last["next_nodes_mask"].sum(-1).tolist() == [2, 1]
-    assert last["next_nodes"][..., 0].tolist() == [[5, 5, 0, 0], [5, 0, 0, 0]]
-
-
-def test_following_graphs_may_come_as_a_batch_has_them() -> None:
-    first, second = graph_buffer(), graph_buffer()
-    first.add_rollout(graph())
-    batch = first.get(np.arange(3, 6))
-    del batch["index"]
-    second.add(batch)
-    again = second.get(np.arange(3))
-    assert all(torch.equal(again[name], batch[name]) for name in batch)
-    lists = {"nodes": [np.ones((2, 2), np.float32)] * 2, "reward": np.zeros(2, np.float32)}
-    third = graph_buffer()
-    third.add({**lists, "next_nodes": [np.ones((2, 2), np.float32), np.ones((3, 2), np.float32)]})
-    assert third.get([0, 1])["next_nodes_mask"].sum(-1).tolist() == [2, 3]
 
 
 # ---- refused, and clearly --------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import torch
 from fledge.core.errors import FledgeError, FormatError, InputError
 from fledge.replay import DictReplayBuffer
 from fledge.storage import load_checkpoint, save_checkpoint
+from tests.replay.counters import KEYS as ROLLOUT_KEYS
+from tests.replay.counters import Counters
 from tests.replay.plain import KEYS, everything, make_episode
-from tests.replay.test_rollouts import KEYS as ROLLOUT_KEYS
-from tests.replay.test_rollouts import Counters
 
 
 def filled(**options: Any) -> DictReplayBuffer:

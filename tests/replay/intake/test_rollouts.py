@@ -7,40 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
 
 from fledge.core.errors import InputError
-from fledge.replay import DictReplayBuffer, KeySpec
-
-KEYS = ["x", "action", "reward", "terminated", "truncated", "next_x"]
-
-
-class Counters:
-    """N envs whose observation is (env, episode, step); episodes end at random, truncated or terminated."""
-
-    def __init__(self, num_envs: int, seed: int, ends: float) -> None:
-        self.rng, self.n, self.ends = np.random.default_rng(seed), num_envs, ends
-        self.episode, self.step_in = np.zeros(num_envs), np.zeros(num_envs)
-
-    def obs(self) -> torch.Tensor:
-        return torch.from_numpy(np.stack([np.arange(self.n), self.episode, self.step_in], 1).astype(np.float32))
-
-    def rollout(self, steps: int) -> TensorDict:
-        rows = []
-        for _ in range(steps):
-            before = self.obs()
-            action = torch.from_numpy(self.rng.integers(0, 9, self.n))
-            self.step_in += 1
-            final = self.obs()
-            done = self.rng.random(self.n) < self.ends
-            cut = done & (self.rng.random(self.n) < 0.5)
-            self.episode[done] += 1
-            self.step_in[done] = 0
-            flags = {"terminated": torch.from_numpy(done & ~cut), "truncated": torch.from_numpy(cut)}
-            final[~torch.from_numpy(done)] = torch.nan  # garbage where no episode ended
-            row = {"obs": {"x": before}, "final_obs": {"x": final}, "action": action, "reward": action.float(), **flags}
-            rows.append(TensorDict({**row, "other": torch.zeros(self.n)}, [self.n]))
-        return torch.stack(rows)
+from fledge.replay import DictReplayBuffer
+from tests.replay.counters import KEYS, Counters
 
 
 def check_all(batch: dict[str, torch.Tensor]) -> None:
@@ -104,19 +74,6 @@ def test_a_piecewise_rollout_gives_what_the_whole_gives() -> None:
             got.append(buffer.get(np.arange(len(buffer))))
     for other in got[1:]:
         assert all(torch.equal(got[0][k], other[k]) for k in got[0])
-
-
-def test_graph_inputs_in_rollouts() -> None:
-    keys = {"nodes": KeySpec((3, 2), torch.float32, ragged=True), "action": None, "next_nodes": None}
-    nodes, mask = torch.ones(4, 2, 3, 2), torch.tensor([True, True, False]).expand(4, 2, 3)
-    nodes[:, :, 2] = 0
-    done = torch.zeros(4, 2, dtype=torch.bool)
-    done[-1] = True
-    roll = {"nodes": nodes, "nodes_mask": mask, "final_nodes": nodes, "final_nodes_mask": mask}
-    with DictReplayBuffer(50, keys) as buffer:
-        assert buffer.add_rollout({**roll, "action": torch.zeros(4, 2), "done": done}) == 2
-        batch = buffer.sample(5)
-        assert batch["nodes_mask"].tolist() == batch["next_nodes_mask"].tolist() == [[True, True, False]] * 5
 
 
 def test_mistakes_get_one_clear_sentence() -> None:

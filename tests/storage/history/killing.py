@@ -1,5 +1,6 @@
-"""Kills processes in the middle of saving, and checks what they leave. Run: python -m tests.storage.killing ROUNDS SEED FOLDER
+"""Kills processes in the middle of saving, and checks what they leave.
 
+Run: python -m tests.storage.history.killing ROUNDS SEED FOLDER.
 Each round forks a process that resumes from the folder and saves as fast as it can, kills it with SIGKILL after a random
 time, and then demands: the newest checkpoint loads, verifies, is what was saved at its step, and is not older than any
 that the process knew to be durable. The folder is never cleaned: what one round leaves, the next must live with.

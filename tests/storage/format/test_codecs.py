@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fledge.core.errors import ConfigError, FormatError
-from fledge.storage.format import codecs, delta
+from fledge.storage.format import codecs
 
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -90,18 +90,3 @@ def test_torn_and_padded_members_are_refused(name: str) -> None:
     lying = struct.pack("<I", 2**31) + member[4:]
     with pytest.raises(FormatError):
         codecs.decode(name, memoryview(lying), np.empty_like(data), 4)
-
-
-@pytest.mark.parametrize("word", [1, 2, 4, 8])
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_a_difference_gives_back_any_bits(word: int, data: st.DataObject) -> None:
-    size = data.draw(st.integers(0, 40))
-    old, new = (data.draw(hnp.arrays(WORDS[word], size)).view(np.uint8) for _ in range(2))
-    assert np.array_equal(delta.apply(delta.difference(new, old, word), old, word), new)
-
-
-def test_a_small_change_is_a_small_number_whichever_its_sign() -> None:
-    old = np.array([10, 10, 10], np.uint32)
-    new = np.array([11, 9, 10], np.uint32)
-    assert delta.difference(new.view(np.uint8), old.view(np.uint8), 4).view(np.uint32).tolist() == [2, 1, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,3 +87,16 @@ def test_state_goes_there_and_back() -> None:
     assert other.evicted_total == one.evicted_total == 4
     with pytest.raises(InputError, match="damaged"):
         PrefixSum(2).load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+def test_prefix_sums_look_up_numbers_of_small_types(dtype: Any) -> None:
+    ranges = PrefixSum(100)
+    for _ in range(30):
+        ranges.add(10)
+    for _ in range(20):
+        ranges.evict()
+    found, offset = ranges.get_range_relative_idx(np.array([5, 60, 99], dtype))
+    assert (found.tolist(), offset.tolist()) == ([0, 6, 9], [5, 0, 9])
+    with pytest.raises(InputError, match="whole number"):
+        ranges.add(2.5)  # type: ignore[arg-type]

@@ -199,3 +199,18 @@ def test_verify_reads_everything(tmp_path: Path) -> None:
     damage(path, "optimizer/state/0/exp_avg")
     with CheckpointFile(path) as opened, pytest.raises(FormatError):
         opened.verify()
+
+
+def test_the_closing_line_and_directory_are_checked_byte_by_byte(tmp_path: Path) -> None:
+    path = save_checkpoint(state_at(1, 100), tmp_path / "a")
+    content = path.read_bytes()
+    for at in range(content.index(b"PK\x01\x02"), len(content)):
+        for bit in (0, 7):
+            flipped = bytearray(content)
+            flipped[at] ^= 1 << bit
+            path.write_bytes(flipped)
+            try:
+                state = load_checkpoint(path)
+            except FormatError:
+                continue
+            assert_same(state, state_at(1, 100))

@@ -1,6 +1,6 @@
 """The golden files: written once by format version 2, and read and written the same ever since.
 
-Run: python -m tests.storage.golden. Only when a new format version is added, and then for new files: these must stay.
+Run: python -m tests.storage.format.golden. Only when a new format version is added, and then for new files: these must stay.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from fledge.storage import inspect_checkpoint, load_checkpoint
 from fledge.storage.format.codecs import CODEC_NAMES
-from tests.storage import golden
+from tests.storage.format import golden
 from tests.storage.states import assert_same, copy_state
 
 SHA256 = {

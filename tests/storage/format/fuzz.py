@@ -1,7 +1,7 @@
 """Loads mutated files, in a process with little memory: each must be refused, or give exactly what was saved.
 
 Half of the cases change bytes of the file; the other half change members or the manifest and then make every checksum
-and size fit again, so that the change reaches the decoders. Run: python -m tests.storage.fuzz CASES SEED
+and size fit again, so that the change reaches the decoders. Run: python -m tests.storage.format.fuzz CASES SEED
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from fledge.core.errors import FledgeError
 from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.storage.format.codecs import CODEC_NAMES
-from tests.storage.forgery import pack, unpack
+from tests.storage.format.forgery import pack, unpack
 from tests.storage.states import assert_same, copy_state
 
 MEMORY = 3 * 2**30  # of address space, torch's libraries included

@@ -19,10 +19,10 @@ import torch
 
 from fledge.core.errors import FormatError
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint, save_checkpoint
-from tests.storage.forgery import forge, pack, unpack
+from tests.storage.format.forgery import forge, pack, unpack
 from tests.storage.states import state_at
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def fuzz(cases: int, seed: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.storage.fuzz", str(cases), str(seed)]
+    command = [sys.executable, "-m", "tests.storage.format.fuzz", str(cases), str(seed)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout.splitlines()[-1])

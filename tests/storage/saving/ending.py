@@ -1,4 +1,4 @@
-"""Ends processes in every way that can be caught, with a full queue. Run: python -m tests.storage.ending FOLDER
+"""Ends processes in every way that can be caught, with a full queue. Run: python -m tests.storage.saving.ending FOLDER
 
 Each case is a fork of this process, which saves four checkpoints into its own folder and then ends in its way. Prints one
 JSON object: case, exit status (negative for a signal), and what it printed.

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from fledge.storage import load_checkpoint
-from tests.storage.ending import CASES
+from tests.storage.saving.ending import CASES
 from tests.storage.states import assert_same, state_at
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ending")
-    command = [sys.executable, "-m", "tests.storage.ending", str(folder)]
+    command = [sys.executable, "-m", "tests.storage.saving.ending", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout.splitlines()[-1])
