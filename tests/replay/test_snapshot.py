@@ -102,9 +102,9 @@ def damage(state: dict[str, Any], how: str) -> None:
     store = state["stores"][0]
     if how == "version":
         state["version"] = 7
-    elif how == "missing":
-        del state["index"]
-    elif how == "index":
+    elif how in ("index", "measured"):
+        del state[how]
+    elif how == "lengths":
         state["index"]["values"] = state["index"]["values"] - 1
     elif how == "outside":
         store["blobs"]["end"] = store["blobs"]["end"] + 10**9
@@ -123,7 +123,7 @@ def damage(state: dict[str, Any], how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["version", "missing", "index", "outside", "bits", "shift", "codec", "rows", "keys", "rng"]
+    "how", ["version", "index", "measured", "lengths", "outside", "bits", "shift", "codec", "rows", "keys", "rng"]
 )
 def test_a_damaged_state_is_refused_and_the_buffer_is_as_it_was(how: str) -> None:
     state = copy.deepcopy(filled().state_dict())

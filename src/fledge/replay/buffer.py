@@ -112,12 +112,12 @@ class DictReplayBuffer:
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Store one episode: arrays or tensors [T, ...] per key (see `episodes` for final observations)."""
+        """Store one episode: arrays or tensors [T, ...] per key (see `intake.episodes` for final observations)."""
         with self.lock, self._learning():
             self._insert(*read_episode(self.schema, episode))
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
-        """Take [T, N] steps of parallel envs (see `rollouts`); returns the episodes completed and stored."""
+        """Take [T, N] steps of parallel envs (see `intake.rollouts`); returns the episodes completed and stored."""
         with self.lock, self._learning():
             stored = 0
             for rows, done, final in read_rollout(self.schema, rollout):
@@ -234,7 +234,7 @@ class DictReplayBuffer:
             episode, start = sequence_starts(values, length, batch_size, self.rng)
             batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
             batch["index"] = torch.from_numpy(self.index.evicted_total + self.index.starts()[episode] + start)
-            return {k: v.to(self.device) for k, v in batch.items()}
+            return self._on_device(batch)
 
     def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
         """The transitions with these "index" values, which must still be kept."""
@@ -270,7 +270,10 @@ class DictReplayBuffer:
         args = (episode, offset, lengths, self.n_step, self.gamma, self.workers)
         batch = transitions(self.stores, self.schema, *args)
         batch["index"] = torch.from_numpy(number + self.index.evicted_total)
-        return {k: v.to(self.device) for k, v in batch.items()} if self.device.type != "cpu" else batch
+        return self._on_device(batch)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return batch if self.device.type == "cpu" else {k: v.to(self.device) for k, v in batch.items()}
 
     def _check_sampling(self, batch_size: int) -> None:
         self._check_alive()

@@ -8,7 +8,7 @@ Contract
     bytes that came.
 
     Layout: magic b"FLI1", uint32 length of a JSON header, header {dtype, shape, codec, sequence, crc}, then one member
-    as `storage.codecs` writes it.
+    as `storage.format.codecs` writes it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.format import codecs
+from fledge.storage.format.leaves import word_size
 
 MAGIC = b"FLI1"
 MAX_HEADER = 4096
@@ -65,18 +66,12 @@ def _as_array(image: np.ndarray | torch.Tensor) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def _word(dtype: np.dtype[Any]) -> int:
-    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-
-
 def _compress(array: np.ndarray, sequence: bool) -> bytes:
     turned = np.moveaxis(array, 0, -1) if sequence else array
     data = np.ascontiguousarray(turned).reshape(-1).view(np.uint8)
-    word = _word(array.dtype)
+    word = word_size("array", array.dtype.str)
     name = codecs.choose(data, word, False, _CANDIDATES) if word <= 8 else "raw"
-    blocks = codecs.encode(name, data, word, False)
-    if blocks is None:
-        name, blocks = "raw", [data.data]
+    name, blocks = codecs.encode(name, data, word, False)
     header = {"dtype": array.dtype.str, "shape": list(array.shape), "codec": name, "sequence": sequence}
     text = json.dumps({**header, "crc": zlib.crc32(data.data)}).encode()
     return b"".join([MAGIC, struct.pack("<I", len(text)), text, *blocks])
@@ -90,7 +85,7 @@ def _decompress(data: bytes | bytearray | memoryview, sequence: bool) -> np.ndar
     if nbytes > codecs.MAX_EXPANSION * max(len(member), 1):
         raise FormatError(f"the image claims {nbytes} bytes in {len(member)}: it is damaged or hostile.")
     out = np.empty(nbytes, np.uint8)
-    codecs.decode(name, member, out, _word(dtype))
+    codecs.decode(name, member, out, word_size("array", dtype.str))
     if zlib.crc32(out.data) != crc:
         raise FormatError("the image's checksum does not fit its data: it is damaged.")
     array = out.view(dtype)
@@ -123,6 +118,6 @@ def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[
 def _read_dtype(text: Any, codec: str) -> np.dtype[Any]:
     known = {np.dtype(c).newbyteorder("<").str: np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG"}
     dtype = known.get(text) if isinstance(text, str) else None
-    if dtype is None or (dtype.itemsize > 16) or (_word(dtype) > 8 and codec != "raw"):
+    if dtype is None or (dtype.itemsize > 16) or (word_size("array", dtype.str) > 8 and codec != "raw"):
         raise FormatError(f"the compressed image's dtype {str(text)[:20]!r} is none that is written: it is damaged.")
     return dtype

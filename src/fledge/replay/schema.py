@@ -4,7 +4,7 @@ Contract
     A key X is stored once. If `next_X` is also asked for, it is derived: the next frame of X, so X has one frame more
     than an episode has transitions (the final observation).
     Words: inside the buffer values are unsigned integers of the dtype's size, [rows, *shape], so that every bit survives.
-    Ragged keys (graph inputs, see `ragged`) are stored padded with zeros, with the count under `X_count`.
+    Ragged keys (graph inputs, see `intake.ragged`) are stored padded with zeros, with the count under `X_count`.
     "Internal" keys are the stored ones and these counts.
 """
 
@@ -19,9 +19,8 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.storage.format.leaves import DTYPE_NAMES, TORCH_DTYPES
+from fledge.storage.format.leaves import DTYPE_NAMES, TORCH_DTYPES, WORDS
 
-WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"
 DONE = ("terminated", "truncated", "done")  # any of them set ends an episode
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fledge.core.errors import FledgeError, FormatError, InputError
+from fledge.core.errors import FormatError, InputError
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.intake.open_episodes import OpenEpisodes
+from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import build_stores, describe_stores
@@ -47,7 +48,7 @@ def save(buffer: DictReplayBuffer) -> dict[str, Any]:
 
 def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
     """Bring a buffer into a saved state."""
-    try:
+    with reading():
         if state["version"] != VERSION:
             raise FormatError(f"the saved replay has version {state['version']}, this program reads {VERSION}.")
         if list(state["keys"]) != buffer.schema.names:
@@ -66,31 +67,26 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
         opened = _load_open(buffer, state, schema)
         rng = np.random.default_rng()
         rng.bit_generator.state = state["rng"]
-    except FledgeError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise FormatError(
-            f"the saved replay cannot be read ({type(error).__name__}: {error}): it is damaged."
-        ) from error
+        measured = bool(state["measured"])
     buffer.schema.specs = {**buffer.schema.specs, **schema.specs}
     buffer.index, buffer.stores, buffer.priorities, buffer.open = index, stores, priorities, opened
-    buffer.measured, buffer.rng = bool(state["measured"]), rng
+    buffer.measured, buffer.rng = measured, rng
 
 
 def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schema, index: PrefixSum) -> list[Store]:
     if not state["stores"]:
         if index.total:
-            raise FormatError("the saved replay has an index but no data: it is damaged.")
+            raise damaged("has an index but no data")
         return []
     specs = schema.internal()
     stores = build_stores(state["plan"], specs, buffer.cache_bytes)
     if len(stores) != len(state["stores"]):
-        raise FormatError("the saved replay's plan does not fit its stores: it is damaged.")
+        raise damaged("has a plan that does not fit its stores")
     for store, saved in zip(stores, state["stores"], strict=True):
         store.load(saved)
         final = not schema.with_final().isdisjoint(store.keys)
         if not np.array_equal(store.length.view(), index.values + final):
-            raise FormatError("the saved replay's index does not agree with its data: it is damaged.")
+            raise damaged("has an index that does not agree with its data")
     return stores
 
 

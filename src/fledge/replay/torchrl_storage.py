@@ -4,7 +4,7 @@
 
 Contract
     Rows are TensorDicts of tensors of fixed shape and dtype, written at any index and read back bit for bit. `ROWS`
-    neighbouring indices make a block; keys with small frames are packed per block (see `packing`), larger ones
+    neighbouring indices make a block; keys with small frames are packed per block (see `packing.chunks`), larger ones
     compressed per row by a general codec, and rows of a block that is not yet full wait uncompressed. Neighbouring indices
     should be neighbours in time: extend it with one trajectory after the other, not with interleaved envs.
     Unlike `DictReplayBuffer` it knows no episodes, so a "next" entry is stored a second time.
@@ -21,9 +21,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torchrl.data.replay_buffers.storages import LazyStackStorage
 
-from fledge.core.errors import FledgeError, FormatError, InputError
+from fledge.core.errors import FledgeError, InputError
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
+from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, from_words, to_words
 from fledge.replay.stores.block import BITS, decode_block, encode_block
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
@@ -133,15 +134,11 @@ class CompressedStorage(LazyStackStorage):
         """Take over a `state_dict`. On an error nothing has changed."""
         before = dict(self.__dict__)
         try:
-            self._take_over(state_dict)
+            with reading("storage"):
+                self._take_over(state_dict)
         except FledgeError:
             self.__dict__.update(before)
             raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-            self.__dict__.update(before)
-            raise FormatError(
-                f"the saved storage cannot be read ({type(error).__name__}: {error}): it is damaged."
-            ) from error
         self._bump_mutation_revision()
 
     def _take_over(self, state_dict: Mapping[str, Any]) -> None:
@@ -281,7 +278,7 @@ class CompressedStorage(LazyStackStorage):
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
         if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
-            raise FormatError("the saved storage's rows do not fit its data: it is damaged.")
+            raise damaged("has rows that do not fit its data", "storage")
 
 
 class _Reading:
@@ -324,7 +321,7 @@ def _joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
 def _split(state: Mapping[str, Any]) -> dict[int, bytes]:
     numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
     if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
-        raise FormatError("the saved storage's rows do not fit its data: it is damaged.")
+        raise damaged("has rows that do not fit its data", "storage")
     ends = np.cumsum(sizes)
     view = memoryview(np.ascontiguousarray(data, np.uint8).data)
     return {int(n): bytes(view[e - s : e]) for n, s, e in zip(numbers, sizes.tolist(), ends.tolist(), strict=True)}

@@ -26,9 +26,9 @@ from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import foreign
 from fledge.storage.format.leaves import Leaf, bytes_of
-from fledge.storage.format.reader import MANIFEST, CheckpointFile
+from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry
 from fledge.storage.format.tree import Node, flatten, select, unflatten
-from fledge.storage.format.writer import Plans, Written, write_container
+from fledge.storage.format.writer import Plans, Written, write_native
 
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")
@@ -67,11 +67,11 @@ def write_state(
     if format == "native":
         with durable_file(path) as stream:
             if base is None:
-                return write_container(stream, node, leaves, level=level, metadata=metadata, plans=plans)
+                return write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans)
             with CheckpointFile(base) as opened:
                 if opened.path.resolve().parent != path.resolve().parent:
                     raise ConfigError(f"base {base} is in another folder than {path}: a delta needs its base beside it")
-                return write_container(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+                return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
     if base is not None:
         raise ConfigError(f"a {format} file cannot be a delta: leave out base, or use the native format")
     with durable_file(path) as stream:
@@ -90,10 +90,12 @@ def _write_foreign(
         foreign.write_safetensors(stream, node, leaves, metadata)
 
 
-def stage_now(leaves: Sequence[Leaf]) -> None:
-    """Give every leaf its bytes, sharing the caller's memory where that is possible."""
+def stage_now(state: Any) -> tuple[Node, list[Leaf]]:
+    """A state's tree and its leaves with their bytes, sharing the caller's memory where that is possible."""
+    node, leaves = flatten(state)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
+    return node, leaves
 
 
 def save_checkpoint(
@@ -116,8 +118,7 @@ def save_checkpoint(
         base: An earlier native checkpoint in the same folder, to save the difference to.
     """
     target = target_path(path, codec)
-    node, leaves = flatten(state)
-    stage_now(leaves)
+    node, leaves = stage_now(state)
     write_state(target, codec, node, leaves, level=compression_level, metadata=metadata, base=base)
     return target
 
@@ -154,7 +155,7 @@ def load_checkpoint(
     kind = sniff(found)
     if kind == "native":
         with CheckpointFile(found) as opened:
-            return opened.state(device, list(keys) if keys is not None else None)
+            return opened.state(device, keys)
     state = _load_foreign(found, kind, device)
     return state if keys is None else _select_state(state, keys)
 
@@ -197,9 +198,8 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file holds: format, metadata, and per tensor its name, dtype, shape, codec and bytes."""
     found = find_checkpoint(path)
     kind = sniff(found)
-    size = found.stat().st_size
     if kind != "native":
-        return _inspect_foreign(found, kind, size)
+        return _inspect_foreign(found, kind)
     with CheckpointFile(found) as opened:
         rows = [
             {
@@ -215,13 +215,12 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             }
             for entry in opened.entries
         ]
-        total = sum(entry.nbytes for entry in opened.entries)
-        info = {"path": str(found), "format": kind, "file_bytes": size, "tensor_bytes": total}
-        info |= {"ratio": size / total if total else None, "id": opened.id, "base": opened.base_file}
-        return info | {"depth": opened.depth, "metadata": opened.metadata, "tensors": rows}
+        info = _sizes(found, kind, opened.entries)
+        info |= {"id": opened.id, "base": opened.base_file, "depth": opened.depth}
+        return info | {"metadata": opened.metadata, "tensors": rows}
 
 
-def _inspect_foreign(path: Path, kind: str, size: int) -> dict[str, Any]:
+def _inspect_foreign(path: Path, kind: str) -> dict[str, Any]:
     _, leaves = flatten(_load_foreign(path, kind, "cpu"))
     rows = [
         {
@@ -236,9 +235,13 @@ def _inspect_foreign(path: Path, kind: str, size: int) -> dict[str, Any]:
         }
         for leaf in leaves
     ]
-    total = sum(leaf.nbytes for leaf in leaves)
+    return _sizes(path, kind, leaves) | {"metadata": {}, "tensors": rows}
+
+
+def _sizes(path: Path, kind: str, leaves: Sequence[Leaf | Entry]) -> dict[str, Any]:
+    size, total = path.stat().st_size, sum(leaf.nbytes for leaf in leaves)
     info: dict[str, Any] = {"path": str(path), "format": kind, "file_bytes": size, "tensor_bytes": total}
-    return info | {"ratio": size / total if total else None, "metadata": {}, "tensors": rows}
+    return info | {"ratio": size / total if total else None}
 
 
 def convert_checkpoint(
@@ -263,8 +266,7 @@ def convert_checkpoint(
     if sniff(found) == "native":
         with CheckpointFile(found) as opened:
             metadata = opened.metadata
-    node, leaves = flatten(state)
-    stage_now(leaves)
+    node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
     sizes = found.stat().st_size, Path(dst).stat().st_size
     return {"source": str(found), "target": str(dst), "source_bytes": sizes[0], "target_bytes": sizes[1]}

@@ -27,7 +27,7 @@ from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.tree import Node
+from fledge.storage.format.tree import Node, select, unflatten
 from fledge.storage.format.writer import Plans, Written
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
@@ -81,7 +81,7 @@ class RolloutStorage:
 
         if not is_tensor_collection(data) or len(data.batch_size) < 1:
             raise InputError(f"a rollout is a TensorDict with a batch size of [T, N]; got {type(data).__name__}")
-        names = [*data.names] if data._has_names() else None
+        names = _names(data)
         time_dim = names.index("time") if names and "time" in names else min(self.time_dim, len(data.batch_size) - 1)
         path, level = self.path(iteration), self.compression_level
         note = {"rollout": {"iteration": int(iteration), "time_dim": time_dim}, "user": dict(metadata or {})}
@@ -113,15 +113,16 @@ class RolloutStorage:
         path = self.path(iteration)
         if not path.is_file():
             raise StorageError(f"{self.save_dir} has no rollout {iteration}; it has {self.list()[:20]}: choose one")
-        wanted = None if keys is None else sorted({path for key in keys for path in _tree_paths(key)})
         with CheckpointFile(path) as opened:
             note = opened.metadata.get("rollout")
             time_dim = note.get("time_dim") if isinstance(note, dict) else None
             if time_dim not in (0, 1):
                 raise FormatError(f"{path} is a checkpoint but not a rollout: load it with load_checkpoint")
             cut = _cutter(time_dim, envs, steps)
-            tree = opened.tree if wanted is None else opened.selected(wanted)
-            state = opened.build(tree, lambda number: cut(opened.read(number)))
+            tree = opened.tree
+            if keys is not None:
+                tree = select(tree, sorted({path for key in keys for path in _tree_paths(key)}))
+            state = unflatten(tree, lambda number: cut(opened.read(number)))
         try:
             data = _from_tree(state, cut)
             return data if torch.device(device).type == "cpu" else data.to(device)
@@ -169,8 +170,11 @@ def _to_tree(data: TensorDictBase) -> dict[str, Any]:
             content[key] = _to_tree(value)
         else:
             content[key] = value
-    names = [*data.names] if data._has_names() else None
-    return {"batch": [*data.batch_size], "names": names, "data": content}
+    return {"batch": [*data.batch_size], "names": _names(data), "data": content}
+
+
+def _names(data: TensorDictBase) -> builtins.list[str | None] | None:
+    return [*data.names] if data._has_names() else None
 
 
 def _from_tree(tree: dict[str, Any], cut: Callable[[torch.Tensor], torch.Tensor]) -> TensorDictBase:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fledge.core.errors import ConfigError, InputError
+from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.replay import PrefixSum
 
 
@@ -85,8 +85,11 @@ def test_state_goes_there_and_back() -> None:
     other.load_state_dict(one.state_dict())
     assert other.values.tolist() == one.values.tolist()
     assert other.evicted_total == one.evicted_total == 4
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(InputError, match="5 ranges, but at most 2 fit"):
         PrefixSum(2).load_state_dict(one.state_dict())
+    with pytest.raises(FormatError, match="damaged"):
+        PrefixSum(9).load_state_dict({"values": np.array([3, 0]), "evicted_total": 0})
+    assert other.values.tolist() == one.values.tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fledge.replay.packing import chunks as packing
+from fledge.replay.packing.words import FLOAT
 from fledge.replay.stores.base import chunk_rows
 from fledge.replay.workers import Workers
 
@@ -60,7 +61,7 @@ def test_any_row_of_any_table_comes_back(case: tuple[np.ndarray, np.ndarray, int
 
 
 def test_zeros_cost_a_bit_and_slow_numbers_little() -> None:
-    kinds = np.full(64, packing.FLOAT, np.int32)
+    kinds = np.full(64, FLOAT, np.int32)
     assert packing.pack(np.zeros((16, 64), np.uint32), kinds, np.array([16])).words.nbytes == 8
     slow = (1 + 1e-4 * np.arange(16, dtype=np.float32))[:, None].repeat(64, 1)
     packed = packing.pack(slow.view(np.uint32), kinds, np.array([16]))
@@ -76,7 +77,7 @@ def beams(rows: int, columns: int) -> np.ndarray:
 
 def test_columns_in_a_fixed_ratio_cost_little_more_than_one() -> None:
     table = beams(16, 12)
-    kinds = np.full(12, packing.FLOAT, np.int32)
+    kinds = np.full(12, FLOAT, np.int32)
     packed = packing.pack(np.ascontiguousarray(table.view(np.uint32)), kinds, np.array([16]))
     assert packed.column_bits[1:].mean() < 0.5 * packed.column_bits[0]
     assert packing.check(packed.words, packed.offsets, np.array([16]), 12)
@@ -102,7 +103,7 @@ def test_lines_of_any_slope_and_size_come_back(
         scale
     )
     table[rng.integers(0, 16, 3), rng.integers(0, 4, 3)] = odd
-    words, kinds = np.ascontiguousarray(table).view(np.uint32), np.full(4, packing.FLOAT, np.int32)
+    words, kinds = np.ascontiguousarray(table).view(np.uint32), np.full(4, FLOAT, np.int32)
     packed = packing.pack(words, kinds, np.array([8, 8]))
     assert packing.check(packed.words, packed.offsets, np.array([8, 8]), 4)
     out = np.zeros_like(words)

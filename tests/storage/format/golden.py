@@ -16,8 +16,7 @@ import torch
 from fledge.storage.checkpoint import stage_now
 from fledge.storage.format.codecs import CODEC_NAMES, candidates
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.tree import flatten
-from fledge.storage.format.writer import Plans, write_container
+from fledge.storage.format.writer import Plans, write_native
 
 FOLDER = Path(__file__).parent
 RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v2_raw.fledge", "golden_v2.fledge", "golden_v2_delta.fledge"))
@@ -53,8 +52,7 @@ def golden_state(shift: int = 0) -> dict[str, Any]:
 
 def write(path: Path, shift: int = 0, level: int = 9, base: Path | None = None) -> None:
     """Write one golden file, each codec used once."""
-    node, leaves = flatten(golden_state(shift))
-    stage_now(leaves)
+    node, leaves = stage_now(golden_state(shift))
     plans = Plans()
     for leaf in leaves:
         if leaf.path[0] == "model" and level:
@@ -64,10 +62,10 @@ def write(path: Path, shift: int = 0, level: int = 9, base: Path | None = None) 
     metadata = {"golden": 1, "encoders": encoders() if level else None}
     with path.open("wb") as stream:
         if base is None:
-            write_container(stream, node, leaves, level=level, metadata=metadata, plans=plans)
+            write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans)
         else:
             with CheckpointFile(base) as opened:
-                write_container(stream, node, leaves, level=level, metadata=metadata, plans=plans, base=opened)
+                write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans, base=opened)
 
 
 def write_all(folder: Path) -> None:

@@ -12,16 +12,14 @@ from hypothesis.extra import numpy as hnp
 
 from fledge.core.errors import ConfigError, FormatError
 from fledge.storage.format import codecs
-
-WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+from fledge.storage.format.leaves import WORDS
 
 
 def round_trip(name: str, data: np.ndarray, word: int, floats: bool = True) -> np.ndarray:
-    blocks = codecs.encode(name, data, word, floats)
-    if blocks is None:
-        return data
+    used, blocks = codecs.encode(name, data, word, floats)
+    assert used in (name, "raw")
     out = np.empty_like(data)
-    codecs.decode(name, memoryview(b"".join(blocks)), out, word)
+    codecs.decode(used, memoryview(b"".join(blocks)), out, word)
     return out
 
 
@@ -46,22 +44,22 @@ def test_an_array_of_several_chunks_comes_back(name: str) -> None:
 def test_noise_is_stored_raw() -> None:
     noise = np.random.default_rng(0).integers(0, 256, 50_000, dtype=np.uint8)
     assert codecs.choose(noise, 4, True, codecs.candidates(9, noise.nbytes)) == "raw"
-    assert codecs.encode("zstd-shuffle", noise, 4, True) is None
+    assert codecs.encode("zstd-shuffle", noise, 4, True) == ("raw", [noise.data])
 
 
 def test_weights_get_a_codec_that_saves_something() -> None:
     weights = (np.random.default_rng(0).normal(size=100_000) * 0.02).astype(np.float32).view(np.uint8)
     name = codecs.choose(weights, 4, True, codecs.candidates(9, weights.nbytes))
-    blocks = codecs.encode(name, weights, 4, True)
-    assert blocks is not None
+    used, blocks = codecs.encode(name, weights, 4, True)
+    assert used == name
     assert codecs.checksum_crc(blocks)[1] < 0.87 * weights.nbytes
 
 
 @pytest.mark.parametrize("name", list(codecs.CODECS))
 def test_a_member_never_expands_more_than_256_times(name: str) -> None:
     zeros = np.zeros(10 * 2**20, np.uint8)
-    blocks = codecs.encode(name, zeros, 4, True)
-    assert blocks is not None
+    used, blocks = codecs.encode(name, zeros, 4, True)
+    assert used == name
     assert zeros.nbytes <= codecs.MAX_EXPANSION * codecs.checksum_crc(blocks)[1]
     assert np.array_equal(round_trip(name, zeros, 4), zeros)
 
@@ -74,7 +72,7 @@ def test_a_level_out_of_range_is_refused() -> None:
 @pytest.mark.parametrize("place", [2, 16, 17, 22, 31])  # flags, filters, compressor, special values
 def test_a_chunk_that_asks_blosc_for_a_plugin_is_refused(place: int) -> None:
     data = np.zeros(4096, np.uint8) + np.arange(4096, dtype=np.uint32).view(np.uint8)[:4096]
-    member = bytearray(b"".join(codecs.encode("zstd-shuffle", data, 4, True) or []))
+    member = bytearray(b"".join(codecs.encode("zstd-shuffle", data, 4, True)[1]))
     member[4 + place] = 0x25 if place != 2 else 0xC5  # grok, int_trunc, ...: numbers of plug-ins
     with pytest.raises(FormatError, match="header"):
         codecs.decode("zstd-shuffle", memoryview(bytes(member)), np.empty(4096, np.uint8), 4)
@@ -83,7 +81,7 @@ def test_a_chunk_that_asks_blosc_for_a_plugin_is_refused(place: int) -> None:
 @pytest.mark.parametrize("name", list(codecs.CODECS))
 def test_torn_and_padded_members_are_refused(name: str) -> None:
     data = np.repeat(np.arange(500, dtype=np.uint32), 9).view(np.uint8)
-    member = b"".join(codecs.encode(name, data, 4, True) or [])
+    member = b"".join(codecs.encode(name, data, 4, True)[1])
     for bad in (member[:3], member[:-1], member[: len(member) // 2], member + b"x", b""):
         with pytest.raises(FormatError):
             codecs.decode(name, memoryview(bad), np.empty_like(data), 4)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fledge.storage.format import delta
-
-WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+from fledge.storage.format.leaves import WORDS
 
 
 @pytest.mark.parametrize("word", [1, 2, 4, 8])

@@ -26,6 +26,7 @@ import numpy as np
 
 from fledge.core.errors import ConfigError, InputError
 from fledge.replay.index.int_queue import IntQueue
+from fledge.replay.saved import damaged
 
 
 class PrefixSum:
@@ -113,8 +114,12 @@ class PrefixSum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         values = np.asarray(state["values"], np.int64)
-        if values.ndim != 1 or len(values) > self.max_len or (values < 1).any():
-            raise InputError(f"the saved state does not hold up to {self.max_len} positive lengths: it is damaged.")
+        if values.ndim != 1 or (values < 1).any():
+            raise damaged("has an index of other than positive lengths")
+        if len(values) > self.max_len:
+            raise InputError(
+                f"the saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_len."
+            )
         self.evicted_total = int(state["evicted_total"])
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
 

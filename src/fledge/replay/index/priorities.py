@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.core.errors import ConfigError, InputError
 from fledge.replay.index.sum_tree import SumTree
+from fledge.replay.saved import damaged
 
 LEAST = 1e-6  # nothing kept is ever impossible to draw
 
@@ -58,7 +59,7 @@ class Priorities:
     def load(self, state: Mapping[str, Any], begin: int, kept: int) -> None:
         values = np.asarray(state["priorities"], np.float64)
         if values.shape != (kept,) or not (np.isfinite(values) & (values >= 0)).all():
-            raise FormatError(f"the saved replay does not have {kept} priorities: it is damaged.")
+            raise damaged(f"does not have {kept} priorities")
         self.tree = SumTree(self.tree.size)
         self.tree.update(np.arange(begin, begin + kept) % self.tree.size, values)
         self.largest = float(state["largest"])

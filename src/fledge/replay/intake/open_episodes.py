@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import FormatError, InputError
+from fledge.core.errors import InputError
+from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 
 Episode = tuple[int, dict[str, np.ndarray]]
@@ -96,13 +97,13 @@ class OpenEpisodes:
     def load(self, state: Mapping[str, Any]) -> None:
         count = np.asarray(state["count"], np.int64)
         if count.shape != self.count.shape or (count < 0).any() or set(state["rows"]) != set(self._rows):
-            raise FormatError("the saved replay's open episodes do not fit its keys and envs: it is damaged.")
+            raise damaged("has open episodes that do not fit its keys and envs")
         used = int(count.max(initial=0))
         rows = {key: np.asarray(saved) for key, saved in state["rows"].items()}
         for key, pending in self._rows.items():  # before there is room for them: the count may lie
             want = (self.num_envs, used, *pending.shape[2:])
             if rows[key].dtype != pending.dtype or rows[key].shape != want:
-                raise FormatError(f"the saved replay's open episodes have a wrong {key!r}: it is damaged.")
+                raise damaged(f"has open episodes with a wrong {key!r}")
         if used > self.longest:
             raise InputError(f"the saved replay has an open episode of {used} transitions: more than the buffer holds.")
         self._grow(used)

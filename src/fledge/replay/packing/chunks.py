@@ -1,6 +1,6 @@
 """Bit-packed chunks: small rows of many numbers over time, any row of which can be decoded without the others' cost.
 
-Why another format beside `storage.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
+Why another format beside `storage.format.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
 for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch and reads
 only what the wanted rows need (docs/replay.md has the measured sizes and rates).
 
@@ -39,25 +39,8 @@ from typing import Any
 import numpy as np
 import warp as wp
 
-from fledge.replay.packing import reader as packing_reader
-from fledge.replay.packing import writer as packing_writer
-from fledge.replay.packing.words import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.packing import reader, writer
 from fledge.replay.workers import Workers
-
-__all__ = [
-    "AHEAD",
-    "FLOAT",
-    "MAX_ROWS",
-    "SIGNED",
-    "UNSIGNED",
-    "Packed",
-    "Shard",
-    "as_warp",
-    "check",
-    "launch",
-    "pack",
-    "unpack",
-]
 
 MAX_ROWS = 32  # a mask is one word
 AHEAD = 8  # bytes that the reader looks ahead
@@ -81,11 +64,11 @@ def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
     plans = np.zeros((chunks, columns, 4), np.uint32)
     bits = np.zeros((chunks, columns), np.int32)
     shared = [as_warp(a) for a in (table, kinds, starts, np.ascontiguousarray(counts, np.int32), plans, bits)]
-    launch(packing_writer.plan_columns, chunks * columns, shared)
+    launch(writer.plan_columns, chunks * columns, shared)
     sizes = -(-(bits.sum(1, dtype=np.int64) + columns) // 32)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     words = np.zeros(offsets[-1] + 1, np.uint32)
-    launch(packing_writer.pack_chunks, chunks, [*shared, as_warp(offsets), as_warp(words)])
+    launch(writer.pack_chunks, chunks, [*shared, as_warp(offsets), as_warp(words)])
     return Packed(words[:-1], offsets, bits.sum(0, dtype=np.int64))
 
 
@@ -101,7 +84,7 @@ def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: n
     """
     args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
     shards = workers.shards(len(spans), LEAST_SPANS)
-    workers.run([Shard(packing_reader.unpack_rows, a, b - a, args) for a, b in shards])
+    workers.run([Shard(reader.unpack_rows, a, b - a, args) for a, b in shards])
 
 
 def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: int) -> bool:
@@ -109,7 +92,7 @@ def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: i
     padded = np.concatenate([words, np.zeros(2, np.uint32)])
     good = np.zeros(len(counts), np.int32)
     args = [as_warp(padded), as_warp(offsets), as_warp(np.ascontiguousarray(counts, np.int32)), columns, as_warp(good)]
-    launch(packing_reader.check_chunks, len(counts), args)
+    launch(reader.check_chunks, len(counts), args)
     return bool(good.all())
 
 

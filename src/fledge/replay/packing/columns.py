@@ -1,4 +1,4 @@
-"""Keys side by side in one table of uint32 columns, which is what `packing` packs.
+"""Keys side by side in one table of uint32 columns, which is what `chunks` packs.
 
 Contract
     A row of the table is a frame of every key. 8-byte words take two columns (low, high), smaller ones are widened, and
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.replay.packing.chunks import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.packing.words import FLOAT, SIGNED, UNSIGNED
 from fledge.replay.schema import KeySpec
 
 

@@ -1,4 +1,4 @@
-"""Warp kernels that read the bit-packed chunk format (`packing.py` says what the format is and calls these).
+"""Warp kernels that read the bit-packed chunk format (`chunks.py` says what the format is and calls these).
 
 Inputs first, then outputs; the caller owns every buffer. Nothing here checks bounds: `check_chunks` must have passed
 over chunks from an untrusted source before `unpack_rows` sees them. `first` is the first item of a shard.

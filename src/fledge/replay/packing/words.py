@@ -54,6 +54,7 @@ def unfold(code: wp.uint32) -> wp.uint32:
 
 @wp.func
 def width_of(word: wp.uint32) -> wp.int32:
+    """Bits up to the highest set one; 0 if there is none."""
     width = wp.int32(0)
     rest = word
     while rest != ZERO:

@@ -1,4 +1,4 @@
-"""Warp kernels that write the bit-packed chunk format (`packing.py` says what the format is and calls these).
+"""Warp kernels that write the bit-packed chunk format (`chunks.py` says what the format is and calls these).
 
 Inputs first, then outputs; the caller owns every buffer. `first` is the first item of a shard.
 """

@@ -1,4 +1,4 @@
-"""Warp kernels of the sparse bit format (`bit_store.py` says what the format is and calls these).
+"""Warp kernels of the sparse bit format (`bits.py` says what the format is and calls these).
 
 Inputs first, then outputs; the caller owns every buffer; `first` is the first item of a shard. Nothing here checks
 bounds: `check_chunks` must have passed over chunks from an untrusted source before `unpack_frames` sees them.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warp as wp
 
-from fledge.replay.packing.words import ONE, ZERO, count_ones
+from fledge.replay.packing.words import ONE, ZERO, count_ones, width_of
 
 wp.set_module_options({"enable_backward": False})
 
@@ -101,17 +101,6 @@ def unpack_frames(
 
 
 @wp.func
-def highest(byte: wp.uint32) -> wp.int32:
-    """Number of the highest set bit; -1 if there is none."""
-    found = wp.int32(-1)
-    rest = byte
-    while rest != ZERO:
-        rest = rest >> ONE
-        found = found + 1
-    return found
-
-
-@wp.func
 def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
     """Number of the last byte of bits that a frame has; -1 if it has none.
 
@@ -120,13 +109,13 @@ def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, se
     last = wp.int32(-1)
     for i in range(top):
         if data[place + wp.int64(i)] != wp.uint8(0):
-            last = 8 * i + highest(wp.uint32(data[place + wp.int64(i)]))
+            last = 8 * i + width_of(wp.uint32(data[place + wp.int64(i)])) - 1
     if last < 0:
         return last
     level2 = place + wp.int64(top)
     firsts = count_range(data, level2, seconds)
-    last = 8 * last + highest(wp.uint32(data[level2 + wp.int64(seconds - 1)]))
-    return 8 * last + highest(wp.uint32(data[level2 + wp.int64(seconds + firsts - 1)]))
+    last = 8 * last + width_of(wp.uint32(data[level2 + wp.int64(seconds - 1)])) - 1
+    return 8 * last + width_of(wp.uint32(data[level2 + wp.int64(seconds + firsts - 1)])) - 1
 
 
 @wp.kernel

@@ -3,7 +3,7 @@
 Why not LZ4: each call costs more than the frame. Here one kernel call serves the batch and writes the cells where they are
 wanted; nothing is decoded that nobody asked for.
 
-Contract: see `stores`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
+Contract: see `base`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
 
     bits       cell i is bit i % 8 of byte i / 8, padded to words of 4 bytes
     coded      each byte xor the one above it, if a row of the frame is a whole number of words (`stride`), so that of
@@ -22,15 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import FormatError
 from fledge.replay.packing.chunks import Shard, as_warp, launch
+from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores import bit_kernels as kernels
-from fledge.replay.stores.base import Store, chunk_rows
+from fledge.replay.stores.base import Store
 from fledge.replay.stores.block import BlockRows
 from fledge.replay.workers import Workers
 
-CODEC = "bits"
 ROWS = 8  # frames of a chunk: the index takes 24 bytes a chunk
 LEAST_FRAMES = 16  # a shard: less is not worth a thread
 
@@ -38,7 +37,7 @@ LEAST_FRAMES = 16  # a shard: less is not worth a thread
 class BitStore(Store):
     """One key of single bytes, decoded a frame at a time."""
 
-    codec = CODEC
+    codec = "bits"
 
     def __init__(self, key: str, spec: KeySpec) -> None:
         super().__init__([key], ROWS)
@@ -47,7 +46,6 @@ class BitStore(Store):
         self.top = -(-4 * self.size // 512)  # bytes of level 3
         width = spec.shape[-1] if spec.shape else 1
         self.stride = width // 32 if width % 32 == 0 and width < self.cells else 0
-        self.added_bytes = 0
 
     def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, np.ndarray, np.ndarray]:
         frames = words[self.keys[0]].reshape(-1, self.cells)
@@ -56,10 +54,7 @@ class BitStore(Store):
 
     def append(self, encoded: Any) -> None:
         rows, data, edges = encoded  # from `encode`
-        self.first.append(self.blobs.extend(data, edges))
-        self.length.append(rows)
-        self.added_bytes += len(data)
-        self.added_rows += rows
+        self._appended(self.blobs.extend(data, edges), rows, len(data))
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
         lengths = self.length.view()[episode]
@@ -76,24 +71,14 @@ class BitStore(Store):
         workers.run([Shard(kernels.unpack_frames, a, b - a, args) for a, b in shards])
         return BlockRows(out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape))
 
-    def bytes_per_frame(self, key: str) -> float:
-        return self.added_bytes / max(self.added_rows, 1)
-
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        self.added_bytes = self.blobs.nbytes
-        counts = [chunk_rows(int(n), ROWS) for n in self.length.view()]
-        frames = np.concatenate([*counts, np.zeros(0, np.int32)]).astype(np.int64)
-        good = np.zeros(len(frames), np.int32)
-        step = 512  # a few megabytes at a time: no second copy of the buffer
-        for a in range(0, len(frames), step):
-            part = np.arange(a, min(a + step, len(frames)))
-            data, offsets = self.blobs.join(part + self.blobs.next_number - len(self.blobs))
-            edges = as_warp(np.append(offsets, len(data)))
-            args = [as_warp(np.frombuffer(data, np.uint8)), edges, as_warp(frames[part]), self.size, self.top]
-            launch(kernels.check_chunks, len(part), [*args, as_warp(good[a : a + step])])
-        if not good.all():
-            raise FormatError("the saved replay has frames of bits that no version writes: it is damaged.")
+        for data, edges, frames in self.chunks(512):
+            good = np.zeros(len(frames), np.int32)
+            args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(edges), as_warp(frames.astype(np.int64))]
+            launch(kernels.check_chunks, len(frames), [*args, self.size, self.top, as_warp(good)])
+            if not good.all():
+                raise damaged("has frames of bits that no version writes")
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:

@@ -4,7 +4,7 @@ Contract
     `append` and `extend` add blobs at the back and copy them; `drop` removes the oldest. A blob is named by its number,
     counted from the first ever added, and never moves or changes: `view(number)` and the arrays of `state()` share the
     store's memory, so saving costs no second copy, and what was handed out stays valid while more is added.
-    Memory is freed a segment at a time, when all of its blobs are gone. Behind every blob, `packing.AHEAD` bytes can be read.
+    Memory is freed a segment at a time, when all of its blobs are gone. Behind every blob, `AHEAD` bytes can be read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import FormatError
 from fledge.replay.index.int_queue import IntQueue
 from fledge.replay.packing.chunks import AHEAD
+from fledge.replay.saved import damaged
 
 SEGMENT_BYTES = 2**20  # of a large store; a new segment is at most a 32nd of what is kept, but 16 KiB at least
 
@@ -140,7 +140,7 @@ class BlobStore:
             sound = bool((segment >= 0).all() and (segment < len(segments)).all() and (np.diff(segment) >= 0).all())
             sound = sound and bool((begin >= 0).all() and (begin <= end).all() and (end <= sizes[segment]).all())
         if not sound:
-            raise FormatError("the saved replay has chunks outside its data: it is damaged.")
+            raise damaged("has chunks outside its data")
         dropped = int(state["dropped"])
         assert not self._segments, "a state is loaded into a new store"
         used = np.zeros(len(segments), np.int64)

@@ -1,6 +1,6 @@
 """The store of keys with small frames: side by side in one table, bit-packed in chunks of a few frames.
 
-Contract: see `stores`. A row is decoded without the rest of its chunk, so `take` costs what it returns. A key with fewer
+Contract: see `base`. A row is decoded without the rest of its chunk, so `take` costs what it returns. A key with fewer
 rows than others of its episode (no final frame) is continued with its last.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.errors import FormatError
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.chunks import Packed
 from fledge.replay.packing.columns import Columns
+from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.workers import Workers
@@ -31,7 +31,7 @@ class PackedRows:
 
 
 class PackedStore(Store):
-    """Keys with small frames, packed side by side in chunks of `rows` frames (see `packing`)."""
+    """Keys with small frames, packed side by side in chunks of `rows` frames (see `packing.chunks`)."""
 
     codec = "packed"
 
@@ -49,10 +49,9 @@ class PackedStore(Store):
 
     def append(self, encoded: Any) -> None:
         rows, packed = encoded  # from `encode`
-        self.first.append(self.blobs.extend(packed.words.view(np.uint8), 4 * packed.offsets))
-        self.length.append(rows)
+        first = self.blobs.extend(packed.words.view(np.uint8), 4 * packed.offsets)
+        self._appended(first, rows, packed.words.nbytes)
         self.added += packed.column_bits
-        self.added_rows += rows
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> PackedRows:
         row = np.minimum(row, self.length.view()[episode] - 1)
@@ -79,18 +78,10 @@ class PackedStore(Store):
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        counts = [chunk_rows(int(n), self.step) for n in self.length.view()]
-        rows = np.concatenate([*counts, np.zeros(0, np.int32)])
-        sizes = self.blobs.lengths()
-        self.added[:] = (
-            8 * sizes.sum() // max(len(self.added), 1)
-        )  # what each key took is no longer known: an even share
-        if (sizes % 4).any() or not self.blobs.aligned(4):
-            raise FormatError("the saved replay has packed chunks of odd lengths: it is damaged.")
-        step = 4096  # check a few megabytes at a time: no second copy of the buffer
-        for a in range(0, len(sizes), step):
-            part = np.arange(a, min(a + step, len(sizes)))
-            data, offsets = self.blobs.join(part + self.blobs.next_number - len(self.blobs))
-            edges = np.append(offsets, len(data)) // 4
-            if not packing.check(np.frombuffer(data, np.uint32), edges, rows[part], len(self.columns.kinds)):
-                raise FormatError("the saved replay has packed chunks that no version writes: it is damaged.")
+        # what each key took is no longer known: an even share
+        self.added[:] = 8 * self.blobs.nbytes // max(len(self.added), 1)
+        if (self.blobs.lengths() % 4).any() or not self.blobs.aligned(4):
+            raise damaged("has packed chunks of odd lengths")
+        for data, edges, rows in self.chunks(4096):
+            if not packing.check(np.frombuffer(data, np.uint32), edges // 4, rows, len(self.columns.kinds)):
+                raise damaged("has packed chunks that no version writes")

@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fledge.core.errors import ConfigError, FormatError
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
+from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores import bits as bit_store
 from fledge.replay.stores.base import Store, chunk_rows
+from fledge.replay.stores.bits import ROWS as BIT_ROWS
 from fledge.replay.stores.bits import BitStore
 from fledge.replay.stores.block import BITS, CODECS, BlockStore, encode_block
 from fledge.replay.stores.packed import PackedStore
@@ -46,13 +46,11 @@ _CANDIDATES = codecs.candidates(9, 0)
 def plan_stores(
     specs: Mapping[str, KeySpec],
     words: Mapping[str, np.ndarray],
-    layout: str,
+    layout: Layout,
     img_compressed: bool = True,
     cache_bytes: int = 0,
 ) -> list[Store]:
     """Empty stores for the keys, chosen on the frames in `words`."""
-    if layout not in LAYOUTS:
-        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
@@ -125,22 +123,22 @@ def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> l
         keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
         seen += keys
         known = set(keys) <= set(specs) and (
-            codec == "packed" or (codec in (*CODECS, bit_store.CODEC) and len(keys) == 1)
+            codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
         )
         if not known or not (rows is None or (type(rows) is int and rows >= 1)):
-            raise FormatError("the saved replay describes stores that no version writes: it is damaged.")
-        if codec == bit_store.CODEC and rows != bit_store.ROWS:
-            raise FormatError("the saved replay has chunks of bits of an impossible length: it is damaged.")
-        if codec in (BITS, bit_store.CODEC) and specs[keys[0]].dtype.itemsize != 1:
-            raise FormatError(f"the saved replay has {keys[0]!r} as bits, which it cannot be: it is damaged.")
+            raise damaged("describes stores that no version writes")
+        if codec == BitStore.codec and rows != BIT_ROWS:
+            raise damaged("has chunks of bits of an impossible length")
+        if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
+            raise damaged(f"has {keys[0]!r} as bits, which it cannot be")
         if codec == "packed":
             if rows is None or rows > packing.MAX_ROWS:
-                raise FormatError("the saved replay has packed chunks of an impossible length: it is damaged.")
+                raise damaged("has packed chunks of an impossible length")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
-        elif codec == bit_store.CODEC:
+        elif codec == BitStore.codec:
             stores.append(BitStore(keys[0], specs[keys[0]]))
         else:
             stores.append(BlockStore(keys[0], specs[keys[0]], rows, codec, cache_bytes))
     if sorted(seen) != sorted(specs):
-        raise FormatError("the saved replay does not hold every key exactly once: it is damaged.")
+        raise damaged("does not hold every key exactly once")
     return stores

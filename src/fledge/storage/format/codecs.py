@@ -2,10 +2,11 @@
 
 Contract
     A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `encode` gives a list
-    of byte blocks that together are one member of the file; `decode` gives the bytes back into memory that the
-    caller has allocated, and checks every declared size before it calls a decoder: a hostile member costs at most the
-    memory that the caller granted. `choose` measures the candidates of a level on a sample and picks by size with a
-    handicap for the slower one; it never looks at a clock, so the same state gives the same file.
+    of byte blocks that together are one member of the file, raw where compressing does not pay; `decode` gives the
+    bytes back into memory that the caller has allocated, and checks every declared size before it calls a decoder: a
+    hostile member costs at most the memory that the caller granted. `choose` measures the candidates of a level on a
+    sample and picks by size with a handicap for the slower one; it never looks at a clock, so the same state gives the
+    same file.
 
     Background work must not hold the GIL. Measured on 16 MB: pcodec releases it; blosc2 keeps it unless
     `set_releasegil(True)`, which is set here, where blosc2 is imported.
@@ -28,6 +29,7 @@ from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 from pcodec import standalone as pco
 
 from fledge.core.errors import ConfigError, FormatError
+from fledge.storage.format.leaves import WORDS
 
 blosc2.set_releasegil(True)
 
@@ -39,7 +41,6 @@ SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
 LADDER = (9, 4, 2, 0)  # the levels that the default chooses between, from dense to quick
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
 Block = bytes | memoryview
 
@@ -153,7 +154,7 @@ def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> s
 
 
 def _sample(data: np.ndarray, word: int) -> np.ndarray:
-    words = data.view(_WORDS[word])
+    words = data.view(WORDS[word])
     block = SAMPLE_BYTES // word
     if words.size <= SAMPLE_BLOCKS * block:
         return words
@@ -161,11 +162,12 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
     return np.concatenate([words[start : start + block] for start in starts])
 
 
-def encode(name: str, data: np.ndarray, word: int, floats: bool) -> list[Block] | None:
-    """`data` as the blocks of one member, or None when that saves less than `MIN_GAIN`."""
+def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
+    """Codec and blocks of one member: the codec asked for, or "raw" when that saves less than `MIN_GAIN`."""
+    raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
-        return [data.data]
-    words = data.view(_WORDS[word])
+        return raw
+    words = data.view(WORDS[word])
     step = CHUNK_BYTES // word
     blocks: list[Block] = []
     size = 0
@@ -176,7 +178,7 @@ def encode(name: str, data: np.ndarray, word: int, floats: bool) -> list[Block] 
     padding = -(-data.nbytes // MAX_EXPANSION) - size
     if padding > 0:
         blocks.append(bytes(padding))
-    return blocks if max(size, size + padding) <= (1 - MIN_GAIN) * data.nbytes else None
+    return (name, blocks) if max(size, size + padding) <= (1 - MIN_GAIN) * data.nbytes else raw
 
 
 def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
@@ -195,7 +197,7 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
             raise FormatError(f"a raw member has {len(member)} bytes, but {out.nbytes} are due: the file is damaged")
         out[:] = np.frombuffer(member, np.uint8)
         return
-    codec, words, step = CODECS[name], out.view(_WORDS[word]), CHUNK_BYTES // word
+    codec, words, step = CODECS[name], out.view(WORDS[word]), CHUNK_BYTES // word
     place = 0
     for start in range(0, words.size, step):
         if place + 4 > len(member):

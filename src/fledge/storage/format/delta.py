@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from fledge.storage.format.leaves import WORDS
+
 _SIGNED: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
     """Zig-zag difference of two byte arrays of the same length, as bytes."""
-    unsigned, signed = _UNSIGNED[word], _SIGNED[word]
+    unsigned, signed = WORDS[word], _SIGNED[word]
     gap = np.subtract(new.view(unsigned), old.view(unsigned)).view(signed)
     folded = np.left_shift(gap, 1)
     np.right_shift(gap, 8 * word - 1, out=gap)  # all ones where the difference is negative
@@ -26,7 +27,7 @@ def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
 
 def apply(delta: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
     """Bytes of the new version, from its difference (overwritten) and the old version."""
-    unsigned = _UNSIGNED[word]
+    unsigned = WORDS[word]
     folded = delta.view(unsigned)
     sign = np.negative(np.bitwise_and(folded, unsigned(1)))  # modulo 2^n: 0 or all ones
     np.right_shift(folded, unsigned(1), out=folded)

@@ -24,7 +24,7 @@ import torch
 
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.format.codecs import MAX_EXPANSION
-from fledge.storage.format.leaves import Leaf, check_description, restore
+from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.writer import member_names
 from fledge.storage.format.zip_archive import open_archive
@@ -32,7 +32,6 @@ from fledge.storage.format.zip_archive import open_archive
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
 TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
-MAX_HEADER = 100 * 2**20  # safetensors' own limit
 
 
 def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
@@ -115,7 +114,7 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
     tensor = tensors[name]
     if kind == "tensor":
         return tensor
-    data = np.frombuffer(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes(), np.uint8).copy()
+    data = bytes_of(tensor).copy()
     if kind == "bytes":
         return data.tobytes()
     shape = list(tensor.shape[:-1])  # an array is written as bytes, with one more axis
@@ -126,16 +125,13 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
 
 def rebuild(node: Node, leaves: Sequence[Leaf]) -> Any:
     """The state that staged leaves hold: tensors that share the staging memory, each with a storage of its own."""
-    made: dict[int, Any] = {}
 
-    def leaf(number: int) -> Any:
-        if number not in made:
-            item = leaves[number]
-            assert item.data is not None
-            made[number] = restore(item.kind, item.dtype, item.shape, item.data, torch.device("cpu"))
-        return made[number]
+    def read(number: int) -> Any:
+        leaf = leaves[number]
+        assert leaf.data is not None
+        return restore(leaf.kind, leaf.dtype, leaf.shape, leaf.data, torch.device("cpu"))
 
-    return unflatten(node, leaf)
+    return unflatten(node, read)
 
 
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:

@@ -27,6 +27,8 @@ _TORCH_NAMES = (
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _TORCH_NAMES}
 DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
+WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # unsigned, by their bytes
+
 # The NumPy types a file may name. Objects and records are left out: they would need pickle.
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
 
@@ -166,5 +168,4 @@ def unpermute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple
 
 def _cells(data: np.ndarray, dtype: str) -> np.ndarray:
     # complex128 stands for 16 bytes; NumPy copies it bit for bit
-    cell = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}[TORCH_DTYPES[dtype].itemsize]
-    return data.view(cell)
+    return data.view(WORDS.get(TORCH_DTYPES[dtype].itemsize, np.complex128))

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,6 @@ class CheckpointFile:
 
     def _check_base(self, base: Any, depth_left: int) -> None:
         self.depth, self.base_file, self._base_id = 0, None, None
-        self._depth_left = depth_left
         if base is None:
             if any(entry.base_name is not None for entry in self.entries):
                 raise self._bad("has a delta without a base")
@@ -251,29 +250,10 @@ class CheckpointFile:
             raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
-    def state(self, device: torch.device | str = "cpu", keys: list[str] | None = None) -> Any:
+    def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:
         """The state, or the part of it under `keys`; tied tensors are tied again."""
-        return self.build(self.tree if keys is None else self.selected(keys), lambda number: self.read(number, device))
-
-    def selected(self, keys: list[str]) -> Node:
-        """The part of the tree under `keys`."""
-        return select(self.tree, keys)
-
-    def build(self, node: Node, read: Callable[[int], Any]) -> Any:
-        """What a (part of the) tree describes, with each leaf read once by `read`."""
-        kept: dict[int, Any] = {}
-
-        def get(number: int) -> Any:
-            if number not in kept:
-                kept[number] = read(number)
-            return kept[number]
-
-        return unflatten(node, get)
-
-    def verify(self) -> None:
-        """Read and check every leaf."""
-        for number in range(len(self.entries)):
-            self.read_bytes(number)
+        node = self.tree if keys is None else select(self.tree, keys)
+        return unflatten(node, lambda number: self.read(number, device))
 
     def close(self) -> None:
         """Close this file and its base."""

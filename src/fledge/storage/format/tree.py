@@ -20,6 +20,7 @@ Nodes
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Iterable
@@ -131,8 +132,11 @@ def _key(key: Any, path: tuple[Any, ...]) -> Node:
 
 
 def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
-    """The state that `node` describes, with `leaf(i)` in the place of leaf `i`; FormatError on anything unknown."""
-    return _build(node, leaf, 0)
+    """The state that `node` describes, with `leaf(i)` in the places of leaf `i`; FormatError on anything unknown.
+
+    `leaf` is called once for each, so that tied tensors are tied again.
+    """
+    return _build(node, functools.cache(leaf), 0)
 
 
 def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
@@ -233,6 +237,6 @@ def _prune(node: Node, wanted: list[list[str]]) -> Node:
 
 def leaf_numbers(node: Node) -> list[int]:
     """Numbers of the leaves that a tree refers to, in order, each once."""
-    found: dict[int, None] = {}
-    unflatten(node, lambda index: found.setdefault(index))
-    return list(found)
+    found: list[int] = []
+    unflatten(node, found.append)
+    return found

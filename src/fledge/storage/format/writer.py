@@ -1,7 +1,7 @@
 """The native checkpoint file: a zip with one member per tensor and a manifest that says what they are.
 
 Contract
-    `write_container` writes staged leaves to a stream in one pass; the same input gives the same bytes.
+    `write_native` writes staged leaves to a stream in one pass; the same input gives the same bytes.
     `CheckpointFile` reads one, from an untrusted source: every size is checked against the file before memory is
     taken, every tensor against its checksum before it is handed out, nothing in the file is ever executed, and
     anything amiss is a FormatError. The format is described in docs/checkpoint_format.md.
@@ -57,7 +57,7 @@ class Written:
     depth: int  # delta files below this one
 
 
-def write_container(
+def write_native(
     stream: BinaryIO,
     node: Node,
     leaves: Sequence[Leaf],
@@ -166,8 +166,7 @@ class _Encoder:
         if age >= REPLAN_EVERY:
             codec, age = codecs.choose(data, word, floats, self.names), 0
         self.plans.chosen[key] = (codec, age + 1)
-        blocks = codecs.encode(codec, data, word, floats)
-        return (codec, blocks) if blocks is not None else ("raw", [data.data])
+        return codecs.encode(codec, data, word, floats)
 
     def _base_bytes(self, name: str, leaf: Leaf) -> tuple[np.ndarray, str] | None:
         """Bytes and checksum of the same tensor in the base, if it has one that fits."""

@@ -34,8 +34,8 @@ class ArchiveWriter:
         self.offset = 0
         self._directory: list[bytes] = []
 
-    def add(self, name: str, blocks: Sequence[Block], deflate: bool = False) -> int:
-        """Append one member; returns the bytes it takes."""
+    def add(self, name: str, blocks: Sequence[Block], deflate: bool = False) -> None:
+        """Append one member."""
         crc, size = checksum_crc(blocks)
         method, stored = 0, size
         if deflate:
@@ -52,7 +52,6 @@ class ArchiveWriter:
         for block in blocks:
             self._write(block)
         self._directory.append(self._entry(encoded, common[:-4], size, stored, offset))
-        return stored
 
     def _entry(self, name: bytes, common: bytes, size: int, stored: int, offset: int) -> bytes:
         """A line of the central directory; sizes beyond 32 bits go to the zip64 field."""

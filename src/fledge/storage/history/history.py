@@ -26,7 +26,7 @@ from fledge.storage.checkpoint import NATIVE, stage_now, write_state
 from fledge.storage.disk.durable import folder_lock, remove_stale, write_text
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.tree import Node, flatten
+from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_node
 from fledge.storage.history.retention import HistoryEntry, Policy, best_names, plan
 from fledge.storage.history.thinning import rewrite_whole, write_thin
@@ -119,9 +119,7 @@ class CheckpointHistory:
 
         if self.saver is not None:
             return self.saver.submit(state, path, write)
-        node, leaves = flatten(state)
-        stage_now(leaves)
-        write(node, leaves, Plans())
+        write(*stage_now(state), Plans())
         handle = CheckpointHandle(path)
         handle.finish("durable")
         return handle
@@ -249,7 +247,7 @@ class CheckpointHistory:
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
         """State of one checkpoint of `entries()`, verified."""
         with CheckpointFile(entry.path) as opened:
-            return opened.state(device, list(keys) if keys is not None else None)
+            return opened.state(device, keys)
 
     def latest(self) -> HistoryEntry | None:
         """The newest whole checkpoint, by its description only."""

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from fledge.storage.disk.durable import durable_file
-from fledge.storage.format.leaves import Leaf, restore
+from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, bytes_of, restore
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node, leaf_numbers
-from fledge.storage.format.writer import Written, copy_members, write_container
+from fledge.storage.format.writer import Written, copy_members, write_native
 
-_NARROWER = {"float64", "float32"}  # what bfloat16 stands in for
+_ROUNDED = {"float64", "float32"}  # what fewer bits may stand in for
 
 
 def write_thin(
@@ -40,24 +40,24 @@ def write_thin(
             return copy_members(source, stream, node, numbers, metadata)
         leaves = [_leaf(source, number, lossy) for number in numbers]
         if base is None:
-            return write_container(stream, node, leaves, level=level, metadata=metadata)
+            return write_native(stream, node, leaves, level=level, metadata=metadata)
         with CheckpointFile(base) as opened:
-            return write_container(stream, node, leaves, level=level, metadata=metadata, base=opened)
+            return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened)
 
 
 def rewrite_whole(path: Path, level: int | None = None) -> Written:
     """Make a delta checkpoint stand alone."""
     with CheckpointFile(path) as source, durable_file(path) as stream:
         leaves = [_leaf(source, number, None) for number in range(len(source.entries))]
-        return write_container(stream, source.tree, leaves, level=level, metadata=source.metadata)
+        return write_native(stream, source.tree, leaves, level=level, metadata=source.metadata)
 
 
 def _leaf(source: CheckpointFile, number: int, lossy: str | None) -> Leaf:
     entry = source.entries[number]
     data, dtype, lossy_from = source.read_bytes(number), entry.dtype, entry.lossy_from
-    if lossy is not None and entry.kind == "tensor" and dtype in _NARROWER:
+    if lossy is not None and entry.kind == "tensor" and dtype in _ROUNDED:
         tensor = restore("tensor", dtype, entry.shape, data, torch.device("cpu"))
-        data = tensor.to(torch.bfloat16).reshape(-1).view(torch.uint8).numpy()
+        data = bytes_of(tensor.to(TORCH_DTYPES[lossy]))
         dtype, lossy_from = lossy, lossy_from or dtype
     path = tuple(entry.name.split("/"))
     return Leaf(path, entry.kind, dtype, entry.shape, data.nbytes, data=data, order=entry.order, lossy_from=lossy_from)
