@@ -14,6 +14,7 @@ from fledge.replay.packing.words import (
     ONE,
     ZERO,
     count_ones,
+    first_one,
     from_ordered,
     from_whole,
     ones,
@@ -52,9 +53,8 @@ def unpack_rows(
         # most columns are zero: go from one set bit to the next
         active = read_bits(words, wp.int64(32 * group), wp.min(32, columns - 32 * group))
         while active != ZERO:
-            lowest = active & (~active + ONE)
-            active = active ^ lowest
-            column = 32 * group + count_ones(lowest - ONE)
+            column = 32 * group + first_one(active)
+            active = active & (active - ONE)
             head = read_window(words, place)
             plan = wp.uint32(head & wp.uint64(511))
             value = wp.uint32(head >> wp.uint64(9))
@@ -86,9 +86,8 @@ def unpack_rows(
                 place = place + wp.int64(27)
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
                 while wanted != ZERO:
-                    lowest = wanted & (~wanted + ONE)
-                    wanted = wanted ^ lowest
-                    row = low + count_ones(lowest - ONE)
+                    row = low + first_one(wanted)
+                    wanted = wanted & (wanted - ONE)
                     line = base + scaled(to_whole(table[target + row, column - 1], grain), slope)
                     table[target + row, column] = from_whole(line + unfold(read_bits(words, code, width)), grain)
                     code = code + wp.int64(width)
@@ -96,9 +95,8 @@ def unpack_rows(
             elif wanted != ZERO and order == 0:
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
                 while wanted != ZERO:
-                    lowest = wanted & (~wanted + ONE)
-                    wanted = wanted ^ lowest
-                    row = low + count_ones(lowest - ONE)
+                    row = low + first_one(wanted)
+                    wanted = wanted & (wanted - ONE)
                     table[target + row, column] = from_ordered(base + read_bits(words, code, width), kind)
                     code = code + wp.int64(width)
             elif wanted != ZERO:
@@ -106,8 +104,8 @@ def unpack_rows(
                 rank = wp.int32(0)
                 rest = mask & ones(high)
                 while rest != ZERO:
-                    lowest = rest & (~rest + ONE)
-                    rest = rest ^ lowest
+                    row = first_one(rest)
+                    rest = rest & (rest - ONE)
                     if rank >= order:
                         step = unfold(read_bits(words, code, width))
                         code = code + wp.int64(width)
@@ -118,8 +116,7 @@ def unpack_rows(
                     if rank > 0:
                         value = value + gap
                     rank = rank + 1
-                    if lowest >= (ONE << wp.uint32(low)):
-                        row = count_ones(lowest - ONE)
+                    if row >= low:
                         table[target + row, column] = from_ordered(value, kind)
             place = place + wp.int64(wp.max(found - order, 0) * width)
 

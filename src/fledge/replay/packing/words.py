@@ -76,6 +76,12 @@ def count_ones(word: wp.uint32) -> wp.int32:
 
 
 @wp.func
+def first_one(word: wp.uint32) -> wp.int32:
+    """Number of the lowest set bit; `word & (word - ONE)` is the word without it."""
+    return count_ones((word & (~word + ONE)) - ONE)
+
+
+@wp.func
 def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32) -> wp.uint32:
     i = wp.int32(place >> wp.int64(5))
     pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
@@ -111,7 +117,7 @@ def grain_of(word: wp.uint32) -> wp.int32:
     if exponent == 0 or exponent == 255:
         return 1000
     digits = (word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000)
-    return 150 - exponent - count_ones((digits & (~digits + ONE)) - ONE)
+    return 150 - exponent - first_one(digits)
 
 
 @wp.func

@@ -12,7 +12,7 @@ import warp as wp
 from fledge.replay.packing.words import (
     ONE,
     ZERO,
-    count_ones,
+    first_one,
     fold,
     grain_of,
     ones,
@@ -48,25 +48,23 @@ def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.
     top = wp.int32(0)
     rest = mask
     while rest != ZERO:
-        lowest = rest & (~rest + ONE)
-        rest = rest ^ lowest
-        row = start + count_ones(lowest - ONE)
+        row = start + first_one(rest)
+        rest = rest & (rest - ONE)
         for k in range(2):
             word = table[row, column - k]
             grain = wp.max(grain, grain_of(word))
             top = wp.max(top, wp.int32((word >> wp.uint32(23)) & wp.uint32(255)))
     if grain > 31 or top - 127 + grain > 28:
         return wp.vec4ui(wp.uint32(99), ZERO, ZERO, ZERO)
-    first = start + count_ones((mask & (~mask + ONE)) - ONE)
+    first = start + first_one(mask)
     low = to_whole(table[first, column - 1], grain)
     high = low
     low_at = to_whole(table[first, column], grain)
     high_at = low_at
     rest = mask
     while rest != ZERO:
-        lowest = rest & (~rest + ONE)
-        rest = rest ^ lowest
-        row = start + count_ones(lowest - ONE)
+        row = start + first_one(rest)
+        rest = rest & (rest - ONE)
         before = to_whole(table[row, column - 1], grain)
         value = to_whole(table[row, column], grain)
         if before < low:
@@ -82,9 +80,8 @@ def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.
     codes = wp.uint32(0)
     rest = mask
     while rest != ZERO:
-        lowest = rest & (~rest + ONE)
-        rest = rest ^ lowest
-        row = start + count_ones(lowest - ONE)
+        row = start + first_one(rest)
+        rest = rest & (rest - ONE)
         line = base + scaled(to_whole(table[row, column - 1], grain), slope)
         codes = codes | fold(wp.uint32(to_whole(table[row, column], grain)) - line)
     return wp.vec4ui(wp.uint32(width_of(codes)), base, slope, wp.uint32(grain))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warp as wp
 
-from fledge.replay.packing.words import ONE, ZERO, count_ones, width_of
+from fledge.replay.packing.words import ONE, ZERO, count_ones, first_one, width_of
 
 wp.set_module_options({"enable_backward": False})
 
@@ -72,21 +72,18 @@ def unpack_frames(
     for i in range(top):
         high = wp.uint32(data[place + wp.int64(i)])
         while high != ZERO:
-            lowest = high & (~high + ONE)
-            high = high ^ lowest
-            j = 8 * i + count_ones(lowest - ONE)
+            j = 8 * i + first_one(high)
+            high = high & (high - ONE)
             middle = wp.uint32(data[level2])
             level2 = level2 + wp.int64(1)
             while middle != ZERO:
-                lowest = middle & (~middle + ONE)
-                middle = middle ^ lowest
-                k = 8 * j + count_ones(lowest - ONE)
+                k = 8 * j + first_one(middle)
+                middle = middle & (middle - ONE)
                 low = wp.uint32(data[level1])
                 level1 = level1 + wp.int64(1)
                 while low != ZERO:
-                    lowest = low & (~low + ONE)
-                    low = low ^ lowest
-                    byte = 8 * k + count_ones(lowest - ONE)
+                    byte = 8 * k + first_one(low)
+                    low = low & (low - ONE)
                     word = wp.uint32(data[code]) << wp.uint32(8 * (byte % 4))
                     bits[item, byte / 4] = bits[item, byte / 4] | word
                     code = code + wp.int64(1)
