@@ -49,7 +49,7 @@ def test_any_history_gives_exactly_the_stored_frames(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_choosing_stores_anew_changes_no_frame(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_stores_again_changes_no_frame(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_module, "MEASURE_FRAMES", 30)
     plain = PlainBuffer(100)
     with DictReplayBuffer(100, KEYS, layout=layout) as buffer:

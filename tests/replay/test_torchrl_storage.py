@@ -51,8 +51,8 @@ def test_any_writes_are_read_back(size: int, writes: list[tuple[int, int]], seed
         assert len(storage) == max(plain) + 1
         last = max(plain)
         assert (storage.get(last) == plain[last]).all()
-        wanted = torch.tensor(sorted(plain) * 2)
-        assert (storage.get(wanted) == torch.stack([plain[int(i)] for i in wanted])).all()
+        chosen = torch.tensor(sorted(plain) * 2)
+        assert (storage.get(chosen) == torch.stack([plain[int(i)] for i in chosen])).all()
     assert [bool(storage.contains(i)) for i in range(size)] == [i in plain for i in range(size)]
     storage.close()
 
@@ -135,7 +135,7 @@ def test_only_rows_that_are_not_full_blocks_wait_uncompressed() -> None:
     storage.set(range(0, 5 * ROWS + 3), rows(5 * ROWS + 3))
     assert len(storage._open) == 1
     assert len(storage._packed) == 5
-    storage.set(2, rows(1)[0])  # an old row anew
+    storage.set(2, rows(1)[0])  # an old row again
     assert len(storage._open) == 1
 
 
@@ -144,7 +144,7 @@ def test_mistakes_get_one_clear_sentence() -> None:
     storage.set(0, rows(1)[0])
     with pytest.raises(InputError, match="keys"):
         storage.set(1, rows(1, image=False)[0])
-    with pytest.raises(InputError, match="TensorDicts"):
+    with pytest.raises(InputError, match="must be a TensorDict"):
         storage.set(1, torch.zeros(3))
     with pytest.raises(InputError, match="'name' is a NonTensor"):
         storage.set(1, rows(1)[0].set("name", NonTensorData("abc")))

@@ -16,32 +16,32 @@ def bits(value: Any) -> bytes:
     return np.asarray(value).tobytes()
 
 
-def assert_same(got: Any, want: Any, path: str = "state") -> None:
+def assert_same(got: Any, expected: Any, path: str = "state") -> None:
     """Fail unless two states are the same in structure, types and bits."""
-    if isinstance(want, torch.Tensor):
+    if isinstance(expected, torch.Tensor):
         assert isinstance(got, torch.Tensor), path
-        assert (got.dtype, tuple(got.shape)) == (want.dtype, tuple(want.shape)), path
-        assert bits(got) == bits(want), path
-    elif isinstance(want, np.ndarray | np.generic):
-        assert type(got) is type(want), path
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), path
-        assert bits(got) == bits(want), path
-    elif isinstance(want, dict):
+        assert (got.dtype, tuple(got.shape)) == (expected.dtype, tuple(expected.shape)), path
+        assert bits(got) == bits(expected), path
+    elif isinstance(expected, np.ndarray | np.generic):
+        assert type(got) is type(expected), path
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape), path
+        assert bits(got) == bits(expected), path
+    elif isinstance(expected, dict):
         assert type(got) is dict, path
-        assert list(got) == list(want), path
-        for key in want:
-            assert_same(got[key], want[key], f"{path}[{key!r}]")
-    elif isinstance(want, list | tuple):
-        assert isinstance(got, list if isinstance(want, list) else tuple), path
-        assert len(got) == len(want), path
-        for i, (one, other) in enumerate(zip(got, want, strict=True)):
+        assert list(got) == list(expected), path
+        for key in expected:
+            assert_same(got[key], expected[key], f"{path}[{key!r}]")
+    elif isinstance(expected, list | tuple):
+        assert isinstance(got, list if isinstance(expected, list) else tuple), path
+        assert len(got) == len(expected), path
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
             assert_same(one, other, f"{path}[{i}]")
-    elif isinstance(want, float):
+    elif isinstance(expected, float):
         assert type(got) is float, path
-        assert bits(got) == bits(want), path
+        assert bits(got) == bits(expected), path
     else:
-        assert type(got) is type(want), path
-        assert got == want, path
+        assert type(got) is type(expected), path
+        assert got == expected, path
 
 
 def copy_state(value: Any) -> Any:

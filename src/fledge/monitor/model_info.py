@@ -23,7 +23,7 @@ def format_checkpoint_name(
     """
     label = f"{iteration:0{width}d}" if isinstance(iteration, int) else str(iteration)
     if not label or "/" in label or "\\" in label or (isinstance(iteration, int) and iteration < 0):
-        raise InputError(f"iteration is {iteration!r}; it must be a number from 0 or a plain word: it names a file")
+        raise InputError(f"iteration is {iteration!r}, but must be a number from 0 or a plain word: it names a file.")
     return f"{prefix}_{label}{extension}"
 
 

@@ -37,7 +37,7 @@ from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import LAYOUTS, Layout, plan_stores
 from fledge.replay.workers import Workers
 
-MEASURE_FRAMES = 512  # after this many stores are chosen anew, for good: the first episode may be untypical
+MEASURE_FRAMES = 512  # after this many, stores are chosen a second and last time: the first episode may be untypical
 MEASURE_EPISODES = 8  # ... on this many episodes
 
 
@@ -155,7 +155,9 @@ class DictReplayBuffer:
             specs = self.schema.internal()
             self.open = OpenEpisodes(num_envs, specs, self.schema.with_final(), self.segment_frames, self.max_size)
         if self.open.num_envs != num_envs:
-            raise InputError(f"the rollout has {num_envs} envs, but those before had {self.open.num_envs}.")
+            raise InputError(
+                f"the rollout has {num_envs} envs, but must have the {self.open.num_envs} of those before: flush() first."
+            )
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
@@ -229,7 +231,7 @@ class DictReplayBuffer:
         with self.lock:
             self._check_sampling(batch_size)
             if length < 1:
-                raise InputError(f"length is {length}, but a window has at least 1 transition.")
+                raise InputError(f"length is {length}, but must be at least 1.")
             values = self.index.values
             episode, start = sequence_starts(values, length, batch_size, self.rng)
             batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
@@ -259,7 +261,7 @@ class DictReplayBuffer:
             numbers = _integers(index)
             values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
             if len(numbers) != len(values):
-                raise InputError(f"{len(numbers)} indices came with {len(values)} priorities.")
+                raise InputError(f"{len(numbers)} indices came with {len(values)} priorities: give one for each.")
             begin = self.index.evicted_total
             kept = (numbers >= begin) & (numbers < begin + self.index.total)
             self.priorities.update(numbers[kept], values[kept])
@@ -342,5 +344,5 @@ def _integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     """Names of transitions, [B] int64."""
     numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
     if numbers.size and numbers.dtype.kind not in "iu":
-        raise InputError(f'an index is a whole number, not {numbers.dtype}: give the "index" of a batch.')
+        raise InputError(f'the index is {numbers.dtype}, but must be a whole number: give the "index" of a batch.')
     return numbers.astype(np.int64, copy=False)

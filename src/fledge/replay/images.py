@@ -41,7 +41,7 @@ def compress_image_seq(images: np.ndarray | torch.Tensor) -> bytes:
     """A sequence of images [T, ...], losslessly compressed as one."""
     array = _as_array(images)
     if array.ndim < 1:
-        raise InputError("a sequence of images needs a first axis for time, but a single number came.")
+        raise InputError("the sequence of images is a single number, but must have a first axis for time.")
     return _compress(array, sequence=True)
 
 
@@ -58,11 +58,13 @@ def decompress_image_seq(data: bytes | bytearray | memoryview) -> np.ndarray:
 def _as_array(image: np.ndarray | torch.Tensor) -> np.ndarray:
     if isinstance(image, torch.Tensor):
         if image.dtype == torch.bfloat16:
-            raise InputError("NumPy has no bfloat16: view the tensor as int16 to compress it, and back after.")
+            raise InputError(
+                "the image is bfloat16, which NumPy does not have: view it as int16 to compress it, and back after."
+            )
         image = image.detach().cpu().numpy()
     array = np.asarray(image)
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16:
-        raise InputError(f"images hold numbers or booleans, not {array.dtype}.")
+        raise InputError(f"the image is {array.dtype}, but must hold numbers or booleans.")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
@@ -96,7 +98,7 @@ def _decompress(data: bytes | bytearray | memoryview, sequence: bool) -> np.ndar
 
 def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[int], str, int, int]:
     if len(view) < 8 or view[:4] != MAGIC:
-        raise FormatError("these are not the bytes of a compressed image: the first four are not FLI1.")
+        raise FormatError("the bytes do not begin with FLI1: they are no compressed image.")
     (length,) = struct.unpack_from("<I", view, 4)
     if length > MAX_HEADER or 8 + length > len(view):
         raise FormatError("the compressed image ends inside its header: it is torn.")
@@ -111,7 +113,7 @@ def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[
         raise FormatError("the compressed image's header holds values that no version writes: it is damaged.")
     if whole != sequence:
         kind, call = ("a sequence", "decompress_image_seq") if whole else ("one image", "decompress_image")
-        raise FormatError(f"these bytes hold {kind}: call {call}.")
+        raise FormatError(f"the bytes hold {kind}: call {call}.")
     return _read_dtype(dtype, name), shape, name, crc, 8 + length
 
 

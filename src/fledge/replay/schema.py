@@ -38,9 +38,11 @@ class KeySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         if self.dtype not in DTYPE_NAMES or self.dtype.itemsize not in WORDS:
-            raise ConfigError(f"a key of {self.dtype} cannot be stored: allowed are dtypes of up to 8 bytes.")
+            raise ConfigError(f"the key is {self.dtype}, but must be a dtype of up to 8 bytes: convert it.")
         if self.ragged and (not self.shape or self.shape[0] < 1):
-            raise ConfigError(f"a ragged key has shape {self.shape}, but its first size must be the most elements.")
+            raise ConfigError(
+                f"the ragged key has shape {self.shape}, but its first size must be the most elements of a frame."
+            )
 
     @property
     def frame_bytes(self) -> int:
@@ -100,7 +102,7 @@ class Schema:
         if isinstance(keys, str) or not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"keys is {keys!r}, but must list at least one name.")
         if len(set(names)) != len(names):
-            raise ConfigError(f"keys names {sorted({n for n in names if names.count(n) > 1})} twice.")
+            raise ConfigError(f"keys names {sorted({n for n in names if names.count(n) > 1})} twice: leave one out.")
         self.names = names
         self.nexts = [n for n in names if n.startswith(NEXT) and n.removeprefix(NEXT) in names]
         self.stored = [n for n in names if n not in self.nexts]
@@ -109,11 +111,15 @@ class Schema:
         if odd := sorted(self.observed - set(self.stored)):
             raise ConfigError(f"keys asks for what follows {odd}, which are themselves derived: rename them.")
         if flags := sorted(self.observed.intersection(DONE)):
-            raise ConfigError(f"keys asks for what follows {flags}, but nothing follows the end of an episode.")
+            raise ConfigError(
+                f"keys asks for what follows {flags}, but nothing follows the end of an episode: leave it out."
+            )
         self.specs: dict[str, KeySpec] = {}
         if isinstance(keys, Mapping):
             if wrong := [n for n, spec in keys.items() if not isinstance(spec, KeySpec | None)]:
-                raise ConfigError(f"the keys {wrong} come with something that is no KeySpec (nor None, to learn it).")
+                raise ConfigError(
+                    f"the keys {wrong} come with something else, but each must have a KeySpec, or None to learn it."
+                )
             self.specs = {n: spec for n in self.stored if (spec := keys[n]) is not None}
         taken = {*reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
         if clash := sorted(taken.intersection(names)):
@@ -152,6 +158,6 @@ class Schema:
                 f"{name!r} has type {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first."
             )
         if tuple(tensor.shape[1:]) != spec.shape or (rows is not None and len(tensor) != rows):
-            want = ("rows" if rows is None else rows, *spec.shape)
-            raise InputError(f"{name!r} has shape {tuple(tensor.shape)}, but this episode needs {want}.")
+            expected = ("rows" if rows is None else rows, *spec.shape)
+            raise InputError(f"{name!r} has shape {tuple(tensor.shape)}, but this episode needs {expected}.")
         return to_words(tensor, spec)

@@ -50,18 +50,26 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
     """Bring a buffer into a saved state."""
     with reading():
         if state["version"] != VERSION:
-            raise FormatError(f"the saved replay has version {state['version']}, this program reads {VERSION}.")
+            raise FormatError(
+                f"the saved replay has version {state['version']}; this Fledge reads {VERSION}: update Fledge."
+            )
         if list(state["keys"]) != buffer.schema.names:
-            raise InputError(f"the saved replay has keys {state['keys']}, this buffer {buffer.schema.names}.")
+            raise InputError(
+                f"the saved replay has keys {state['keys']}, this buffer {buffer.schema.names}: make it with those keys."
+            )
         saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
         schema = Schema({name: saved.get(name) for name in buffer.schema.names})
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
-                raise InputError(f"the saved replay has {schema.specs[name]} under {name!r}, this buffer {spec}.")
+                raise InputError(
+                    f"the saved replay has {schema.specs[name]} under {name!r}, this buffer {spec}: change the spec."
+                )
         index = PrefixSum(buffer.max_size)
         index.load_state_dict(dict(state["index"]))
         if index.total > buffer.max_size:
-            raise InputError(f"the saved replay has {index.total} transitions, this buffer room for {buffer.max_size}.")
+            raise InputError(
+                f"the saved replay has {index.total} transitions, this buffer room for {buffer.max_size}: raise max_size."
+            )
         stores = _load_stores(buffer, state, schema, index)
         priorities = _load_priorities(buffer, state, index)
         opened = _load_open(buffer, state, schema)

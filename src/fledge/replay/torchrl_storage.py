@@ -67,7 +67,7 @@ class CompressedStorage(LazyStackStorage):
             self._set_last_cursor(cursor)
         rows = self._indices(cursor)
         if not isinstance(data, TensorDictBase):
-            raise InputError(f"rows are TensorDicts, not {type(data).__name__}.")
+            raise InputError(f"the rows are a {type(data).__name__}, but must be a TensorDict.")
         if isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0):
             data = data.unsqueeze(0)
         words = self._words(data, len(rows))
@@ -87,7 +87,7 @@ class CompressedStorage(LazyStackStorage):
         single = isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0)
         rows = self._indices(index)
         if len(rows) and not self._filled[rows].all():
-            raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written")
+            raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written: write it first.")
         found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
         for key, nest in self._nests.items():
@@ -144,7 +144,9 @@ class CompressedStorage(LazyStackStorage):
     def _take_over(self, state_dict: Mapping[str, Any]) -> None:
         filled = np.asarray(state_dict["filled"], bool)
         if filled.shape != self._filled.shape:
-            raise InputError(f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}.")
+            raise InputError(
+                f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}: change max_size."
+            )
         self.specs = {_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
         self._nests = {_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
         self._arrange()
@@ -168,12 +170,12 @@ class CompressedStorage(LazyStackStorage):
         cursor = np.asarray(cursor)
         if cursor.dtype == bool:
             if cursor.shape != (self._len,):
-                raise IndexError(f"a mask of shape {cursor.shape} does not fit a storage with {self._len} rows")
+                raise IndexError(f"the mask has shape {cursor.shape}, but must have ({self._len},), one cell per row.")
             cursor = np.flatnonzero(cursor)
         rows = np.atleast_1d(cursor.astype(np.int64)).reshape(-1)
         rows = np.where(rows < 0, rows + self._len, rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.max_size):
-            raise IndexError(f"indices {rows.min()} to {rows.max()} lie outside a storage of {self.max_size}")
+            raise IndexError(f"indices {rows.min()} to {rows.max()} lie outside a storage of {self.max_size} rows.")
         return rows
 
     def _words(self, data: TensorDictBase, count: int) -> dict[Key, np.ndarray]:
@@ -192,7 +194,7 @@ class CompressedStorage(LazyStackStorage):
             self._empty()
         if set(tensors) != set(self.specs):
             raise InputError(
-                f"rows have keys {sorted(map(str, tensors))}, those before {sorted(map(str, self.specs))}."
+                f"rows have keys {sorted(map(str, tensors))}, but must have those before: {sorted(map(str, self.specs))}."
             )
         for key, value in tensors.items():
             spec = self.specs[key]

@@ -38,7 +38,7 @@ _SUFFIXES = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safeten
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
     """Where a checkpoint of a format goes: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
     if format not in FORMATS:
-        raise ConfigError(f"codec is {format!r}; allowed are {', '.join(FORMATS)}")
+        raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
     path, suffix = Path(path), _SUFFIXES[format]
     return path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
 
@@ -48,7 +48,9 @@ def format_of(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower()
     formats = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safetensors": "safetensors"}
     if suffix not in formats:
-        raise ConfigError(f"{path} ends in {suffix or 'nothing'}; allowed are {', '.join(formats)}: name the format")
+        raise ConfigError(
+            f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(formats)}: rename it."
+        )
     return formats[suffix]
 
 
@@ -70,10 +72,12 @@ def write_state(
                 return write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans)
             with CheckpointFile(base) as opened:
                 if opened.path.resolve().parent != path.resolve().parent:
-                    raise ConfigError(f"base {base} is in another folder than {path}: a delta needs its base beside it")
+                    raise ConfigError(
+                        f"base {base} is in another folder than {path}, but a delta needs it beside it: move one of them."
+                    )
                 return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
     if base is not None:
-        raise ConfigError(f"a {format} file cannot be a delta: leave out base, or use the native format")
+        raise ConfigError(f"codec is {format!r}, which cannot be a delta: leave out base, or use the native format.")
     with durable_file(path) as stream:
         _write_foreign(stream, format, node, leaves, level, metadata or {})
     return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
@@ -131,7 +135,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     others = [path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4"), path.with_suffix(NATIVE)]
     found = [other for other in others if other.is_file()]
     if not found:
-        raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name")
+        raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
     return max(found, key=lambda other: other.stat().st_mtime_ns)
 
 
@@ -144,7 +148,7 @@ def load_checkpoint(
         path: The name given when saving, or the file itself; native, `.pt`, `.lz4` and `.safetensors` are told apart by
             their content.
         device: Where tensors go.
-        keys: Paths of the parts wanted, such as "model" or "optimizer/state"; only these are read from a native file.
+        keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
 
     Raises:
         FormatError: The file is torn, altered, or not a checkpoint.
@@ -183,7 +187,7 @@ def sniff(path: Path) -> str:
         if head[:4] == foreign.ZIP_MAGIC:
             return "native" if path.suffix == NATIVE or _has_manifest(stream) else "pt"
     if path.suffix == NATIVE or not head:
-        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, torn or something else")
+        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, torn or something else.")
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 

@@ -63,7 +63,7 @@ class RolloutStorage:
         saver: AsyncCheckpointSaver | None = None,
     ) -> None:
         if time_dim not in (0, 1):
-            raise ConfigError(f"time_dim is {time_dim}; allowed are 0 ([T, N]) and 1 ([N, T])")
+            raise ConfigError(f"time_dim is {time_dim}, but must be 0 ([T, N]) or 1 ([N, T]).")
         codecs.candidates(compression_level, 0)
         self.save_dir, self.compression_level, self.time_dim = Path(save_dir), compression_level, time_dim
         self._own = saver is None
@@ -80,7 +80,9 @@ class RolloutStorage:
         from tensordict import is_tensor_collection
 
         if not is_tensor_collection(data) or len(data.batch_size) < 1:
-            raise InputError(f"a rollout is a TensorDict with a batch size of [T, N]; got {type(data).__name__}")
+            raise InputError(
+                f"the rollout is a {type(data).__name__}, but must be a TensorDict with a batch size of [T, N]."
+            )
         names = _names(data)
         time_dim = names.index("time") if names and "time" in names else min(self.time_dim, len(data.batch_size) - 1)
         path, level = self.path(iteration), self.compression_level
@@ -112,12 +114,12 @@ class RolloutStorage:
             pending.wait()
         path = self.path(iteration)
         if not path.is_file():
-            raise StorageError(f"{self.save_dir} has no rollout {iteration}; it has {self.list()[:20]}: choose one")
+            raise StorageError(f"{self.save_dir} has no rollout {iteration}; it has {self.list()[:20]}: choose one.")
         with CheckpointFile(path) as opened:
             note = opened.metadata.get("rollout")
             time_dim = note.get("time_dim") if isinstance(note, dict) else None
             if time_dim not in (0, 1):
-                raise FormatError(f"{path} is a checkpoint but not a rollout: load it with load_checkpoint")
+                raise FormatError(f"{path} is a checkpoint but not a rollout: load it with load_checkpoint.")
             cut = _cutter(time_dim, envs, steps)
             tree = opened.tree
             if keys is not None:
@@ -127,7 +129,7 @@ class RolloutStorage:
             data = _from_tree(state, cut)
             return data if torch.device(device).type == "cpu" else data.to(device)
         except (KeyError, TypeError, RuntimeError) as error:
-            raise FormatError(f"{path} does not describe a TensorDict ({error}): it was altered") from error
+            raise FormatError(f"{path} does not describe a TensorDict ({error}): it was altered.") from error
 
     def list(self) -> builtins.list[int]:
         """Iterations that are archived, in order."""

@@ -16,14 +16,14 @@ def test_draws_follow_priorities_and_weights_undo_it() -> None:
         for number in range(5):  # the first is evicted
             buffer.add(make_episode(number + 1, 10))
         begin = buffer.index.evicted_total
-        wanted = 1.0 + np.arange(40) % 4
-        buffer.update_priorities(np.arange(begin, begin + 40), wanted)
+        priority = 1.0 + np.arange(40) % 4
+        buffer.update_priorities(np.arange(begin, begin + 40), priority)
         drawn = torch.cat([buffer.sample(100)["index"] for _ in range(50)]).numpy() - begin
         share = np.bincount(drawn, minlength=40) / 5000
-        assert np.abs(share / (wanted / wanted.sum()) - 1).max() < 0.4
-        assert abs(share[wanted == 4].sum() - 0.4) < 0.02
+        assert np.abs(share / (priority / priority.sum()) - 1).max() < 0.4
+        assert abs(share[priority == 4].sum() - 0.4) < 0.02
         batch = buffer.sample(100)
-        expected = 1 / wanted[batch["index"].numpy() - begin]
+        expected = 1 / priority[batch["index"].numpy() - begin]
         assert np.allclose(batch["weight"], expected / expected.max(), rtol=1e-5)
 
 

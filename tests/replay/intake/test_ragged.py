@@ -36,8 +36,8 @@ def test_cells_beyond_a_mask_are_zero() -> None:
     assert batch["nodes_mask"].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
     assert batch["next_nodes_mask"].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
     for name in ("nodes", "next_nodes"):
-        want = batch[f"{name}_mask"] * torch.tensor([1.0] * 3 + [2.0] * 3)[:, None]
-        assert torch.equal(batch[name], want[..., None].expand(6, 4, 2))
+        expected = batch[f"{name}_mask"] * torch.tensor([1.0] * 3 + [2.0] * 3)[:, None]
+        assert torch.equal(batch[name], expected[..., None].expand(6, 4, 2))
 
 
 def test_masks_that_do_not_fit_are_refused() -> None:
@@ -60,7 +60,7 @@ def test_open_graphs_are_flushed_with_their_masks() -> None:
     assert last["next_nodes"][..., 0].tolist() == [[5, 5, 0, 0], [5, 0, 0, 0]]
 
 
-def test_following_graphs_may_come_as_a_batch_has_them() -> None:
+def test_next_graphs_may_come_as_a_batch_has_them() -> None:
     first, second = graph_buffer(), graph_buffer()
     first.add_rollout(graph())
     batch = first.get(np.arange(3, 6))

@@ -66,13 +66,13 @@ def test_deltas_stay_readable_while_others_are_thinned_and_removed(
 ) -> None:
     model, optimizer = training(width=64)
     history = CheckpointHistory(tmp_path, keep_whole=2, keep_best=1, keep_thin=keep_thin, delta=delta, max_chain=3)
-    wanted: dict[int, Any] = {}
+    expected: dict[int, Any] = {}
     for step in range(14):
         train_step(model, optimizer, 64)
-        wanted[step] = copy_state(dict(model.state_dict()))
+        expected[step] = copy_state(dict(model.state_dict()))
         history.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metric=-abs(step - 5))
         for entry in history.entries():
-            assert_same(history.load(entry)["model"], wanted[entry.step])
+            assert_same(history.load(entry)["model"], expected[entry.step])
     assert any(entry.base for entry in history.entries())
     assert {12, 13, 5} <= {entry.step for entry in history.entries()}
     assert all("optimizer" in history.load(entry) for entry in history.entries()[-2:])
@@ -145,7 +145,7 @@ def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
         saver.attach(optimizer)
         history = CheckpointHistory(tmp_path, saver=saver, keep_whole=2)
         for step in range(6):
-            want = copy_state(dict(model.state_dict()))
+            expected = copy_state(dict(model.state_dict()))
             handle = history.save(
                 {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metadata={"x": step}
             )
@@ -153,7 +153,7 @@ def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
         handle.wait(60)
     state, info = history.load_latest(keys=["model"])
     assert (info.step, info.metadata) == (5, {"x": 5})
-    assert_same(state, {"model": want})
+    assert_same(state, {"model": expected})
     assert [entry.thin for entry in history.entries()] == [True] * 4 + [False] * 2
 
 

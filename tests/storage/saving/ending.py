@@ -71,11 +71,11 @@ def sigint(folder: Path) -> None:
 
 
 def own_handler(folder: Path) -> None:
-    def mine(number: int, frame: FrameType | None) -> None:
-        print("mine after", sum(name.endswith(".fledge") for name in os.listdir(folder)), flush=True)
+    def own(number: int, frame: FrameType | None) -> None:
+        print("own handler after", sum(name.endswith(".fledge") for name in os.listdir(folder)), flush=True)
         sys.exit(7)
 
-    signal.signal(signal.SIGTERM, mine)
+    signal.signal(signal.SIGTERM, own)
     save_four(folder)
     kill_self(signal.SIGTERM)
 

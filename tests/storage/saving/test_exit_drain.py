@@ -40,7 +40,7 @@ def test_everything_queued_is_saved(ended: tuple[Path, dict[str, Any]], case: st
         ("exception", 1, "ValueError: crash"),
         ("sigterm", -signal.SIGTERM, "finishing the checkpoints that are queued"),
         ("sigint", -signal.SIGINT, "KeyboardInterrupt"),
-        ("own_handler", 7, "mine after 4"),  # the program's own handler runs, after the drain
+        ("own_handler", 7, "own handler after 4"),  # the program's own handler runs, after the drain
         ("forked_child", 0, f"child {int(signal.SIGTERM)}"),  # the child neither saves nor hangs
         ("shut_down", 0, "True True"),  # the signals are given back
     ],

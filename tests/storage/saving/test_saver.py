@@ -72,29 +72,29 @@ def test_a_change_right_after_the_call_is_not_in_the_file(
     saver: AsyncCheckpointSaver, tmp_path: Path, gate: Gate
 ) -> None:
     state = awkward_state()
-    want = copy_state(state)
+    expected = copy_state(state)
     handle = saver.save_async(state, tmp_path / "a.pt")
     assert handle.staged
     scramble(state)
     gate.open.set()
-    assert_same(load_checkpoint(handle.wait(60)), want)
+    assert_same(load_checkpoint(handle.wait(60)), expected)
 
 
 def test_training_on_right_after_the_call_does_not_show(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
     model, optimizer = training()
     saver.attach(optimizer)
-    wanted = []
+    expected = []
     for i in range(8):
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "i": i, "seen": np.full(5, i)}
-        wanted.append(
+        expected.append(
             copy_state({key: dict(value) if isinstance(value, dict) else value for key, value in state.items()})
         )
         saver.save_async(state, tmp_path / f"{i}.pt")
         state["seen"][:] = -1
         train_step(model, optimizer)  # weights, Adam's moments and steps, batch-norm's statistics: all in place
     assert saver.drain(60)
-    for i, want in enumerate(wanted):
-        assert_same(load_checkpoint(tmp_path / f"{i}.pt"), want)
+    for i, state in enumerate(expected):
+        assert_same(load_checkpoint(tmp_path / f"{i}.pt"), state)
 
 
 def test_without_an_optimiser_everything_is_staged_before_the_call_returns(
@@ -127,7 +127,7 @@ def test_a_step_of_an_attached_optimiser_waits_for_staging(
     model, optimizer = training()
     saver.attach(optimizer)
     slow = SlowStager(monkeypatch)
-    want = copy_state(dict(model.state_dict()))
+    expected = copy_state(dict(model.state_dict()))
     handle = saver.save_async(model.state_dict(), tmp_path / "a")
     assert not handle.staged  # parameters are still being copied, and the call has returned
     stepped = threading.Event()
@@ -138,7 +138,7 @@ def test_a_step_of_an_attached_optimiser_waits_for_staging(
     assert stepped.wait(60)
     thread.join()
     assert_same({k: v for k, v in load_checkpoint(handle.wait(60)).items() if "running" not in k and "num" not in k},
-                {k: v for k, v in want.items() if "running" not in k and "num" not in k})  # fmt: skip
+                {k: v for k, v in expected.items() if "running" not in k and "num" not in k})  # fmt: skip
 
 
 def test_what_no_optimiser_owns_is_copied_at_once(
@@ -153,26 +153,26 @@ def test_what_no_optimiser_owns_is_copied_at_once(
     other = torch.optim.SGD([aliased], lr=0.1)
     saver.attach(other)
     state = {"model": model.state_dict(), "buffer": torch.ones(5), "array": first.detach().numpy()[:2], "flat": flat}
-    want = copy_state({**state, "model": dict(state["model"])})
+    expected = copy_state({**state, "model": dict(state["model"])})
     handle = saver.save_async(state, tmp_path / "a")
     state["buffer"].zero_()
     flat[100:] = 0  # longer than the parameter that starts at the same byte
     model[1].running_mean.fill_(7)  # a buffer: no step of an optimiser fences it
     slow.open.set()
-    assert_same(load_checkpoint(handle.wait(60)), want)
+    assert_same(load_checkpoint(handle.wait(60)), expected)
 
 
 def test_fence_waits_until_parameters_may_be_changed_by_hand(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
     model, optimizer = training(width=300)
     saver.attach(optimizer)
-    want = copy_state(dict(model.state_dict()))
+    expected = copy_state(dict(model.state_dict()))
     handle = saver.save_async(model.state_dict(), tmp_path / "a")
     saver.fence()
     assert handle.staged
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    assert_same(load_checkpoint(handle.wait(60)), want)
+    assert_same(load_checkpoint(handle.wait(60)), expected)
 
 
 def test_staging_buffers_are_reused(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
@@ -296,10 +296,10 @@ def test_cuda_tensors_are_staged_through_pinned_buffers(saver: AsyncCheckpointSa
     saver.attach(optimizer)
     for i in range(5):
         weight.grad = torch.randn_like(weight)
-        want = weight.detach().cpu().clone()
+        expected = weight.detach().cpu().clone()
         handle = saver.save_async({"w": weight, "t": weight.detach().t()}, tmp_path / str(i))
         optimizer.step()
-        assert_same(load_checkpoint(handle.wait(60)), {"w": want, "t": want.t().contiguous()})
+        assert_same(load_checkpoint(handle.wait(60)), {"w": expected, "t": expected.t().contiguous()})
 
 
 def test_stats_say_what_was_saved(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
@@ -334,10 +334,10 @@ def test_a_delta_can_be_saved_in_the_background(saver: AsyncCheckpointSaver, tmp
     model, optimizer = training(width=200)
     first = saver.save_async({"model": model.state_dict()}, tmp_path / "0").wait(60)
     train_step(model, optimizer, 200)
-    want = copy_state(dict(model.state_dict()))
+    expected = copy_state(dict(model.state_dict()))
     second = saver.save_async({"model": model.state_dict()}, tmp_path / "1", base=first).wait(60)
     assert second.stat().st_size < first.stat().st_size
-    assert_same(load_checkpoint(second), {"model": want})
+    assert_same(load_checkpoint(second), {"model": expected})
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class PrefixSum:
 
     def __init__(self, max_len: int) -> None:
         if max_len < 1:
-            raise ConfigError(f"max_len is {max_len}, but a PrefixSum keeps at least 1 range.")
+            raise ConfigError(f"max_len is {max_len}, but must be at least 1.")
         self.max_len = max_len
         self._ends = IntQueue()  # where each range ends, counted from the first number ever
         self.evicted_total = 0
@@ -63,7 +63,7 @@ class PrefixSum:
     def add(self, value: int) -> int:
         """Append a range; returns how many ranges were evicted for it (0 or 1)."""
         if value < 1 or value != int(value):
-            raise InputError(f"a range of {value} cannot be added: its length must be a whole number of at least 1.")
+            raise InputError(f"the range is {value} long, but must be a whole number of at least 1.")
         evicted = 0
         if len(self._ends) == self.max_len:
             self.evict()
@@ -74,7 +74,7 @@ class PrefixSum:
     def evict(self) -> int:
         """Remove the oldest range; returns its length."""
         if not len(self._ends):
-            raise InputError("there is no range to evict: the PrefixSum is empty.")
+            raise InputError("the PrefixSum is empty: add a range before evicting one.")
         length = int(self._ends.view()[0]) - self.evicted_total
         self._ends.drop()
         self.evicted_total += length
@@ -129,7 +129,7 @@ class PrefixSum:
     def _checked(self, number: Any) -> np.ndarray:
         numbers = np.asarray(number)
         if numbers.dtype.kind not in "iu":
-            raise InputError(f"numbers to look up are integers, not {numbers.dtype}.")
+            raise InputError(f"numbers to look up are {numbers.dtype}, but must be integers.")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.total):
             raise InputError(
                 f"numbers from {numbers.min()} to {numbers.max()} were looked up, but 0 to {self.total - 1} exist."

@@ -39,7 +39,9 @@ class Priorities:
         if not len(numbers):
             return
         if (priorities < 0).any():
-            raise InputError("priorities are finite numbers of 0 or more: give the sizes of errors, not their signs.")
+            raise InputError(
+                "priorities must be finite numbers of 0 or more: give the sizes of errors, not their signs."
+            )
         values = np.maximum(priorities, LEAST)
         self.tree.update(numbers % self.tree.size, values**self.alpha)
         self.largest = max(self.largest, float(values.max()))

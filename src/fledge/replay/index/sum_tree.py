@@ -19,7 +19,7 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise InputError(f"a sum tree of {size} slots cannot be made: it needs at least 1.")
+            raise InputError(f"size is {size}, but must be at least 1.")
         self.size = size
         self._levels = [np.zeros(size)]
         while len(self._levels[-1]) > 1:
@@ -39,7 +39,7 @@ class SumTree:
         """Set priorities; of a slot given twice, the last counts."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
         if not np.isfinite(values).all() or (values < 0).any():
-            raise InputError("priorities are finite numbers of 0 or more; check the losses they come from.")
+            raise InputError("priorities must be finite numbers of 0 or more: check the losses they come from.")
         self._levels[0][slots] = values
         touched = np.unique(slots)
         for below, level in zip(self._levels, self._levels[1:], strict=False):

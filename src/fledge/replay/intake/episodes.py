@@ -55,45 +55,48 @@ def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
 
 def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "") -> Frames:
     """Rows of a key, or of what follows it."""
-    value, called = episode[before + name], before + name
+    value, label = episode[before + name], before + name
     if name not in schema.ragged:
-        tensor = as_tensor(value, called)
+        tensor = as_tensor(value, label)
         if tensor.ndim == 0:
-            raise InputError(f"{called!r} is a single number, but its first axis must be time.")
+            raise InputError(f"{label!r} is a single number, but its first axis must be time.")
         return tensor, None
-    spec, mask = schema.specs[name], episode.get(called + MASK)
+    spec, mask = schema.specs[name], episode.get(label + MASK)
     if isinstance(value, list | tuple):
-        return ragged.pad(called, value, spec)
-    tensor = as_tensor(value, called)
+        return ragged.pad(label, value, spec)
+    tensor = as_tensor(value, label)
     schema.check(name, tensor)
     if mask is None:
         return tensor, np.full(len(tensor), spec.shape[0])
-    return tensor, ragged.count(called, as_tensor(mask, called + MASK), tensor.shape[:1], spec)
+    return tensor, ragged.count(label, as_tensor(mask, label + MASK), tensor.shape[:1], spec)
 
 
 def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
     """The final observation of a key that comes apart, as one row."""
-    called, value = FINAL + name, episode[FINAL + name]
+    label, value = FINAL + name, episode[FINAL + name]
     if name not in schema.ragged:
-        tensor = as_tensor(value, called)
+        tensor = as_tensor(value, label)
         return tensor if tensor.ndim == frames[0].ndim else tensor[None], None
-    spec, mask = schema.specs[name], episode.get(called + MASK)
+    spec, mask = schema.specs[name], episode.get(label + MASK)
     if mask is None and name + MASK in episode:
-        raise InputError(f"{name + MASK!r} is given, but not {called + MASK!r}: add it.")
-    tensor, counts = ragged.pad(called, [value], spec)
-    return tensor, counts if mask is None else ragged.count(called, as_tensor(mask, called + MASK)[None], (1,), spec)
+        raise InputError(f"{name + MASK!r} is given, but not {label + MASK!r}: add it.")
+    tensor, counts = ragged.pad(label, [value], spec)
+    return tensor, counts if mask is None else ragged.count(label, as_tensor(mask, label + MASK)[None], (1,), spec)
 
 
 def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
     """The last row of a key's `next_X`, whose others must repeat X."""
-    (tensor, counts), (following, after) = frames, _read(schema, name, episode, NEXT)
-    if following.shape != tensor.shape or following.dtype != tensor.dtype:
-        raise InputError(f"{NEXT + name!r} must have the shape and type of {name!r}, {tuple(tensor.shape)}.")
-    same = counts is None or after is None or np.array_equal(after[:-1], counts[1:])
+    (tensor, counts), (next_tensor, next_counts) = frames, _read(schema, name, episode, NEXT)
+    if next_tensor.shape != tensor.shape or next_tensor.dtype != tensor.dtype:
+        raise InputError(
+            f"{NEXT + name!r} is {tuple(next_tensor.shape)} {next_tensor.dtype}, but must be as {name!r}: "
+            f"{tuple(tensor.shape)} {tensor.dtype}."
+        )
+    same = counts is None or next_counts is None or np.array_equal(next_counts[:-1], counts[1:])
     view = torch.uint8  # compare bits: NaN is equal to itself here
-    if not same or not torch.equal(following[:-1].contiguous().view(view), tensor[1:].contiguous().view(view)):
+    if not same or not torch.equal(next_tensor[:-1].contiguous().view(view), tensor[1:].contiguous().view(view)):
         raise InputError(f"{NEXT + name!r} does not repeat {name!r} one frame later: store it under another name.")
-    return following[-1:], None if after is None else after[-1:]
+    return next_tensor[-1:], None if next_counts is None else next_counts[-1:]
 
 
 def _length(schema: Schema, values: Mapping[str, Frames], episode: Mapping[str, Any]) -> int:
@@ -102,7 +105,7 @@ def _length(schema: Schema, values: Mapping[str, Frames], episode: Mapping[str, 
         apart = (NEXT, FINAL)
         lengths = {n: len(v) - (not any(p + n in episode for p in apart)) for n, (v, _) in values.items()}
     if len(set(lengths.values())) != 1:
-        raise InputError(f"the keys of an episode have different numbers of frames: {lengths}.")
+        raise InputError(f"the keys of an episode have different numbers of frames: {lengths}; cut them to one length.")
     length = next(iter(lengths.values()))
     if length < 1:
         raise InputError("the episode is empty: it needs at least one transition.")

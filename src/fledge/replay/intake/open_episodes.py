@@ -101,11 +101,14 @@ class OpenEpisodes:
         used = int(count.max(initial=0))
         rows = {key: np.asarray(saved) for key, saved in state["rows"].items()}
         for key, pending in self._rows.items():  # before there is room for them: the count may lie
-            want = (self.num_envs, used, *pending.shape[2:])
-            if rows[key].dtype != pending.dtype or rows[key].shape != want:
+            expected = (self.num_envs, used, *pending.shape[2:])
+            if rows[key].dtype != pending.dtype or rows[key].shape != expected:
                 raise damaged(f"has open episodes with a wrong {key!r}")
         if used > self.longest:
-            raise InputError(f"the saved replay has an open episode of {used} transitions: more than the buffer holds.")
+            raise InputError(
+                f"the saved replay has an open episode of {used} transitions, this buffer room for {self.longest}: raise "
+                "max_size."
+            )
         self._grow(used)
         for key, pending in self._rows.items():
             pending[:, :used] = rows[key]

@@ -36,9 +36,9 @@ def pad(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.Tensor, 
 
 def count(name: str, mask: torch.Tensor, shape: Sequence[int], spec: KeySpec) -> np.ndarray:
     """Elements per frame, [*shape], from a padding mask [*shape, most]."""
-    want = (*shape, spec.shape[0])
-    if tuple(mask.shape) != want:
-        raise InputError(f"{name + MASK!r} has shape {tuple(mask.shape)}, but must have {want}.")
+    expected = (*shape, spec.shape[0])
+    if tuple(mask.shape) != expected:
+        raise InputError(f"{name + MASK!r} has shape {tuple(mask.shape)}, but must have {expected}.")
     counts = mask.bool().sum(-1)
     if not torch.equal(mask.bool(), torch.arange(spec.shape[0]) < counts[..., None]):
         raise InputError(f"{name + MASK!r} must have the true ones first: sort the elements that way.")

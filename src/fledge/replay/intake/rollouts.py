@@ -62,12 +62,16 @@ def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
 def _done(rollout: Mapping[str, Any]) -> np.ndarray:
     flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout.keys()]  # noqa: SIM118 - a TensorDict
     if not flags:
-        raise InputError("the rollout has none of 'terminated', 'truncated', 'done': episodes cannot be told apart.")
+        raise InputError(
+            "the rollout has none of 'terminated', 'truncated', 'done': add one, or episodes cannot be told apart."
+        )
     shape = flags[0].shape[:2]
     if len(shape) != 2 or shape[0] < 1:
         raise InputError(f"the rollout's flags have shape {tuple(flags[0].shape)}, but must be [T, N].")
     if any(flag.numel() != shape.numel() for flag in flags):
-        raise InputError(f"the rollout's flags have shapes {[tuple(flag.shape) for flag in flags]}, but must agree.")
+        raise InputError(
+            f"the rollout's flags have shapes {[tuple(flag.shape) for flag in flags]}, but must all be [T, N]."
+        )
     return np.logical_or.reduce([flag.reshape(*shape).bool().numpy() for flag in flags])
 
 
@@ -89,9 +93,9 @@ def _words(
 ) -> Words:
     """Words per internal key [T, N, ...] of tensors [T, N, ...]."""
     for name, tensor in frames.items():
-        want = (*shape[:2], *(schema.specs[name].shape if name in schema.specs else tensor.shape[2:]))
-        if tuple(tensor.shape) != want:
-            raise InputError(f"{prefix + name!r} has shape {tuple(tensor.shape)}, but this rollout needs {want}.")
+        expected = (*shape[:2], *(schema.specs[name].shape if name in schema.specs else tensor.shape[2:]))
+        if tuple(tensor.shape) != expected:
+            raise InputError(f"{prefix + name!r} has shape {tuple(tensor.shape)}, but this rollout needs {expected}.")
     schema.learn({k: v.flatten(0, 1) for k, v in frames.items()})
     words: Words = {}
     for name, tensor in frames.items():

@@ -2,7 +2,7 @@
 
 Why another format beside `storage.format.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
 for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch and reads
-only what the wanted rows need (docs/replay.md has the measured sizes and rates).
+only what the requested rows need (docs/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
@@ -78,7 +78,7 @@ def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: n
     Args:
         addresses: [S] uint64, of each span's chunk in memory; `AHEAD` bytes behind a chunk must be readable.
         kinds: [columns] int32.
-        spans: [S, 4] int32: rows of the chunk, first row wanted, number wanted, first row of table.
+        spans: [S, 4] int32: rows of the chunk, first row requested, number of rows, first row of table.
         table: [rows, columns] uint32, zeros; written.
         workers: Threads to share the work.
     """

@@ -38,7 +38,7 @@ def unpack_rows(
 ):
     """Decode rows of chunks, each at its address, into a zeroed table.
 
-    A span is: rows of the chunk, first row wanted, number of rows wanted, first row of table.
+    A span is: rows of the chunk, first row requested, number of rows, first row of table.
     """
     item = first + wp.tid()
     columns = kinds.shape[0]
@@ -77,29 +77,29 @@ def unpack_rows(
             found = count_ones(mask)
             base = value
             kind = kinds[column]
-            # rows wanted that are not zero; the rest of a column's codes need not be looked at
-            wanted = (mask >> wp.uint32(low)) & ones(high - low)
+            # rows requested that are not zero; the rest of a column's codes need not be looked at
+            requested = (mask >> wp.uint32(low)) & ones(high - low)
             if order == 3:
                 line_bits = read_bits(words, place, 27)
                 slope = line_bits & wp.uint32(0x3FFFFF)
                 grain = wp.int32(line_bits >> wp.uint32(22))
                 place = place + wp.int64(27)
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
-                while wanted != ZERO:
-                    row = low + first_one(wanted)
-                    wanted = wanted & (wanted - ONE)
+                while requested != ZERO:
+                    row = low + first_one(requested)
+                    requested = requested & (requested - ONE)
                     line = base + scaled(to_whole(table[target + row, column - 1], grain), slope)
                     table[target + row, column] = from_whole(line + unfold(read_bits(words, code, width)), grain)
                     code = code + wp.int64(width)
                 order = 0
-            elif wanted != ZERO and order == 0:
+            elif requested != ZERO and order == 0:
                 code = place + wp.int64(count_ones(mask & ones(low)) * width)
-                while wanted != ZERO:
-                    row = low + first_one(wanted)
-                    wanted = wanted & (wanted - ONE)
+                while requested != ZERO:
+                    row = low + first_one(requested)
+                    requested = requested & (requested - ONE)
                     table[target + row, column] = from_ordered(base + read_bits(words, code, width), kind)
                     code = code + wp.int64(width)
-            elif wanted != ZERO:
+            elif requested != ZERO:
                 code = place
                 rank = wp.int32(0)
                 rest = mask & ones(high)

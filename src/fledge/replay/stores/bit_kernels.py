@@ -52,7 +52,7 @@ def unpack_frames(
 ):
     """Fill zeroed frames of `size` words of bits each, eight cells to a uint64; `bits` is room, zeroed.
 
-    A span is: offset of the chunk, its frames, the frame wanted. `top` is the bytes of the topmost level.
+    A span is: offset of the chunk, its frames, the frame requested. `top` is the bytes of the topmost level.
     """
     item = first + wp.tid()
     frames = wp.int32(spans[item, 1])

@@ -1,7 +1,7 @@
 """The store of large frames that are only 0 and 1 (occupancy maps): bits, of which only the bytes that change are kept.
 
-Why not LZ4: each call costs more than the frame. Here one kernel call serves the batch and writes the cells where they are
-wanted; nothing is decoded that nobody asked for.
+Why not LZ4: each call costs more than the frame. Here one kernel call serves the batch and writes the cells where they
+belong; nothing is decoded that was not requested.
 
 Contract: see `base`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
 

@@ -86,11 +86,11 @@ class BlockStore(Store):
         row = np.minimum(row, lengths[episode] - 1)
         step = self.rows or int(lengths.max())
         number, inside = self.first.view()[episode] + row // step, row % step
-        wanted, begin, which = np.unique(number, return_index=True, return_inverse=True)
+        unique, begin, which = np.unique(number, return_index=True, return_inverse=True)
         order = np.argsort(which, kind="stable")
-        edges = np.append(np.searchsorted(which[order], np.arange(len(wanted))), len(row)).tolist()
+        edges = np.append(np.searchsorted(which[order], np.arange(len(unique))), len(row)).tolist()
         held = np.minimum(step, lengths[episode] - row // step * step)[begin].tolist()  # rows of each chunk
-        chunks = zip(wanted.tolist(), held, edges, edges[1:], strict=False)
+        chunks = zip(unique.tolist(), held, edges, edges[1:], strict=False)
         jobs = [(number, rows, order[a:b]) for number, rows, a, b in chunks]
         out = np.empty((len(row), self.cells), self.spec.word)
         decoded: list[tuple[int, np.ndarray]] = []
@@ -137,7 +137,7 @@ class _Decoding:
 
     def __call__(self) -> None:
         for number, rows, places in self.jobs:
-            if rows == 1 and not self.store.cache_bytes:  # one frame: straight to where it is wanted
+            if rows == 1 and not self.store.cache_bytes:  # one frame: straight to where it goes
                 self.store.decode(number, 1, self.out[places[0]])
                 self.out[places[1:]] = self.out[places[0]]
                 continue

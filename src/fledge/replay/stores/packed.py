@@ -58,8 +58,8 @@ class PackedStore(Store):
         chunk, inside = row // self.step, row % self.step
         number = self.first.view()[episode] + chunk
         # consecutive rows of one chunk are one span
-        follows = (number[1:] == number[:-1]) & (inside[1:] == inside[:-1] + 1)
-        head = np.flatnonzero(np.concatenate([[True], ~follows]))
+        continues = (number[1:] == number[:-1]) & (inside[1:] == inside[:-1] + 1)
+        head = np.flatnonzero(np.concatenate([[True], ~continues]))
         spans = np.empty((len(head), 4), np.int32)
         spans[:, 0] = np.minimum(self.length.view()[episode[head]] - chunk[head] * self.step, self.step)
         spans[:, 1] = inside[head]

@@ -96,9 +96,9 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
     size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
     if layout != "episode" and len(Columns({"": spec}).kinds) <= MAX_COLUMNS and spec.frame_bytes:
         packed = _packed_size(spec, sample, packed_rows(layout))
-        if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_GAIN) * raw):
+        if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_SAVING) * raw):
             return "packed"
-    return codec if size <= (1 - codecs.MIN_GAIN) * raw else "raw"
+    return codec if size <= (1 - codecs.MIN_SAVING) * raw else "raw"
 
 
 def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:

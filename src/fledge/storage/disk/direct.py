@@ -74,16 +74,16 @@ class DirectFile(io.RawIOBase):
                 self._direct = self._set_direct(False)
             view = view[done:]
 
-    def _set_direct(self, wanted: bool) -> bool:
+    def _set_direct(self, direct: bool) -> bool:
         """Ask for direct writes, or for none; returns what there is."""
         if fcntl is None or not _DIRECT:
             return False
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
         except OSError:
             return False
-        return wanted
+        return direct
 
     def flush(self) -> None:
         """Write what is left; the file goes on the usual way."""

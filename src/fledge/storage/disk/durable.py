@@ -142,7 +142,7 @@ def _storage_error(error: OSError, path: Path) -> StorageError:
     advice = "choose another folder or check its permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         advice = "free some space, or keep fewer checkpoints"
-    return StorageError(f"{path} could not be written ({reason}); files that were there are untouched: {advice}")
+    return StorageError(f"{path} could not be written ({reason}); files that were there are untouched: {advice}.")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -35,8 +35,8 @@ blosc2.set_releasegil(True)
 
 CHUNK_BYTES = 4 * 2**20
 MAX_EXPANSION = 256  # LZ4's own limit; honest files never exceed it (see padding above)
-MIN_GAIN = 0.05  # below this a member is stored raw: it loads faster and costs nothing
-SMALL = 128  # bytes; headers eat the gain below this
+MIN_SAVING = 0.05  # below this a member is stored raw: it loads faster and costs nothing
+SMALL = 128  # bytes; headers cost more than is saved below this
 SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
 LADDER = (9, 4, 2, 0)  # the levels that the default chooses between, from dense to quick
@@ -76,7 +76,7 @@ class _Blosc:
         request, so the numbers are checked before it sees them (layout: c-blosc2's README_CHUNK_FORMAT).
         """
         if len(chunk) < 32:
-            raise FormatError(f"a compressed chunk of {len(chunk)} bytes is shorter than its header: the file is torn")
+            raise FormatError(f"a compressed chunk of {len(chunk)} bytes is shorter than its header: the file is torn.")
         flags, (declared, _, stored) = chunk[2], struct.unpack_from("<iii", chunk, 4)
         allowed = {0, *(int(f.value) for f in self.filters)}
         special = (chunk[31] >> 4) & 7
@@ -84,12 +84,12 @@ class _Blosc:
         plain = plain and chunk[31] & 0b10001111 == 0 and special in (0, 1)  # 0: data, 1: all zero
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
             raise FormatError(
-                "a compressed chunk's header is not one that Fledge writes: the file is damaged or hostile"
+                "a compressed chunk's header is not one that Fledge writes: the file is damaged or hostile."
             )
         if declared != nbytes or stored != len(chunk):
             raise FormatError(
                 f"a compressed chunk claims {declared} bytes in {stored}, but {nbytes} in {len(chunk)} are due: "
-                "the file is damaged"
+                "the file is damaged."
             )
 
 
@@ -112,7 +112,7 @@ class _Pcodec:
     def decode(self, chunk: memoryview, out: np.ndarray) -> None:
         progress = pco.simple_decompress_into(bytes(chunk), out)
         if progress.n_processed != out.size or not progress.finished:
-            raise FormatError(f"a compressed chunk holds other than the {out.size} numbers due: the file is damaged")
+            raise FormatError(f"a compressed chunk holds other than the {out.size} numbers due: the file is damaged.")
 
 
 CODECS: dict[str, _Blosc | _Pcodec] = {
@@ -135,7 +135,9 @@ def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str
     if level is None:
         level = LADDER[min((total_bytes > BIG_STATE) + haste, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
-        raise ConfigError(f"compression_level is {level!r}; allowed are 0 (store) to 9 (densest), or None for by size")
+        raise ConfigError(
+            f"compression_level is {level!r}, but must lie between 0 (store) and 9 (densest), or be None to go by size."
+        )
     if level == 0:
         return ()
     names = ("lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")
@@ -143,14 +145,14 @@ def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
-    """The codec that makes a sample of `data` smallest, or "raw" when none saves `MIN_GAIN`."""
+    """The codec that makes a sample of `data` smallest, or "raw" when none saves `MIN_SAVING`."""
     names = [name for name in names if name != "pco" or word > 1]
     if data.nbytes < SMALL or not names:
         return "raw"
     sample = _sample(data, word)
     sizes = {name: len(CODECS[name].encode(sample, floats)) for name in names}
     best = min(sizes, key=lambda name: sizes[name] * _HANDICAP[name])
-    return best if sizes[best] <= (1 - MIN_GAIN) * sample.nbytes else "raw"
+    return best if sizes[best] <= (1 - MIN_SAVING) * sample.nbytes else "raw"
 
 
 def _sample(data: np.ndarray, word: int) -> np.ndarray:
@@ -163,7 +165,7 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
 
 
 def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
-    """Codec and blocks of one member: the codec asked for, or "raw" when that saves less than `MIN_GAIN`."""
+    """Codec and blocks of one member: the codec asked for, or "raw" when that saves less than `MIN_SAVING`."""
     raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
         return raw
@@ -178,7 +180,7 @@ def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, l
     padding = -(-data.nbytes // MAX_EXPANSION) - size
     if padding > 0:
         blocks.append(bytes(padding))
-    return (name, blocks) if max(size, size + padding) <= (1 - MIN_GAIN) * data.nbytes else raw
+    return (name, blocks) if max(size, size + padding) <= (1 - MIN_SAVING) * data.nbytes else raw
 
 
 def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
@@ -194,22 +196,22 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
     """Fill `out` (uint8) with the decoded bytes of a member; FormatError if it holds anything but exactly them."""
     if name == "raw":
         if len(member) != out.nbytes:
-            raise FormatError(f"a raw member has {len(member)} bytes, but {out.nbytes} are due: the file is damaged")
+            raise FormatError(f"a raw member has {len(member)} bytes, but {out.nbytes} are due: the file is damaged.")
         out[:] = np.frombuffer(member, np.uint8)
         return
     codec, words, step = CODECS[name], out.view(WORDS[word]), CHUNK_BYTES // word
     place = 0
     for start in range(0, words.size, step):
         if place + 4 > len(member):
-            raise FormatError("a compressed member ends in the middle: the file is torn")
+            raise FormatError("a compressed member ends in the middle: the file is torn.")
         (length,) = struct.unpack_from("<I", member, place)
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
-            raise FormatError("a compressed member ends in the middle of a chunk: the file is torn")
+            raise FormatError("a compressed member ends in the middle of a chunk: the file is torn.")
         _decode_chunk(codec, chunk, words[start : start + step])
         place += 4 + length
     if any(member[place:]):
-        raise FormatError("a compressed member has data after its end: the file is damaged")
+        raise FormatError("a compressed member has data after its end: the file is damaged.")
 
 
 def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
@@ -218,8 +220,8 @@ def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -
     except FormatError:
         raise
     except Exception as error:
-        raise FormatError(f"a compressed chunk cannot be decoded ({str(error)[:120]}): the file is damaged") from error
+        raise FormatError(f"a compressed chunk cannot be decoded ({str(error)[:120]}): the file is damaged.") from error
     except BaseException as error:  # a Rust panic is no Exception
         if type(error).__name__ != "PanicException":
             raise
-        raise FormatError("a compressed chunk cannot be decoded: the file is damaged") from None
+        raise FormatError("a compressed chunk cannot be decoded: the file is damaged.") from None

@@ -40,18 +40,18 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         stream.seek(0)
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb")
+            raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb.")
     stream.seek(0)
     try:
         state = torch.load(stream, map_location=device, weights_only=True)
     except MemoryError as error:
-        raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile") from error
+        raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile.") from error
     except Exception as error:
         text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
         reason = text.strip().splitlines()[0][:160]
         raise FormatError(
             f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
-            "with torch.save where you trust the file"
+            "with torch.save where you trust the file."
         ) from error
     _check_extent(state, label)
     return state
@@ -62,7 +62,7 @@ def _check_extent(value: Any, label: str) -> None:
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         if value.nbytes > 4096 + MAX_EXPANSION * value.untyped_storage().nbytes():
             raise FormatError(
-                f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile"
+                f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile."
             )
     elif isinstance(value, dict):
         for item in value.values():
@@ -80,9 +80,9 @@ def unpack_lz4(path: Path) -> bytes:
         decompressor = lz4.frame.LZ4FrameDecompressor()
         content = decompressor.decompress(packed, max_length=limit)
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
-        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is torn or altered") from error
+        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is torn or altered.") from error
     if not decompressor.eof:
-        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn, or a bomb")
+        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn, or a bomb.")
     return content
 
 
@@ -97,7 +97,7 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
             metadata = opened.metadata() or {}
     except Exception as error:
         raise FormatError(
-            f"{path} is not a whole .safetensors file ({str(error)[:200]}): it is torn or altered"
+            f"{path} is not a whole .safetensors file ({str(error)[:200]}): it is torn or altered."
         ) from error
     if TREE_KEY not in metadata:
         return tensors
@@ -106,7 +106,7 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
         rows, node = described["leaves"], described["tree"]
         return unflatten(node, lambda number: _from_row(rows[number], tensors))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise FormatError(f"{path}: its {TREE_KEY} does not describe its tensors: it was altered") from error
+        raise FormatError(f"{path}: its {TREE_KEY} does not describe its tensors: it was altered.") from error
 
 
 def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
@@ -175,7 +175,7 @@ def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], meta
         shape, code = list(leaf.shape), _SAFE_NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
         if code is None:
             raise InputError(
-                f"{name} is {leaf.dtype}, which .safetensors cannot hold: convert to .fledge or .pt instead"
+                f"{name} is {leaf.dtype}, which .safetensors cannot hold: convert to .fledge or .pt instead."
             )
         if leaf.kind in ("array", "scalar"):
             shape = [*shape, np.dtype(leaf.dtype).itemsize]

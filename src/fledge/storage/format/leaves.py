@@ -80,7 +80,7 @@ def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor) -> Leaf:
     if name is None or tensor.layout is not torch.strided or tensor.is_meta:
         raise InputError(
             f"checkpoint entry {format_path(path)} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}; "
-            f"dense tensors of {', '.join(TORCH_DTYPES)} can be saved: convert it first"
+            f"allowed are dense tensors of {', '.join(TORCH_DTYPES)}: convert it first."
         )
     return Leaf(path, "tensor", name, tensor.shape, tensor.nbytes, tensor, tensor.data_ptr())
 
@@ -91,7 +91,7 @@ def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Lea
     if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
         raise InputError(
             f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed "
-            "are numbers, dates and fixed-length strings: split records and convert objects first"
+            "are numbers, dates and fixed-length strings: split records and convert objects first."
         )
     kind = "array" if isinstance(array, np.ndarray) else "scalar"
     return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
@@ -116,31 +116,33 @@ def check_description(kind: Any, dtype: Any, shape: Any) -> int:
     """Bytes that a described leaf takes; FormatError where the description is not one we could have written."""
     if not isinstance(dtype, str) or kind not in KINDS:
         raise FormatError(
-            f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown: the file is damaged"
+            f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown: the file is damaged."
         )
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
-        raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged")
+        raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged.")
     if math.prod(n or 1 for n in shape) > MAX_DIM:  # an empty tensor may not be absurd either: torch overflows
-        raise FormatError(f"shape {str(shape)[:80]} has more than 2^48 cells: the file is damaged")
+        raise FormatError(f"shape {str(shape)[:80]} has more than 2^48 cells: the file is damaged.")
     if kind == "bytes":
         if dtype != "uint8" or len(shape) != 1:
-            raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged")
+            raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged.")
         return int(shape[0])
     if kind == "scalar" and shape:
-        raise FormatError(f"a NumPy scalar with shape {str(shape)[:80]}: the file is damaged")
+        raise FormatError(f"a NumPy scalar with shape {str(shape)[:80]}: the file is damaged.")
     if kind == "tensor":
         if dtype not in TORCH_DTYPES:
             raise FormatError(
-                f"tensor dtype {str(dtype)[:40]!r} is unknown to this version: allowed are {_TORCH_NAMES}"
+                f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}: the file is damaged."
             )
         return math.prod(shape) * TORCH_DTYPES[dtype].itemsize
     if not _NUMPY_DTYPE.fullmatch(dtype):
-        raise FormatError(f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint: the file is damaged or hostile")
+        raise FormatError(
+            f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint: the file is damaged or hostile."
+        )
     try:
         return math.prod(shape) * np.dtype(dtype).itemsize
     except TypeError as error:
-        raise FormatError(f"NumPy dtype {dtype!r} does not exist: the file is damaged") from error
+        raise FormatError(f"NumPy dtype {dtype!r} does not exist: the file is damaged.") from error
 
 
 def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, device: torch.device) -> Any:

@@ -9,11 +9,12 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,17 @@ class CheckpointFile:
         self._base: CheckpointFile | None = None
         try:
             if not stat.S_ISREG(os.stat(self.path).st_mode):
-                raise FormatError(f"{self.path} is not a regular file: give the name of a checkpoint")
+                raise FormatError(f"{self.path} is not a regular file: give the name of a checkpoint.")
             self._stream = open(self.path, "rb")  # noqa: SIM115 - closed by close()
         except OSError as error:
-            raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name") from error
+            raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name.") from error
         try:
-            self._load(expect_id, depth_left)
+            with _named(str(self.path)):
+                self._load(expect_id, depth_left)
         except RecursionError as error:
             self.close()
             raise FormatError(
-                f"{self.path}: the manifest is nested too deep: the file is damaged or hostile"
+                f"{self.path}: the manifest is nested too deep: the file is damaged or hostile."
             ) from error
         except BaseException:
             self.close()
@@ -90,7 +92,9 @@ class CheckpointFile:
         self._archive = open_archive(self._stream, label)
         manifest = self._read_manifest(label)
         if expect_id is not None and self.id != expect_id:
-            raise FormatError(f"{label} is not the base that a delta was made against: the base was replaced")
+            raise FormatError(
+                f"{label} is not the base that a delta was made against: the base was replaced, put it back."
+            )
         self.tree: Node = manifest.get("tree")
         self.metadata: dict[str, Any] = self._metadata(manifest)
         rows = manifest.get("leaves")
@@ -109,25 +113,27 @@ class CheckpointFile:
         try:
             info = self._archive.getinfo(MANIFEST)
         except KeyError as error:
-            raise FormatError(f"{label} is a zip without {MANIFEST}: it is not a Fledge checkpoint") from error
+            raise FormatError(f"{label} is a zip without {MANIFEST}: it is not a Fledge checkpoint.") from error
         limit = min(MAX_MANIFEST, 4096 + MAX_MANIFEST_EXPANSION * info.compress_size)
         text = read_member(self._archive, MANIFEST, limit, label)
         self.id = hashlib.sha256(text).hexdigest()[:32]
         try:
             manifest = json.loads(text)
         except ValueError as error:
-            raise FormatError(f"{label}: {MANIFEST} is not JSON ({error}): the file is damaged") from error
+            raise FormatError(f"{label}: {MANIFEST} is not JSON ({error}): the file is damaged.") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint")
+            raise FormatError(f"{label}: {MANIFEST} does not say {FORMAT!r}: it is not a Fledge checkpoint.")
         version = manifest.get("version")
         if version == 1:
             raise self._too_old("has format version 1")
         if type(version) is not int or version != VERSION:
-            raise FormatError(f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update")
+            raise FormatError(
+                f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update Fledge."
+            )
         if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
             raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
-            raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered")
+            raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered.")
         return manifest
 
     def _metadata(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -187,12 +193,12 @@ class CheckpointFile:
         self.depth, self.base_file, self._base_id = depth, name, identity
 
     def _bad(self, what: str) -> FormatError:
-        return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile")
+        return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile.")
 
     def _too_old(self, what: str) -> FormatError:
         return FormatError(
             f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {VERSION}: convert it with "
-            "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
+            "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)."
         )
 
     def find(self, name: str) -> int | None:
@@ -222,12 +228,15 @@ class CheckpointFile:
         if len(member) != entry.stored:
             raise self._bad(f"has a member {entry.name!r} of another size than the directory says")
         out = np.empty(entry.nbytes, np.uint8)
-        codecs.decode(entry.codec, member, out, entry.word)
+        with _named(f"{self.path}: {entry.name!r}"):
+            codecs.decode(entry.codec, member, out, entry.word)
         if entry.base_name is not None:
             out = delta.apply(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
-            raise FormatError(f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered")
+            raise FormatError(
+                f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered."
+            )
         return out
 
     def _base_bytes(self, entry: Entry) -> np.ndarray:
@@ -236,7 +245,9 @@ class CheckpointFile:
         number = base.find(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
-            raise FormatError(f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have")
+            raise FormatError(
+                f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have: it was altered."
+            )
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
 
@@ -247,7 +258,7 @@ class CheckpointFile:
         try:
             value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
         except (ValueError, TypeError, OverflowError) as error:
-            raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered") from error
+            raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered.") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:
@@ -266,6 +277,17 @@ class CheckpointFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _named(label: str) -> Iterator[None]:
+    """Errors of what a file holds get the file's name."""
+    try:
+        yield
+    except FormatError as error:
+        if str(error).startswith(label):
+            raise
+        raise FormatError(f"{label}: {error}") from error
 
 
 def _is_permutation(order: Any, size: int) -> bool:

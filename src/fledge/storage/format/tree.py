@@ -59,7 +59,7 @@ class _Walk:
             return _number(value)
         if len(path) >= MAX_DEPTH:
             raise InputError(
-                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: is it a cycle?"
+                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
             )
         if isinstance(value, dict):
             return self._dict(value, path)
@@ -116,7 +116,7 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Node:
         return {"complex": [_number(value.real), _number(value.imag)]}
     raise InputError(
         f"checkpoint entry {format_path(path)} is a {type(value).__name__}; a state is made of dicts, lists, tuples, "
-        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first"
+        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first."
     )
 
 
@@ -127,7 +127,7 @@ def _key(key: Any, path: tuple[Any, ...]) -> Node:
         return key if key is None or type(key) in (str, bool) else _plain(key, path)
     raise InputError(
         f"checkpoint entry {format_path(path)} has a key of type {type(key).__name__}; keys are strings, numbers, None "
-        "or tuples of these: rename it"
+        "or tuples of these: rename it."
     )
 
 
@@ -143,7 +143,7 @@ def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
     if node is None or isinstance(node, str | bool | int | float):
         return node
     if depth > MAX_DEPTH + 1:
-        raise FormatError(f"the manifest's tree is nested over {MAX_DEPTH} deep: the file is damaged or hostile")
+        raise FormatError(f"the manifest's tree is nested over {MAX_DEPTH} deep: the file is damaged or hostile.")
     if isinstance(node, list):
         return [_build(item, leaf, depth + 1) for item in node]
     if not isinstance(node, dict) or len(node) != 1:
@@ -172,7 +172,7 @@ def _pair(item: Any, leaf: Callable[[int], Any], depth: int) -> tuple[Any, Any]:
 
 
 def _no_leaf(index: int) -> Any:
-    raise FormatError(f"the manifest uses leaf {index} as a dictionary key: the file is damaged")
+    raise FormatError(f"the manifest uses leaf {index} as a dictionary key: the file is damaged.")
 
 
 def _special(tag: str, body: Any) -> Any:
@@ -190,7 +190,7 @@ def _special(tag: str, body: Any) -> Any:
 
 
 def _bad(node: Any) -> FormatError:
-    return FormatError(f"the manifest's tree holds {str(node)[:80]!r}, which no version writes: the file is damaged")
+    return FormatError(f"the manifest's tree holds {str(node)[:80]!r}, which no version writes: the file is damaged.")
 
 
 def select(node: Node, keys: Iterable[str]) -> Node:
@@ -199,10 +199,10 @@ def select(node: Node, keys: Iterable[str]) -> Node:
     Raises:
         InputError: A path that is not in the tree.
     """
-    wanted = [key.strip("/").split("/") for key in keys]
-    for path in wanted:
+    paths = [key.strip("/").split("/") for key in keys]
+    for path in paths:
         _require(node, path)
-    return _prune(node, wanted)
+    return _prune(node, paths)
 
 
 def _children(node: Node) -> list[tuple[Any, Node]]:
@@ -219,17 +219,17 @@ def _require(node: Node, path: list[str]) -> None:
         if part not in names:
             raise InputError(
                 f"key {'/'.join(path)!r} is not in the checkpoint: at {'/'.join(path[:depth]) or 'the top'} it has "
-                f"{', '.join(sorted(names)[:20]) or 'no keys'}"
+                f"{', '.join(sorted(names)[:20]) or 'no keys'}; choose among these."
             )
         node = names[part]
 
 
-def _prune(node: Node, wanted: list[list[str]]) -> Node:
-    if any(not path for path in wanted):
+def _prune(node: Node, paths: list[list[str]]) -> Node:
+    if any(not path for path in paths):
         return node
     kept = []
     for key, child in _children(node):
-        below = [path[1:] for path in wanted if path[0] == str(key)]
+        below = [path[1:] for path in paths if path[0] == str(key)]
         if below:
             kept.append((key, _prune(child, below)))
     return {"dict": dict(kept)} if "dict" in node else {"items": [list(pair) for pair in kept]}

@@ -119,7 +119,7 @@ def _finish(
     if len(text) > MAX_MANIFEST:
         raise InputError(
             f"the plain values of this state take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit: "
-            "put long lists of numbers into tensors or NumPy arrays"
+            "put long lists of numbers into tensors or NumPy arrays."
         )
     archive.add(MANIFEST, [text], deflate=deflate)
     identity = hashlib.sha256(text).hexdigest()[:32]
@@ -192,11 +192,11 @@ def member_names(leaves: Sequence[Leaf]) -> list[str]:
     for leaf in leaves:
         parts = [re.sub(r"[^A-Za-z0-9._+~-]", "_", str(key)) for key in leaf.path] or ["state"]
         parts = ["_" if part in ("", ".", "..") else part for part in parts]
-        wanted = "/".join(parts)[-200:].lstrip("/")
-        name, copy = wanted, 1
+        stem = "/".join(parts)[-200:].lstrip("/")
+        name, copy = stem, 1
         while name in taken or not name:
             copy += 1
-            name = f"{wanted}~{copy}"
+            name = f"{stem}~{copy}"
         taken.add(name)
         names.append(name)
     return names
@@ -206,14 +206,14 @@ def plain_node(metadata: dict[str, Any]) -> Node:
     """Metadata as a node; InputError when it holds more than plain values."""
     node, leaves = flatten(metadata)
     if leaves:
-        raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state")
+        raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state.")
     return node
 
 
 def copy_members(
     source: CheckpointFile, stream: BinaryIO, node: Node, numbers: Sequence[int], metadata: dict[str, Any]
 ) -> Written:
-    """Write some leaves of a checkpoint into a new file as they are, without decoding; `node` numbers them anew."""
+    """Write some leaves of a checkpoint into a new file as they are, without decoding; `node` numbers them from 0."""
     archive, entries, total = ArchiveWriter(stream), [], 0
     for number in numbers:
         entry = source.entries[number]

@@ -90,7 +90,7 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
         archive = zipfile.ZipFile(stream)
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
         raise FormatError(
-            f"{label} is not a whole zip file ({error}): it is torn, altered or something else"
+            f"{label} is not a whole zip file ({error}): it is torn, altered or something else."
         ) from error
     stream.seek(0, os.SEEK_END)
     _check_directory(archive, stream.tell(), label, _UTF8 if ours else _UTF8 | _SIZES_AFTER)
@@ -100,23 +100,23 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
 def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags: int) -> None:
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
-        raise FormatError(f"{label} has {len(members)} members; at most {MAX_MEMBERS} are allowed: it is hostile")
+        raise FormatError(f"{label} has {len(members)} members; at most {MAX_MEMBERS} are allowed: it is hostile.")
     if len({member.filename for member in members}) != len(members):
-        raise FormatError(f"{label} has two members of the same name: it is damaged or hostile")
+        raise FormatError(f"{label} has two members of the same name: it is damaged or hostile.")
     place = 0
     for member in sorted(members, key=lambda member: member.header_offset):
         if not safe_name(member.filename) or "\x00" in member.orig_filename:
             raise FormatError(
-                f"{label} has a member named {member.filename[:80]!r}: only plain relative names are allowed"
+                f"{label} has a member named {member.filename[:80]!r}: only plain relative names are allowed, it is hostile."
             )
         if member.flag_bits & ~flags or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FormatError(
-                f"{label}: member {member.filename!r} is encrypted or packed in a way Fledge does not write"
+                f"{label}: member {member.filename!r} is encrypted or packed as Fledge never does: it is something else."
             )
         end = member.header_offset + 30 + member.compress_size
         if member.header_offset < place or end > file_size:
             raise FormatError(
-                f"{label}: member {member.filename!r} lies outside the file or inside another: it is damaged"
+                f"{label}: member {member.filename!r} lies outside the file or inside another: it is damaged."
             )
         place = end
 
@@ -134,7 +134,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int, label: str) -> 
         with archive.open(name) as member:
             content = member.read(limit + 1)
     except Exception as error:  # CRC, zlib, KeyError, overlap, wrong local header
-        raise FormatError(f"{label}: member {name!r} cannot be read ({error}): the file is damaged") from error
+        raise FormatError(f"{label}: member {name!r} cannot be read ({error}): the file is damaged.") from error
     if len(content) > limit:
-        raise FormatError(f"{label}: member {name!r} is larger than the {limit} bytes due: the file is hostile")
+        raise FormatError(f"{label}: member {name!r} is larger than the {limit} bytes due: the file is hostile.")
     return content

@@ -79,14 +79,16 @@ class CheckpointHistory:
     ) -> None:
         if keep_whole < 1 or keep_best < 0 or (keep_thin is not None and keep_thin < 0):
             raise ConfigError(
-                f"keep_whole={keep_whole}, keep_best={keep_best}, keep_thin={keep_thin}: at least 1, 0 and 0"
+                f"keep_whole, keep_best and keep_thin are {keep_whole}, {keep_best} and {keep_thin}, but must be at least "
+                "1, 0 and 0 (or None)."
             )
         if delta not in ("none", "thin", "all") or thin_dtype not in (None, "bfloat16"):
             raise ConfigError(
-                f"delta={delta!r}, thin_dtype={thin_dtype!r}: allowed are none/thin/all and None/'bfloat16'"
+                f"delta is {delta!r} and thin_dtype {thin_dtype!r}, but must be one of none, thin, all and one of "
+                "None, bfloat16."
             )
         if not 1 <= max_chain <= MAX_CHAIN:
-            raise ConfigError(f"max_chain is {max_chain}; allowed are 1 to {MAX_CHAIN}")
+            raise ConfigError(f"max_chain is {max_chain}, but must lie between 1 and {MAX_CHAIN}.")
         self.folder, self.saver = Path(folder), saver
         self.policy = Policy(keep_whole, keep_best, keep_thin, higher_is_better)
         self.weights, self.thin_dtype, self.delta, self.max_chain = tuple(weights), thin_dtype, delta, max_chain
@@ -108,7 +110,9 @@ class CheckpointHistory:
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             keys = list(state) if isinstance(state, dict) else type(state).__name__
-            raise InputError(f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key")
+            raise InputError(
+                f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key."
+            )
         path = self.folder / f"{self.prefix}_{step:09d}{NATIVE}"
         note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
         extra = dict(metadata or {})
@@ -150,7 +154,7 @@ class CheckpointHistory:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{self.folder} cannot be made ({error.strerror}): choose another folder") from error
+            raise StorageError(f"{self.folder} cannot be made ({error.strerror}): choose another folder.") from error
 
     def _base_for(self, thin: bool, exclude: set[str]) -> Path | None:
         """Newest file that a new one may be a delta to."""
@@ -173,12 +177,12 @@ class CheckpointHistory:
         file that is left can still be read.
         """
         todo = plan(self.entries(), self.policy)
-        doomed = {entry.path.name for entry in todo.remove}
+        removed = {entry.path.name for entry in todo.remove}
         try:
             for entry in todo.thin:
                 lossy = None if entry.path.name in todo.best else self.thin_dtype
                 with_delta = self.delta != "none" and lossy is None
-                base = self._base_for(True, {entry.path.name, *doomed}) if with_delta else None
+                base = self._base_for(True, {entry.path.name, *removed}) if with_delta else None
                 write_thin(entry.path, self.weights, lossy, base, self.level)
             for entry in todo.remove:
                 entry.path.unlink(missing_ok=True)
@@ -204,7 +208,7 @@ class CheckpointHistory:
         with CheckpointFile(path) as opened:
             note: Any = opened.metadata.get("history")
             if not _is_note(note):
-                raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder")
+                raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder.")
             user = opened.metadata.get("user") or {}
             entry = HistoryEntry(
                 path, note["step"], note["metric"], note["sequence"], note["thin"], status.st_size, opened.base_file,
@@ -220,7 +224,7 @@ class CheckpointHistory:
 
         Args:
             device: Where tensors go.
-            keys: Parts wanted, such as "model".
+            keys: Parts to load, such as "model".
             allow_thin: Accept one with weights only, when no whole one is left.
 
         Raises:
@@ -241,8 +245,8 @@ class CheckpointHistory:
             for name, reason in skipped:
                 logger.warning("resume: %s cannot be used: %s", name, reason)
             return state, dataclasses.replace(entry, skipped=tuple(skipped))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:3])
-        raise StorageError(f"{self.folder} has no checkpoint to resume from{': ' + reasons if reasons else ''}")
+        reasons = " ".join(f"{name}: {reason}" for name, reason in skipped[:3])
+        raise StorageError(f"{self.folder} has no checkpoint to resume from: {reasons or 'check the name.'}")
 
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
         """State of one checkpoint of `entries()`, verified."""
@@ -273,4 +277,4 @@ def _reason(path: Path) -> str:
         CheckpointFile(path).close()
     except (FledgeError, OSError) as error:
         return str(error)
-    return "it is no checkpoint of this history"
+    return "it is no checkpoint of this history."

@@ -51,7 +51,7 @@ class CheckpointHandle:
             FledgeError, Exception: What made the save fail.
         """
         if not self._done.wait(timeout):
-            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: wait longer")
+            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: wait longer.")
         if self.error is not None:
             raise self.error
         return self.path

@@ -115,7 +115,7 @@ class Pipeline:
             self.counts["dropped"] += 1
             if job.handle.staged:
                 self._free.append(job.arena)
-            job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}"))
+            job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}."))
             return job
 
     def wait_staged(self) -> None:

@@ -75,11 +75,11 @@ class AsyncCheckpointSaver:
         handle_signals: bool = True,
     ) -> None:
         if max_queue_size < 1:
-            raise ConfigError(f"max_queue_size is {max_queue_size}; it must be at least 1")
+            raise ConfigError(f"max_queue_size is {max_queue_size}, but must be at least 1.")
         if full_queue not in FULL_QUEUE:
-            raise ConfigError(f"full_queue is {full_queue!r}; allowed are {', '.join(FULL_QUEUE)}")
+            raise ConfigError(f"full_queue is {full_queue!r}, but must be one of {', '.join(FULL_QUEUE)}.")
         if on_error not in ON_ERROR:
-            raise ConfigError(f"on_error is {on_error!r}; allowed are {', '.join(ON_ERROR)}")
+            raise ConfigError(f"on_error is {on_error!r}, but must be one of {', '.join(ON_ERROR)}.")
         target_path("x", codec)
         if codec == "native":
             codecs.candidates(compression_level, 0)
@@ -178,9 +178,9 @@ class AsyncCheckpointSaver:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise StorageError("this AsyncCheckpointSaver was shut down: make a new one")
+            raise StorageError("this AsyncCheckpointSaver was shut down: make a new one.")
         if os.getpid() != self._pid:
-            raise StorageError("this AsyncCheckpointSaver was made in another process: make one in this process")
+            raise StorageError("this AsyncCheckpointSaver was made in another process: make one in this process.")
 
     def _report_errors(self) -> None:
         with self._pipeline.changed:
@@ -199,7 +199,7 @@ class AsyncCheckpointSaver:
             why = f"{self.max_queue_size} checkpoints wait to be written"
             if self.full_queue == "skip":
                 pipeline.counts["skipped"] += 1
-                handle.finish("skipped", StorageError(f"{handle.path} was skipped: {why}"))
+                handle.finish("skipped", StorageError(f"{handle.path} was skipped: {why}."))
                 logger.warning("%s: this one (%s) is skipped", why, handle.path)
                 return False
             if self.full_queue == "drop_oldest":
