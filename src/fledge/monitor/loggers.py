@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+SECONDS_BETWEEN_LINES = 10.0  # on a console that is no terminal
 
 
 class Logger(Protocol):
@@ -27,41 +30,55 @@ class FileLogger:
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        self.csv_path, self.json_path = folder / "metrics.csv", folder / "metrics.jsonl"
-        rows: list[dict[str, Any]] = []
-        if resume_step is not None and self.json_path.exists():
-            for line in self.json_path.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):  # a torn last line
-                    row = json.loads(line)
-                    if row["step"] <= resume_step:
-                        rows.append(row)
-        self._json = self.json_path.open("w")
-        self._csv = self.csv_path.open("w", newline="")
-        self._columns: list[str] = []
-        self._rows: list[dict[str, Any]] = []
-        for row in rows:
-            self._write(row)
+        self._csv_path, self._json_path = folder / "metrics.csv", folder / "metrics.jsonl"
+        rows = [row for row in self._rows() if row["step"] <= resume_step] if resume_step is not None else []
+        _replace(self._json_path, "".join(json.dumps(row) + "\n" for row in rows))
+        self._json = self._json_path.open("a", encoding="utf-8")
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        self._write_table(rows)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write({"step": step, **metrics})
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        new = [name for name in row if name not in self._columns]
+        row = {"step": step, **metrics}
         self._json.write(json.dumps(row) + "\n")
-        self._rows.append(dict(row))
+        self._json.flush()
+        new = [name for name in row if name not in self._columns]
         if new:  # a metric seen for the first time (an evaluation): the table gets a column
             self._columns += new
-            self._csv.seek(0)
-            self._csv.truncate()
-            csv.writer(self._csv).writerow(self._columns)
-        for line in self._rows if new else [row]:
-            csv.writer(self._csv).writerow([line.get(c, "") for c in self._columns])
-        self._csv.flush()
-        self._json.flush()
+            self._csv.close()
+            self._write_table(self._rows())
+        else:
+            csv.DictWriter(self._csv, self._columns).writerow(row)
+            self._csv.flush()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """What `metrics.jsonl` holds, without a last line that a kill has torn."""
+        rows = []
+        if self._json_path.exists():
+            for line in self._json_path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    rows.append(json.loads(line))
+        return rows
+
+    def _write_table(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write `metrics.csv` from the beginning, and leave it open at its end."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns)
+        if self._columns:
+            writer.writeheader()
+        writer.writerows(rows)
+        _replace(self._csv_path, text.getvalue())
+        self._csv = self._csv_path.open("a", newline="", encoding="utf-8")
 
     def close(self) -> None:
         self._csv.close()
         self._json.close()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file beside its place and move it there: a kill leaves the old one or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(text.encode())
+    new.replace(path)
 
 
 class TensorBoardLogger:
@@ -70,7 +87,8 @@ class TensorBoardLogger:
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step)
+        purge = None if resume_step is None else resume_step + 1  # the first step to be logged again
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -94,33 +112,38 @@ class WandbLogger:
 
 
 def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> tuple[WandbLogger | None, str]:
-    """Return a W&B logger and what to tell the user. Without the package there is none: training goes on."""
+    """Return a W&B logger and what to tell the user. Where it cannot be had there is none: training goes on."""
     try:
         import wandb
     except ImportError:
-        return (
-            None,
-            f"wandb.mode={mode}, but wandb is not installed (pip install 'fledge[wandb]'): going on without it.",
-        )
+        why = "wandb is not installed (pip install 'fledge[wandb]')"
+        return None, f"wandb.mode={mode}, but {why}: going on without it."
     note = ""
     if mode == "online" and not wandb.api.api_key:
         mode, note = "offline", "There is no W&B key on this machine: logging offline, `wandb sync` uploads it later."
-    return WandbLogger(wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))), note
+    try:
+        return WandbLogger(wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))), note
+    except Exception as error:  # no network, a wrong key, a full disk: none is worth a run
+        return None, f"wandb.mode={mode}, but wandb did not start ({error}): going on without it."
 
 
 class ConsoleLogger:
-    """Live progress: a bar on a terminal, a line every few seconds elsewhere."""
+    """Live progress: a bar on a terminal, a line every few seconds elsewhere.
 
-    def __init__(
-        self, total_steps: int, start: int = 0, seconds_between_lines: float = 10.0, headline: str = "success"
-    ) -> None:
+    Args:
+        total_steps: Iterations of the run.
+        headline: The metric to show, by its recent mean: an outcome's rate, or "return".
+    """
+
+    def __init__(self, total_steps: int, headline: str = "success") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.total, self.start, self.headline = total_steps, start, headline
-        self._every = seconds_between_lines
-        self._begun = time.monotonic()
-        self._said = self._begun
+        self.total, self.start = total_steps, 0
+        self._figures = {"frames_per_second": "{:,.0f} decisions/s", f"{headline}_recent": headline + " {:.3f}"}
+        if headline != "return":
+            self._figures["return"] = "return {:+.1f}"
+        self._started = self._last_line = time.monotonic()
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         if self._console.is_terminal:
@@ -131,31 +154,30 @@ class ConsoleLogger:
                 TimeRemainingColumn(),
                 console=self._console,
             )
-            self._task = self._bar.add_task("train", total=total_steps, completed=start, figures="")
+            self._task = self._bar.add_task("train", total=total_steps, figures="")
             self._bar.start()
 
     def resume(self, step: int, total_steps: int) -> None:
         """Go on at a step."""
         self.start, self.total = step, total_steps
+        self._started = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, total=total_steps, completed=step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        figures = f"{metrics['frames_per_second']:,.0f} decisions/s  "
-        figures += f"{self.headline} {metrics[f'{self.headline}_recent']:.3f}"
-        figures += "" if self.headline == "return" else f"  return {metrics['return']:+.1f}"
+        figures = "  ".join(text.format(metrics[name]) for name, text in self._figures.items() if name in metrics)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, figures=figures)
             return
         now = time.monotonic()
-        if now - self._said >= self._every or step >= self.total:
-            self._said = now
-            left = (now - self._begun) / max(step - self.start, 1) * (self.total - step)
+        if now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total:
+            self._last_line = now
+            left = (now - self._started) / max(step - self.start, 1) * (self.total - step)
             print(f"iteration {step}/{self.total}  {figures}  {_clock(left)} left", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False, emoji=False)  # brackets are no tags
 
     def close(self) -> None:
         if self._bar is not None:
