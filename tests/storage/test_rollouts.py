@@ -9,7 +9,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 from fledge.core.errors import ConfigError, FormatError, InputError, StorageError
-from fledge.storage import RolloutStorage, save_checkpoint
+from fledge.storage import AsyncCheckpointSaver, RolloutStorage, save_checkpoint
 from tests.storage.states import assert_same, state_at
 
 T, N = 16, 12
@@ -59,6 +59,15 @@ def test_a_buffer_may_be_reused_right_after_the_call(tmp_path: Path) -> None:
         assert storage.list() == [0, 1, 2, 3]
         for i in range(4):
             assert_same(storage.load(i)["agents", "observation", "lidar"], rollout(i)["agents", "observation", "lidar"])
+
+
+def test_a_savers_threads_can_be_shared(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        with RolloutStorage(tmp_path, saver=saver) as storage:
+            storage.save(rollout(), 1)
+        assert storage.list() == [1]
+        saver.save_async(state_at(1), tmp_path / "a").wait(60)  # closing the storage does not shut the saver down
+        assert saver.get_stats()["saves"] == storage.get_stats()["saves"] == 2
 
 
 def test_parts_can_be_loaded(tmp_path: Path) -> None:

@@ -92,6 +92,16 @@ def test_one_part_can_be_converted(tmp_path: Path) -> None:
     assert inspect_checkpoint(tmp_path / "m.fledge")["metadata"] == {"run": "x"}
 
 
+def test_a_conversion_has_the_level_it_is_given(tmp_path: Path) -> None:
+    source = save_checkpoint(state(), tmp_path / "a")
+    dense, stored = (
+        convert_checkpoint(source, tmp_path / f"{level}.fledge", compression_level=level)["target_bytes"]
+        for level in (9, 0)
+    )
+    assert dense < stored
+    assert {row["codec"] for row in inspect_checkpoint(tmp_path / "0.fledge")["tensors"]} == {"raw"}
+
+
 def test_tied_weights_go_to_safetensors_once(tmp_path: Path) -> None:
     weight = torch.randn(100, 100)
     path = save_checkpoint({"a": weight, "b": weight}, tmp_path / "t.safetensors", codec="safetensors")

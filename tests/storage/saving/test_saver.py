@@ -330,6 +330,13 @@ def test_every_format_is_written_and_found_by_its_name(tmp_path: Path, codec: st
     assert_same(load_checkpoint(path if codec == "safetensors" else tmp_path / "a.pt"), state_at(1))
 
 
+def test_one_file_may_have_another_format_than_the_others(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
+    path = saver.save_async(state_at(1), tmp_path / "a.pt", codec="lz4").wait(60)
+    assert path == tmp_path / "a.pt.lz4"
+    assert saver.save_async(state_at(2), tmp_path / "b.pt").wait(60).name == "b.pt.fledge"
+    assert_same(load_checkpoint(path), state_at(1))
+
+
 def test_a_delta_can_be_saved_in_the_background(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
     model, optimizer = training(width=200)
     first = saver.save_async({"model": model.state_dict()}, tmp_path / "0").wait(60)
