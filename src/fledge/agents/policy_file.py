@@ -19,6 +19,7 @@ from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
 ENTRIES = ("model", "policy", "task", "world")
+STORED = ("model", "policy", "task", "world?", "config?")  # as paths into a checkpoint
 
 
 def read_policy(path: Path) -> dict[str, Any]:
@@ -26,9 +27,9 @@ def read_policy(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if not (path / "checkpoints").is_dir():
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
-        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=(*ENTRIES, "config"), allow_thin=True)
+        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=STORED, allow_thin=True)
     else:
-        state = load_checkpoint(path, keys=(*ENTRIES, "config"))
+        state = load_checkpoint(path, keys=STORED)
     return policy_entries(state, str(path))
 
 

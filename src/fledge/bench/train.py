@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fledge.bench.machine import machine_info
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError
 from fledge.core.machine import default_threads, keep_freed_memory
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPO
+from fledge.monitor.machine import machine_info
 from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig, make_config
 
