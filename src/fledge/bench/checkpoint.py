@@ -29,8 +29,8 @@ import torch
 from rich.table import Table
 
 from fledge.bench.baselines.checkpoint_ways import CONTENDERS, Contender, Fledge, Prior, TorchSave
-from fledge.bench.machine import machine_info
 from fledge.core.errors import FledgeError
+from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.format.tree import flatten
 

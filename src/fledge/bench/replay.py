@@ -18,11 +18,10 @@ from rich.table import Table
 
 from fledge.bench import replay_contenders as contend
 from fledge.bench.baselines.prior_replay import PriorReplay
-from fledge.bench.machine import machine_info
 from fledge.bench.replay_flights import FLIGHT, MAPS, Episode, fly
 from fledge.bench.replay_memory import measure_memory
 from fledge.core.errors import InputError
-from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.replay import DictReplayBuffer
 from fledge.replay.stores.plan import Layout
 

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fledge.bench.machine import machine_info
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError
-from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPO
 from fledge.tasks.registry import find_task
