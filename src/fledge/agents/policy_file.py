@@ -10,15 +10,16 @@ Checkpoints of a run have them too, among others. Older ones have no `world`, bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fledge.agents.build import LearnedPolicy
-from fledge.core.errors import ConfigError, FormatError
+from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
-ENTRIES = ("model", "policy", "task", "world")
+NEEDED = ("model", "policy", "task")
+ENTRIES = (*NEEDED, "world")
 
 
 def read_policy(path: Path) -> dict[str, Any]:
@@ -26,10 +27,19 @@ def read_policy(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if not (path / "checkpoints").is_dir():
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
-        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=(*ENTRIES, "config"), allow_thin=True)
-    else:
-        state = load_checkpoint(path, keys=(*ENTRIES, "config"))
-    return policy_entries(state, str(path))
+        history = CheckpointHistory(path / "checkpoints")
+        return _entries_of(lambda keys: history.load_latest(keys=keys, allow_thin=True)[0], str(path))
+    return _entries_of(lambda keys: load_checkpoint(path, keys=keys), str(path))
+
+
+def _entries_of(load: Callable[[tuple[str, ...]], Any], name: str) -> dict[str, Any]:
+    """The entries above, and no others, of what `load(keys)` gives; it raises InputError for keys that are not there."""
+    for telling in (("world",), ("config",), ()):  # what tells the world, in newer and in older files
+        try:
+            return policy_entries(load((*NEEDED, *telling)), name)
+        except InputError:
+            continue
+    return policy_entries({}, name)
 
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
@@ -38,7 +48,7 @@ def policy_entries(state: Any, name: str) -> dict[str, Any]:
     Raises:
         FormatError: if it holds no policy.
     """
-    if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
+    if not isinstance(state, Mapping) or not set(NEEDED) <= set(state):
         raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
     found = {key: state[key] for key in ENTRIES if key in state}
     if "world" not in found and isinstance(state.get("config"), Mapping):
