@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import fledge
+
 SRC = Path(__file__).parent.parent / "src" / "fledge"
 
-# room -> rooms it may import (DESIGN.md, with what those rooms may use themselves)
+# room -> rooms it may import: DESIGN.md, with what those rooms may use themselves; policy files make agents use storage,
+# and evaluation during training makes train use evaluate
 ALLOWED: dict[str, set[str]] = {"core": set(), "sim": {"core"}, "storage": {"core"}, "monitor": {"core"}}
 ALLOWED["envs"] = {"core", "sim"}
 ALLOWED["agents"] = ALLOWED["envs"] | {"envs", "storage"}
@@ -22,6 +25,9 @@ ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "repla
 ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
 ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise"}
 FILES = sorted(SRC.rglob("*.py"))
+WORLDS = sorted(folder.parent.name for folder in (SRC / "tasks").glob("*/__init__.py"))
+# where a world may stand as a string: the package's lazy names, and its own registration
+TABLES = {"__init__.py", "tasks/registry.py"}
 
 
 def room_of(path: Path) -> str:
@@ -29,7 +35,8 @@ def room_of(path: Path) -> str:
     return parts[0].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_names(path: Path) -> set[str]:
+    """Dotted names of ours that a file imports, anywhere in it; lazy names of the package count as where they lead."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -37,9 +44,23 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names = [node.module or ""]
-        found |= {name.split(".")[1] for name in names if name.startswith("fledge.")}
-    return found
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found |= {name for name in names if name.startswith("fledge.")}
+    return {f"{fledge._HOMES[name[7:]]}.{name[7:]}" if name[7:] in fledge._HOMES else name for name in found}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imported_names(path)}
+
+
+def named_worlds(path: Path) -> set[str]:
+    """Worlds that a file imports, or names in a string as `importlib` and entry points would."""
+    names = imported_names(path)
+    if not path.is_relative_to(SRC) or str(path.relative_to(SRC)) not in TABLES:
+        tree = ast.walk(ast.parse(path.read_text()))
+        strings = [node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        names |= {text.replace(":", ".") for text in strings}
+    return {world for world in WORLDS for name in names if f"{name}.".startswith(f"fledge.tasks.{world}.")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
@@ -51,10 +72,50 @@ def test_imports_follow_the_arrows(path: Path) -> None:
     assert not wrong, f"{room} must not import {sorted(wrong)}"
 
 
-def test_the_arrow_check_sees_a_wrong_edge(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
+def test_only_a_world_itself_imports_from_its_folder(path: Path) -> None:
+    wrong = {world for world in named_worlds(path) if not path.is_relative_to(SRC / "tasks" / world)}
+    assert not wrong, f"{path.relative_to(SRC)} must ask {sorted(wrong)} through the Task contract, by name"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from fledge.train.loop import train",
+        "from fledge.train import loop",
+        "from fledge import train",
+        "import fledge.train.loop as loop",
+    ],
+)
+def test_the_arrow_check_sees_a_wrong_edge(tmp_path: Path, line: str) -> None:
     bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from fledge.train.loop import train\n")
+    bad.write_text(f"def f():\n    {line}\n")
     assert imported_rooms(bad) == {"train"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from fledge.tasks.navigation.env import NavigationEnv",
+        "from fledge.tasks.navigation import env",
+        "from fledge.tasks import navigation",
+        "import fledge.tasks.navigation",
+        "from fledge import NavigationEnv",
+        "env = importlib.import_module('fledge.tasks.navigation.env')",
+        "task = find_task('fledge.tasks.navigation.task:NavigationTask')",
+    ],
+)
+def test_the_world_check_sees_a_wrong_edge(tmp_path: Path, line: str) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(f"def f():\n    {line}\n")
+    assert named_worlds(bad) == {"navigation"}
+
+
+def test_the_world_check_lets_through_what_is_no_edge(tmp_path: Path) -> None:
+    good = tmp_path / "good.py"
+    good.write_text("from fledge.tasks.base import Task\nfrom fledge import Task\ntask = find_task('navigation')\n")
+    assert "navigation" in WORLDS
+    assert named_worlds(good) == set()
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -75,8 +136,6 @@ def test_the_command_line_starts_without_torch() -> None:
 
 
 def test_every_lazy_name_resolves() -> None:
-    import fledge
-
     for name in fledge.__all__:
         if name != "TorchRLEnv":  # needs the torchrl extra
             assert getattr(fledge, name) is not None

@@ -23,9 +23,8 @@ from tensordict import TensorDictBase
 
 from fledge.advise.measure_storage import measure_decoding, measure_storage
 from fledge.core.errors import ConfigError
-from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.core.settings import check_settings
-from fledge.monitor.machine import machine_info
 from fledge.tasks.registry import find_task
 from fledge.train.command import check_before_start
 from fledge.train.config import Algo, CollectMode, TrainConfig

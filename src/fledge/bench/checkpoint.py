@@ -30,7 +30,7 @@ from rich.table import Table
 
 from fledge.bench.baselines.checkpoint_ways import CONTENDERS, Contender, Fledge, Prior, TorchSave
 from fledge.core.errors import FledgeError
-from fledge.monitor.machine import machine_info
+from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.format.tree import flatten
 
@@ -44,8 +44,8 @@ class Training:
         torch.manual_seed(seed)
         sizes = [235, *[hidden] * layers, 9]
         parts: list[torch.nn.Module] = []
-        for size, after in itertools.pairwise(sizes):
-            parts += [torch.nn.Linear(size, after), torch.nn.ELU()]
+        for size, following in itertools.pairwise(sizes):
+            parts += [torch.nn.Linear(size, following), torch.nn.ELU()]
         self.model = torch.nn.Sequential(*parts[:-1])
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=5e-4)
         self.obs = torch.randn(steps, envs, 235)

@@ -27,8 +27,7 @@ from rich.table import Table
 from fledge.bench.collect_checks import check_results
 from fledge.bench.collect_loop import Loop
 from fledge.core.errors import InputError
-from fledge.core.machine import default_threads, keep_freed_memory
-from fledge.monitor.machine import machine_info
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.train.config import TrainConfig, make_config
 
 Times = list[dict[str, float]]  # seconds of each iteration

@@ -21,8 +21,7 @@ from fledge.bench.baselines.prior_replay import PriorReplay
 from fledge.bench.replay_flights import FLIGHT, MAPS, Episode, fly
 from fledge.bench.replay_memory import measure_memory
 from fledge.core.errors import InputError
-from fledge.core.machine import default_threads, keep_freed_memory
-from fledge.monitor.machine import machine_info
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.replay import DictReplayBuffer
 from fledge.replay.stores.plan import Layout
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fledge.bench.machine import release_memory, resident_bytes
 from fledge.bench.replay_flights import Episode
-from fledge.monitor.machine import release_memory, resident_bytes
 from fledge.replay import DictReplayBuffer
 
 POINTS = 20  # measurements on the way

@@ -18,9 +18,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from tensordict import TensorDict
 
+from fledge.bench.machine import release_memory, resident_bytes
 from fledge.core.errors import InputError
-from fledge.core.machine import default_threads
-from fledge.monitor.machine import machine_info, release_memory, resident_bytes
+from fledge.core.machine import default_threads, machine_info
 from fledge.tasks.registry import find_task
 
 SIZES = (64, 256, 1024, 4096, 16384)

@@ -21,10 +21,9 @@ from rich.table import Table
 
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError
-from fledge.core.machine import default_threads, keep_freed_memory
+from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPO
-from fledge.monitor.machine import machine_info
 from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig, make_config
 

@@ -1,15 +1,18 @@
-"""The machine: how many cores and how much memory there are, and how freed memory is treated."""
+"""The machine: what it is, how many cores and how much memory there are, and how freed memory is treated."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
-from typing import TYPE_CHECKING
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+PACKAGES = ("torch", "warp-lang", "numpy")  # whose versions decide how fast things are
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 
 
@@ -50,3 +53,35 @@ def keep_freed_memory() -> bool:
         return bool(libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)) and bool(libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
     except (OSError, AttributeError):
         return False
+
+
+def machine_info() -> dict[str, Any]:
+    """Return the machine and the versions that decide measured speeds, JSON-able.
+
+    `load_average` is that of the last minute: above zero at the start, others share the cores, and figures suffer.
+    """
+    return {
+        "cpu": cpu_model(),
+        "cores": default_threads(),
+        "memory_gib": round((meminfo("MemTotal") or 0) / 2**30, 1),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name.removesuffix("-lang"): _version(name) for name in PACKAGES},
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the system gives it."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

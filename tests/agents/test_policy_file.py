@@ -1,0 +1,73 @@
+"""A policy as a file: what it must hold, what older ones lack, and what is no policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.agents.policy_file import read_policy, write_policy
+from fledge.core.errors import ConfigError, FormatError
+from fledge.evaluate.policies import load_policy, shipped_policies
+from fledge.storage import CheckpointHistory, save_checkpoint
+from fledge.tasks.registry import find_task
+
+NEEDED: dict[str, Any] = {"model": {"w": torch.arange(3.0)}, "policy": {"kind": "features"}, "task": "navigation"}
+WORLD = {"env": {"num_envs": 7, "reward.near": 0.25}, "decision_s": 0.08}
+CONFIG = {"seed": 3, "env.num_envs": 7, "env.reward.near": 0.25, "environment": 1}
+
+
+def saved(path: Path, **more: Any) -> Path:
+    save_checkpoint({**NEEDED, "frames": 12, "ranks": [{"rng": torch.zeros(5)}], **more}, path)
+    return path
+
+
+def test_a_file_tells_its_world(tmp_path: Path) -> None:
+    entries = read_policy(saved(tmp_path / "p.fledge", world=WORLD, config=CONFIG))
+    assert set(entries) == {"model", "policy", "task", "world"}
+    assert entries["world"] == WORLD
+    assert entries["model"]["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_the_world_of_an_older_file_is_the_env_of_its_config(tmp_path: Path) -> None:
+    entries = read_policy(saved(tmp_path / "p.fledge", config=CONFIG))
+    assert entries["world"] == {"env": WORLD["env"], "decision_s": None}
+
+
+def test_a_file_that_tells_no_world_is_a_policy_all_the_same(tmp_path: Path) -> None:
+    assert set(read_policy(saved(tmp_path / "p.fledge"))) == {"model", "policy", "task"}
+
+
+@pytest.mark.parametrize("more", [{"world": WORLD, "config": CONFIG}, {"config": CONFIG}, {}])
+def test_a_runs_folder_is_read_like_a_file(tmp_path: Path, more: dict[str, Any]) -> None:
+    history = CheckpointHistory(tmp_path / "run" / "checkpoints")
+    history.save({**NEEDED, "iteration": 1, **more}, 1).wait()
+    assert read_policy(tmp_path / "run").keys() == read_policy(saved(tmp_path / "p.fledge", **more)).keys()
+
+
+@pytest.mark.parametrize("missing", sorted(NEEDED))
+def test_a_file_without_what_is_needed_holds_no_policy(tmp_path: Path, missing: str) -> None:
+    save_checkpoint({k: v for k, v in NEEDED.items() if k != missing} | {"world": WORLD}, tmp_path / "p.fledge")
+    with pytest.raises(FormatError, match="holds no policy"):
+        read_policy(tmp_path / "p.fledge")
+
+
+def test_a_folder_without_checkpoints_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run"):
+        read_policy(tmp_path)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    write_policy({**NEEDED, "world": WORLD, "frames": 3}, tmp_path / "p.fledge")
+    entries = read_policy(tmp_path / "p.fledge")
+    assert torch.equal(entries.pop("model")["w"], NEEDED["model"]["w"])
+    assert entries == {"policy": NEEDED["policy"], "task": "navigation", "world": WORLD}
+
+
+@pytest.mark.parametrize("name", shipped_policies(find_task("navigation")))
+def test_every_shipped_policy_loads(name: str) -> None:
+    policy = load_policy(name)
+    assert policy.task.name == "navigation"
+    assert set(policy.agent.observes) <= {"state", "lidar", "dynamic_obstacle"}
