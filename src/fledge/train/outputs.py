@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.train.config import WandbMode
 from fledge.train.run import Run
 
+SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
 RECENT = 20  # iterations that the recent headline looks back over
 
 
@@ -53,6 +55,7 @@ class RunOutputs:
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
+        self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
         with contextlib.redirect_stdout(sys.stderr):
             print_model_info(run.policy)
@@ -110,7 +113,8 @@ class RunOutputs:
         if run.iteration % run.cfg.log_interval == 0 or run.finished:
             for logger in self.loggers:
                 logger.log(run.iteration, metrics)
-        if run.iteration % 100 == 0:
+        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+            self.summed_up = time.monotonic()
             self.console.say(monitor.get_summary())
             self.console.say(checkpoint_line(self.saver.get_stats()))
 
