@@ -8,10 +8,12 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fledge.agents.actor_critic import FeaturePolicy
-from fledge.agents.build import build_from_description
 from fledge.cli import main
+from fledge.core.settings import flat_settings
 from fledge.storage import save_checkpoint
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig
+from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.task import NavigationTask
 
 TINY = ["env.num_envs=16", "env.num_maps=2", "env.static_obstacles=30", "env.moving_obstacles=8"]
 NAVRL = Path(__file__).parents[2] / "shared" / "data" / "navrl_checkpoint.pt"
@@ -47,6 +49,37 @@ def test_help_config_lists_every_setting_with_its_meaning() -> None:
     assert {"env.num_envs", "ppo.lr", "env.reward.crash", "save_interval", "wandb.mode"} <= set(keys)
     undocumented = [a for a, b in itertools.pairwise(lines) if not a.startswith(" ") and b.startswith("     (")]
     assert not undocumented
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "advise"])
+def test_help_config_shows_the_limits_of_a_setting(command: str) -> None:
+    lines = call(command, "--help-config").output.splitlines()
+    shown = dict(zip(lines[::2], lines[1::2], strict=True))
+    assert shown["ppo.clip=0.2"].endswith("(a number, greater than 0)")
+    assert shown["ppo.gamma=0.99"].endswith("(a number, 0 to 1)")
+    assert shown["env.num_envs=1024"].endswith("(a whole number, at least 1)")
+    assert shown["env.movers_cycle=[1.0]"].endswith("(a list [a, b], at least 1 item, each 0 to 1)")
+    assert shown["replay.layout=chunk"].endswith("(text, frame or chunk or episode)")
+    assert shown["collect.mode=sync"].endswith("(one of sync or pipelined or halves)")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "gym:CartPole-v1", "--help-config"],
+        ["train", "--help-config", "gym:CartPole-v1"],
+        ["train", "--preset", "ppo", "gym:CartPole-v1", "--help-config"],
+        ["--debug", "train", "gym:CartPole-v1", "--help-config"],
+        ["eval", "--task", "gym:CartPole-v1", "--help-config"],
+        ["advise", "gym:CartPole-v1", "--help-config"],
+    ],
+)
+def test_help_config_is_about_the_task_that_was_named(words: list[str]) -> None:
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    keys = {line.split("=")[0] for line in done.output.splitlines()[::2]}
+    assert {"env.options", "ppo.lr"} <= keys
+    assert "env.static_obstacles" not in keys
 
 
 def test_eval_prints_rates_that_add_up() -> None:
@@ -91,6 +124,15 @@ def test_eval_flies_navrls_checkpoint_in_its_preset() -> None:
     assert json.loads(done.stdout)["success"] >= 0.75
 
 
+@pytest.mark.skipif(not NAVRL.is_file(), reason="NavRL's released policy is not here")
+def test_navrls_checkpoint_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "released.bin").write_bytes(NAVRL.read_bytes())
+    words = ["env.moving_obstacles=0", "env.num_maps=1", "env.max_episode_steps=20", "--episodes", "4", "--json"]
+    done = call("eval", "--navrl-checkpoint", str(tmp_path / "released.bin"), *words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["episodes"] == 4
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -100,10 +142,14 @@ def test_eval_flies_navrls_checkpoint_in_its_preset() -> None:
         (["eval", "gap", "--env", "moon"], "There is no env preset"),
         (["eval", "gap", "env.num_envs=-3"], "at least 1"),
         (["eval", "gap", "env.numenvs=3"], "Did you mean env.num_envs?"),
+        (["eval", "gap", "env.num_envs=many"], "env.num_envs takes a whole number"),
+        (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
+        (["eval", "gap", "ppo.lr=1"], "give settings of the world"),
+        (["eval", "gap", "num_envs=1"], "give settings of the world"),
         (["eval", "gap", "env.num_maps=100000000"], "GiB"),
         (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
         (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
-        (["export", "gap", "out.onnx"], "scripted pilot"),
+        (["export", "gap", "out.onnx"], "nothing to export"),
         (["inspect", "missing.fledge"], "missing.fledge"),
     ],
 )
@@ -121,10 +167,20 @@ KINDS = {
 }
 
 
-def write_policy(kind: str, path: Path) -> Path:
+WORLDS = {
+    "features": NavigationConfig(decimation=5),
+    "squashed": NavigationConfig(decimation=5),
+    "grid_q": NavigationConfig(
+        decimation=5, grid_map=True, grid_size=32, action_form=ActionForm.headings, num_headings=8
+    ),
+}
+
+
+def write_policy(kind: str, path: Path, world: bool = True) -> Path:
     torch.manual_seed(0)
-    model = build_from_description(KINDS[kind]).state_dict()
-    save_checkpoint({"model": model, "policy": KINDS[kind], "task": "navigation"}, path)
+    entries = {"model": NavigationTask().build_policy(KINDS[kind]).state_dict(), "policy": KINDS[kind]}
+    entries |= {"world": {"env": flat_settings(WORLDS[kind]), "decision_s": 0.08}} if world else {}
+    save_checkpoint({**entries, "task": "navigation"}, path)
     return path
 
 
@@ -140,6 +196,47 @@ def test_every_kind_of_policy_flies_in_the_world_it_needs(kind: str, tmp_path: P
     done = call("eval", str(write_policy(kind, tmp_path / "p.fledge")), *TINY, "--episodes", "16", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["episodes"] == 16
+
+
+def test_a_policy_that_does_not_tell_its_world_flies_in_the_default_one_if_it_can(tmp_path: Path) -> None:
+    can, cannot = (str(write_policy(kind, tmp_path / f"{kind}.fledge", world=False)) for kind in ("features", "grid_q"))
+    assert call("eval", can, *TINY, "--episodes", "4").exit_code == 0
+    done = call("eval", cannot, *TINY, "--episodes", "4")
+    assert done.exit_code == 2
+    assert "reads grid_map, which this env does not observe" in done.output
+
+
+def test_eval_says_how_the_world_differs_from_where_a_policy_was_trained(tmp_path: Path) -> None:
+    path = str(write_policy("features", tmp_path / "p.fledge"))
+    plain = call("eval", path, "env.num_maps=2", "env.num_envs=4", "--episodes", "4")
+    assert plain.exit_code == 0, plain.output
+    words = ["env.num_maps=2", "env.num_envs=4", "env.speed_limit=1.5"]
+    changed = call("eval", path, *words, "--episodes", "4")
+    assert "env.speed_limit=1.5 (trained with 2.0)" in changed.stderr
+    assert "speed_limit" not in plain.stderr
+    row = json.loads(call("eval", path, *words, "--episodes", "4", "--json").stdout)
+    assert row["changed"]["env.speed_limit"] == {"trained": 2.0, "flown": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("features", "env.lidar_azimuths=18"),
+        ("features", "env.lidar_range_m=6"),
+        ("features", "env.action_form=headings"),
+        ("grid_q", "env.grid_size=64"),
+        ("grid_q", "env.num_headings=4"),
+    ],
+)
+def test_eval_refuses_a_world_that_the_weights_do_not_fit(tmp_path: Path, kind: str, word: str) -> None:
+    done = call("eval", str(write_policy(kind, tmp_path / "p.fledge")), *TINY, word, "--episodes", "4")
+    assert done.exit_code == 2
+    assert f"cannot fly with {word}" in done.output.replace("\n", " ")
+
+
+def test_eval_lets_a_policy_fly_with_another_observation_that_it_does_not_read(tmp_path: Path) -> None:
+    path = str(write_policy("grid_q", tmp_path / "p.fledge"))
+    assert call("eval", path, *TINY, "env.lidar_azimuths=18", "--episodes", "4").exit_code == 0
 
 
 def test_export_refuses_other_endings(policy_file: Path, tmp_path: Path) -> None:

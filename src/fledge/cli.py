@@ -35,28 +35,18 @@ def main(debug: bool) -> None:
     """Fledge teaches policies to fly."""
 
 
-def show_config_help(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Print every setting of the command's config and stop."""
-    if not value:
-        return
+def show_config_help(task: str | None) -> None:
+    """Print every setting of a task's config."""
     from fledge.core.overrides import field_help
     from fledge.tasks.registry import find_task
     from fledge.train.config import config_class
 
-    words = [word for word in sys.argv[2:] if "=" not in word and not word.startswith("-")]
-    task = find_task(words[0] if words and context.info_name == "train" else "navigation")
-    for key, field in field_help(config_class(task)).items():
+    for key, field in field_help(config_class(find_task(task or "navigation"))).items():
         click.echo(f"{key}={field.default}\n    {field}")
-    context.exit()
 
 
 help_config = click.option(
-    "--help-config",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=show_config_help,
-    help="List every setting with its default and meaning.",
+    "--help-config", is_flag=True, help="List every setting of the task with its default, meaning and limits."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 
@@ -98,6 +88,7 @@ def eval(
     checkpoints: bool,
     picture: Path | None,
     threads: int | None,
+    help_config: bool,
     as_json: bool,
 ) -> None:
     """Fly policies in worlds they have never seen, and count how it ends.
@@ -105,6 +96,8 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Each flies in the world it
     was trained for, unless you change it; several are flown on the same episodes and compared.
     """
+    if help_config:
+        return show_config_help(task)
     from fledge.evaluate.command import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
 
@@ -182,16 +175,25 @@ def report(
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
 @help_config
 @as_json
-def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resume: Path | None, as_json: bool) -> None:
+def train(
+    words: tuple[str, ...],
+    preset: str | None,
+    folder: Path | None,
+    resume: Path | None,
+    help_config: bool,
+    as_json: bool,
+) -> None:
     """Train a policy: watch it learn, stop and resume at will.
 
     TASK is navigation (the default), gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
-    from fledge.train.command import run_training
-
     overrides = [w for w in words if "=" in w]
     tasks = [w for w in words if "=" not in w]
+    if help_config:
+        return show_config_help(next(iter(tasks), None))
+    from fledge.train.command import run_training
+
     result = run_training(tasks, preset, overrides, folder, resume)
     if as_json and result is not None:
         click.echo(json.dumps(result))
@@ -206,19 +208,27 @@ def train(words: tuple[str, ...], preset: str | None, folder: Path | None, resum
 @help_config
 @as_json
 def advise(
-    words: tuple[str, ...], preset: str | None, budget: float, seconds: float, picture: Path | None, as_json: bool
+    words: tuple[str, ...],
+    preset: str | None,
+    budget: float,
+    seconds: float,
+    picture: Path | None,
+    help_config: bool,
+    as_json: bool,
 ) -> None:
     """Should I compress, archive, pipeline, and how often save? Measured here, with this config.
 
     Prints the decision tree with the measured numbers, and the settings to use. Takes a few minutes.
     """
+    tasks = [word for word in words if "=" not in word]
+    if help_config:
+        return show_config_help(next(iter(tasks), None))
     from rich.console import Console
 
     from fledge.advise import advise as measure_and_decide
     from fledge.advise import render, save_plot
     from fledge.train.config import make_config
 
-    tasks = [word for word in words if "=" not in word]
     if len(tasks) > 1:
         raise ConfigError(f"{' and '.join(tasks)} came, but the advice is about one task.")
     cfg = make_config(tasks[0] if tasks else "navigation", preset, [word for word in words if "=" in word])

@@ -13,18 +13,16 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from fledge.train.advise import advise, config_line, save_plot
 from rich.console import Console
 
-from fledge.advise import render
+from fledge.advise import advise, config_line, render, save_plot
 from fledge.advise.decide import decide, save_cost_s
 from fledge.advise.measure import _speed, time_in_turns
 from fledge.advise.measure_storage import whole_state
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.core.machine import default_threads
-from fledge.core.overrides import build_config
-from fledge.train.config import TrainConfig
+from fledge.train.config import make_config
 
 
 def speed(mode: str, ranks: int, fps: float, wobble: float = 0.0) -> dict[str, Any]:
@@ -266,18 +264,18 @@ def test_advice_can_be_printed_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("budget", "seconds"), [(0.0, 1.0), (1.0, 1.0), (0.02, 0.0)])
 def test_impossible_budgets_are_refused(budget: float, seconds: float) -> None:
     with pytest.raises(ConfigError, match="must"):
-        advise(TrainConfig(), budget, seconds)
+        advise(make_config("navigation"), budget, seconds)
 
 
 def test_only_ppo_is_advised_on() -> None:
     with pytest.raises(ConfigError, match="algo=ppo"):
-        advise(build_config(TrainConfig, [("train", "sac")], []))
+        advise(make_config("navigation", "sac"))
 
 
 @pytest.mark.slow
 def test_the_advisor_measures_a_small_training(tmp_path: Path) -> None:
     words = ["env.num_envs=16", "ppo.rollout_steps=8", "ppo.minibatch=64", "ranks=2", "env.num_maps=1"]
-    cfg = build_config(TrainConfig, [("train", "fast")], words)
+    cfg = make_config("navigation", "fast", words)
     said: list[str] = []
     result = advise(cfg, seconds=0.1, on_progress=said.append)
     assert json.loads(json.dumps(result))["config"] == result["config"]

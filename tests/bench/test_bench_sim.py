@@ -13,20 +13,20 @@ from rich.console import Console
 
 from fledge.bench import sim
 from fledge.core.errors import FledgeError, InputError
-from fledge.tasks.navigation import NavigationEnv
 from fledge.tasks.navigation.config import RewardKind
-from fledge.tasks.navigation.references import Snapshot
+from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.references.agreement import TOLERANCES, check_agreement, snapshot_of
 from fledge.tasks.navigation.references.numpy_sim import NumpySim
+from fledge.tasks.navigation.references.plain_step import Snapshot
 
 MAPS = 4  # instead of 64, which take longer to make than the rest of these tests
-full_config = sim.bench_config
+full_config = sim.PLAIN.bench_config
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_maps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sim, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
+        patch.setattr(sim.PLAIN, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
         yield
 
 
@@ -38,7 +38,7 @@ def result(few_maps: None) -> dict[str, Any]:
 @pytest.fixture
 def flying_env() -> Any:
     """A small env with its drones at speed, and its buffers."""
-    env = NavigationEnv(sim.bench_config(64), seed=5)
+    env = NavigationEnv(sim.PLAIN.bench_config(64), seed=5)
     out = env.make_buffers()
     env.reset(out=out)
     for _ in range(60):

@@ -25,7 +25,7 @@ def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
             twin.lidar.linear.weight.mul_(1.01)
         return twin
 
-    monkeypatch.setattr(bench.NavRLActorCritic, "from_navrl", wrong)
+    monkeypatch.setattr(NavRLActorCritic, "from_navrl", wrong)
     with pytest.raises(FledgeError, match="disagree"):
         bench.check_agreement(seed=0)
 

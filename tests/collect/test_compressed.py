@@ -10,13 +10,14 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from fledge.agents.actor_critic import FeaturePolicy
 from fledge.collect import CompressedBatch, CompressedDataCollector, PipelinedDataCollector, SyncDataCollector
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.learn.ppo import PPO, PPOConfig
 from fledge.storage.format import codecs
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.feature_policy import FeaturePolicy
 
 N, T = 40, 16
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

@@ -11,10 +11,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from fledge.agents.actor_critic import ActorCritic, FeaturePolicy
+from fledge.agents.actor_critic import ActorCritic
 from fledge.collect import HalvesDataCollector, SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.feature_policy import FeaturePolicy
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 
 N, T = 12, 25

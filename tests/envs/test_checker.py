@@ -15,8 +15,8 @@ from fledge.core.random import uniform
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.envs.checker import EnvCheckError, check_tensor_env
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
-from fledge.tasks.navigation.config import ActionForm, Dynamics, RandomizeConfig
+from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RandomizeConfig
+from fledge.tasks.navigation.env import NavigationEnv
 
 
 class Walk(TensorEnv):

@@ -14,8 +14,9 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics, T
 
 from fledge.core.errors import InputError
 from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv, space_of
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome
-from fledge.tasks.navigation.config import ActionForm, Dynamics
+from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.structs import Outcome
 
 N = 16
 LIMIT = 6

@@ -19,8 +19,9 @@ from torchrl.envs.utils import check_env_specs, step_mdp
 from fledge.core.errors import InputError
 from fledge.core.specs import TensorSpec
 from fledge.envs.adapters.torchrl import TorchRLEnv
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome
-from fledge.tasks.navigation.config import ActionForm, Dynamics
+from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.structs import Outcome
 
 N = 16
 LIMIT = 9

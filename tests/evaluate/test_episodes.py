@@ -1,21 +1,31 @@
 """Evaluation counts every drone's episodes equally and gives honest intervals."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from fledge.evaluate.episodes import evaluate, wilson
-from fledge.tasks.navigation import NavigationConfig
+from fledge.agents.base import BaseAgent
+from fledge.core.errors import ConfigError
+from fledge.evaluate.episodes import Evaluation, wilson
+from fledge.evaluate.episodes import evaluate as evaluate_in
+from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+from fledge.tasks.navigation.task import NavigationTask
 
 EMPTY = NavigationConfig(num_envs=16, static_obstacles=0, moving_obstacles=0, num_maps=1, decimation=5)
 FOREST = NavigationConfig(num_envs=32, num_maps=2, decimation=5, moving_obstacles=0)
+
+
+def evaluate(agent: BaseAgent, cfg: NavigationConfig, episodes: int, seed: int = 1, **options: Any) -> Evaluation:
+    return evaluate_in(agent, NavigationTask(), cfg, episodes, seed, **options)
 
 
 def test_the_straight_pilot_crosses_empty_space() -> None:
     result = evaluate(StraightPilot(), EMPTY, 48)
     assert result.rate("success") + result.rate("timeout") == pytest.approx(1.0)
     assert result.rate("success") > 0.9
-    assert 1.5 < result.mean_speed < 1.9
+    assert 1.5 < result.means["speed"] < 1.9
 
 
 def test_the_gap_pilot_beats_the_straight_one_in_a_forest() -> None:
@@ -32,7 +42,9 @@ def test_exactly_the_asked_number_of_episodes_is_counted() -> None:
 def test_quick_crashes_are_not_over_counted() -> None:
     """A policy that crashes half of the drones at once: with quotas its rate is one half, not more."""
 
-    class HalfDive:
+    class HalfDive(BaseAgent):
+        observes = ("state",)
+
         def act(self, obs: dict[str, torch.Tensor], deterministic: bool = True) -> torch.Tensor:
             action = StraightPilot().act(obs)
             action[: len(action) // 2, 2] = 0.0  # dive
@@ -43,7 +55,7 @@ def test_quick_crashes_are_not_over_counted() -> None:
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_does_not() -> None:
-    a, b, c = (evaluate(GapPilot(), FOREST, 64, seed=s).mean_return for s in (1, 1, 2))
+    a, b, c = (evaluate(GapPilot(), FOREST, 64, seed=s).returns.mean() for s in (1, 1, 2))
     assert a == b != c
 
 
@@ -57,9 +69,26 @@ def test_wilson_interval_by_hand() -> None:
 
 def test_recorded_flights_begin_at_their_start_and_have_their_map() -> None:
     result = evaluate(StraightPilot(), FOREST, 32, record=8)
-    flights = result.flights
-    assert flights is not None
-    assert len(flights.paths) == 8
-    for path, start, slot in zip(flights.paths, flights.starts, flights.slots, strict=True):
-        assert path[0] == pytest.approx(start)
-        assert flights.grids[slot].shape == (250000,)
+    assert len(result.tracks) == 8
+    for track in result.tracks:
+        assert track.frames["pos"][0] == pytest.approx(track.scene["start"])
+        assert track.scene["cells"].shape == (250000,)
+        assert track.outcome in NavigationTask.labels
+
+
+def test_recording_changes_no_figure() -> None:
+    plain, recorded = (evaluate(GapPilot(), FOREST, 40, record=k) for k in (0, 5))
+    assert plain.counts == recorded.counts
+    assert plain.returns.tolist() == recorded.returns.tolist()
+    assert (len(plain.tracks), len(recorded.tracks)) == (0, 5)
+
+
+def test_the_headline_is_the_rate_of_success_with_its_interval() -> None:
+    result = evaluate(GapPilot(), FOREST, 40)
+    assert result.score == result.rate("success") == result.as_dict()["success"]
+    assert result.score_ci95 == wilson(result.counts["success"], 40)
+
+
+def test_no_episode_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        evaluate(StraightPilot(), EMPTY, 0)

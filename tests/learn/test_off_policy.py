@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from fledge.agents.squashed import SquashedActor, TwinCritic
+from fledge.agents.squashed import TwinCritic
 from fledge.collect.experience import ExperienceCollector
 from fledge.core.errors import ConfigError, NumericsError
-from fledge.learn import dqn, sac
 from fledge.learn.dqn import DQN, DQNConfig
 from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.sac import SAC, SACConfig
 from fledge.learn.td3 import TD3, TD3Config
 from fledge.replay import DictReplayBuffer
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
-from fledge.tasks.navigation.config import ActionForm, Starts
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.feature_policy import FeatureActor
 from fledge.tasks.navigation.grid_q import GridQ
 from tests.reference.plain_off_policy import PlainDQN, PlainSAC, PlainTD3
 from tests.reference.plain_replay import PlainReplay
@@ -26,6 +26,7 @@ ENV = NavigationConfig(
 )
 ENV.max_episode_steps = 90  # truncations within the test
 GRID = dataclasses.replace(ENV, grid_map=True, grid_size=16, action_form=ActionForm.headings, num_headings=8)
+SEEN, MAPPED = FeatureActor.observes, GridQ.observes
 REPLAY = ReplayConfig(size=500, batch=48, steps=6, updates=3, warm_up=0, n_step=3, segment=8)
 
 
@@ -39,9 +40,9 @@ def plain_buffer(observed: tuple[str, ...], replay: ReplayConfig = REPLAY) -> Pl
     return PlainReplay(replay.size, observed, replay.segment, replay.n_step, 0.99, seed=5)
 
 
-def small_actor() -> SquashedActor:
+def small_actor() -> FeatureActor:
     torch.manual_seed(0)
-    return SquashedActor(hidden=(32, 16))
+    return FeatureActor(hidden=(32, 16))
 
 
 def make_sac(buffer: Any) -> SAC:
@@ -66,9 +67,9 @@ def fly_and_learn(learner: Any, env: NavigationConfig, iterations: int) -> list[
 
 
 CASES = {
-    "sac": (make_sac, sac.OBSERVED, ENV),
-    "td3": (make_td3, sac.OBSERVED, ENV),
-    "dqn": (make_dqn, dqn.OBSERVED, GRID),
+    "sac": (make_sac, SEEN, ENV),
+    "td3": (make_td3, SEEN, ENV),
+    "dqn": (make_dqn, MAPPED, GRID),
 }
 
 
@@ -111,7 +112,7 @@ def test_compressed_replay_gives_the_same_losses_bit_for_bit(name: str, layout: 
 
 @pytest.mark.parametrize("make", [make_sac, make_td3])
 def test_learning_continues_bit_for_bit_from_a_saved_state(make: Any) -> None:
-    straight = make(make_buffer(sac.OBSERVED))
+    straight = make(make_buffer(SEEN))
     fly_and_learn(straight, ENV, 10)
 
     def go_on(learner: Any, steps: int = 3) -> dict[str, float]:
@@ -121,7 +122,7 @@ def test_learning_continues_bit_for_bit_from_a_saved_state(make: Any) -> None:
     state, own = straight.state_dict(), straight.rank_state()
 
     first = go_on(straight)
-    other = make(make_buffer(sac.OBSERVED))
+    other = make(make_buffer(SEEN))
     other.load_rank_state(own)
     other.load_state_dict(state)
     assert go_on(other) == first
@@ -133,7 +134,7 @@ def test_learning_continues_bit_for_bit_from_a_saved_state(make: Any) -> None:
 
 
 def test_nothing_is_learned_before_the_warm_up() -> None:
-    learner = make_sac(make_buffer(sac.OBSERVED))
+    learner = make_sac(make_buffer(SEEN))
     learner.replay = dataclasses.replace(REPLAY, warm_up=10_000)
     before = learner.state_dict()["weights"]["actor"]
     reports = fly_and_learn(learner, ENV, 4)
@@ -142,22 +143,28 @@ def test_nothing_is_learned_before_the_warm_up() -> None:
 
 
 def test_learning_rates_fall_linearly_and_the_temperatures_stays() -> None:
-    learner = make_sac(make_buffer(sac.OBSERVED))
+    learner = make_sac(make_buffer(SEEN))
     learner.rates["actor"] = (1e-3, 2e-4)
     learner.schedule(0.5)
     rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in learner.optimizers.items()}
     assert rates == pytest.approx({"actor": 6e-4, "critic": 5e-4, "temperature": 5e-4})
 
 
+@pytest.mark.parametrize(("asked", "aim"), [(None, -3.0), (-7.5, -7.5), (0.0, 0.0)])
+def test_the_temperature_aims_at_minus_the_number_of_actions_or_what_is_asked(asked: float | None, aim: float) -> None:
+    learner = SAC(small_actor(), SACConfig(target_entropy=asked), REPLAY, make_buffer(SEEN))
+    assert learner.target_entropy == aim
+
+
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    learner = make_sac(make_buffer(sac.OBSERVED))
+    learner = make_sac(make_buffer(SEEN))
     batch = {"terminated": torch.tensor([True, False]), "truncated": torch.tensor([False, True])}
     assert learner.discount(batch).tolist() == pytest.approx([0.0, 0.99])
     assert learner.discount(batch | {"discount": torch.tensor([0.5, 0.25])}).tolist() == pytest.approx([0.0, 0.25])
 
 
 def test_nan_stops_with_what_is_needed_to_repeat_it() -> None:
-    learner = make_sac(make_buffer(sac.OBSERVED))
+    learner = make_sac(make_buffer(SEEN))
     fly_and_learn(learner, ENV, 8)
     with torch.no_grad():
         learner.flats["critic"].values[0] = float("nan")
@@ -193,14 +200,14 @@ def test_the_density_of_squashed_actions_integrates_to_one() -> None:
     assert total.item() == pytest.approx(1.0, abs=0.01)
 
 
-def _axis_density(actor: SquashedActor, x: torch.Tensor, axis: int) -> torch.Tensor:
+def _axis_density(actor: FeatureActor, x: torch.Tensor, axis: int) -> torch.Tensor:
     mean, log_std = actor(x)
     normal = torch.distributions.Normal(mean[0, axis], log_std[0, axis].exp())
     return normal.log_prob(mean[0, axis]) - (1 - torch.tanh(mean[0, axis]) ** 2).log()
 
 
 def test_epsilon_differs_between_drones() -> None:
-    learner = make_dqn(make_buffer(dqn.OBSERVED))
+    learner = make_dqn(make_buffer(MAPPED))
     obs = {"grid_map": torch.zeros(400, 1, 16, 16, dtype=torch.uint8), "state": torch.zeros(400, 8)}
     best = learner.online.act(obs)
     torch.manual_seed(0)
@@ -210,7 +217,7 @@ def test_epsilon_differs_between_drones() -> None:
 
 
 def test_prioritised_replay_weighs_the_loss_and_learns_priorities_from_errors() -> None:
-    keys = [*dqn.OBSERVED, *(f"next_{k}" for k in dqn.OBSERVED), "action", "reward", "terminated", "truncated"]
+    keys = [*MAPPED, *(f"next_{k}" for k in MAPPED), "action", "reward", "terminated", "truncated"]
     buffer = DictReplayBuffer(500, keys, prioritized=True, seed=5, n_step=3, decode_threads=1, segment_frames=8)
     learner = make_dqn(buffer)
     fly_and_learn(learner, GRID, 12)
@@ -230,4 +237,4 @@ def test_prioritised_replay_weighs_the_loss_and_learns_priorities_from_errors() 
 )
 def test_bad_settings_are_refused(change: dict[str, int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        dataclasses.replace(REPLAY, **change).validate()
+        SAC(small_actor(), SACConfig(), dataclasses.replace(REPLAY, **change), make_buffer(SEEN))

@@ -7,12 +7,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from fledge.agents.actor_critic import FeaturePolicy
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.learn.ppo import PPO, PPOConfig
 from fledge.learn.returns import gae
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.feature_policy import FeaturePolicy
 from tests.reference import plain_ppo
 
 ENV = NavigationConfig(num_envs=16, num_maps=2, decimation=5, static_obstacles=60, moving_obstacles=16)
@@ -183,7 +184,7 @@ def test_popart_leaves_predictions_unchanged() -> None:
 def test_impossible_settings_are_refused_by_name(name: str, value: float) -> None:
     cfg = PPOConfig(**{name: value})
     with pytest.raises(ConfigError, match=f"ppo.{name}"):
-        cfg.validate()
+        PPO(FeaturePolicy(hidden=(8,)), cfg)
 
 
 def test_the_rollout_is_read_only_to_the_learner() -> None:

@@ -90,7 +90,8 @@ class PlainSAC:
         clipped_step(self.actor_opt, actor_loss, self.actor.parameters(), cfg.max_grad_norm)
         entropy = -density.detach().mean()
         self.alpha_opt.zero_grad()
-        (self.log_alpha * (entropy - cfg.target_entropy)).backward()
+        aim = -3.0 if cfg.target_entropy is None else cfg.target_entropy  # minus the number of actions
+        (self.log_alpha * (entropy - aim)).backward()
         self.alpha_opt.step()
         for target, critic in zip(self.targets, self.critics, strict=True):
             follow(target, critic, cfg.tau)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.env import NavigationEnv
 
 RANGE = 4.0
 TOLERANCE_M = 1e-4

@@ -40,12 +40,14 @@ def build_config(
     words: Sequence[str],
     aliases: Mapping[str, str] | None = None,
     groups: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    prefix: str = "",
 ) -> C:
     """Return a config of `kind`: defaults, then presets, then `key=value` words.
 
     Args:
         aliases: Other people's names for our settings; an alias for "" is accepted and ignored.
         groups: Presets by group and name, which a word `group=name` puts in place.
+        prefix: What keys begin with in words and in errors, where `kind` is a part of a larger config: "env.".
 
     Raises:
         ConfigError: for an unknown key, or a value that does not fit its field.
@@ -53,7 +55,7 @@ def build_config(
     node = OmegaConf.structured(kind)
     for source, content in presets:
         node = _merge(node, content, source)
-    known = list(field_help(kind))
+    known = [f"{prefix}{key}" for key in field_help(kind)]
     aliases, groups = aliases or {}, groups or {}
     for word in words:
         key, value = split_word(word)
@@ -66,9 +68,9 @@ def build_config(
         if key not in known:
             raise ConfigError(unknown_key(key, known))
         try:
-            OmegaConf.update(node, key, yaml.safe_load(value) if value else "", merge=True)
+            OmegaConf.update(node, key.removeprefix(prefix), yaml.safe_load(value) if value else "", merge=True)
         except (OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(bad_value(kind, key, value)) from error
+            raise ConfigError(bad_value(kind, key, value, prefix)) from error
         except Exception as error:  # YAML's scanner has its own error tree
             raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}.") from error
     return _to_object(node, kind)
@@ -114,8 +116,8 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
 
 
-def bad_value(kind: type, key: str, value: str) -> str:
-    return f"{key}={value} does not fit: {key} takes {field_help(kind)[key].type_name}."
+def bad_value(kind: type, key: str, value: str, prefix: str = "") -> str:
+    return f"{key}={value} does not fit: {key} takes {field_help(kind, prefix)[key].type_name}."
 
 
 @dataclasses.dataclass(frozen=True)

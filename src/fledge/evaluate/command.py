@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fledge.core.errors import ConfigError
 from fledge.evaluate.episodes import Evaluation, evaluate
-from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_policy, shipped_policies
+from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
 
@@ -75,8 +75,9 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     """The policies asked for, all of one task."""
     task = find_task(request.task) if request.task else None
-    names = [*request.policies, *([request.foreign] if request.foreign else [])]
-    loaded = [load_policy(name, task) for name in names]
+    loaded = [load_policy(name, task) for name in request.policies]
+    if request.foreign:
+        loaded.append(load_foreign(request.foreign, task or find_task("navigation")))
     if not loaded:
         chosen = task or find_task("navigation")
         known = ", ".join([*shipped_policies(chosen), *chosen.pilots()])

@@ -59,9 +59,14 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
             + (f", or one of {known}." if known else ".")
         )
     if path.suffix == ".pt":
-        agent = chosen.load_foreign(path)
-        return LoadedPolicy(name, agent, chosen, chosen.world_of(agent))
+        return load_foreign(name, chosen)
     return build_policy(read_policy(path), name, task)
+
+
+def load_foreign(name: str, task: Task) -> LoadedPolicy:
+    """The policy in another project's file, whatever it is called."""
+    agent = task.load_foreign(Path(name))
+    return LoadedPolicy(name, agent, task, task.world_of(agent))
 
 
 def build_policy(state: dict[str, Any], name: str, task: Task | None = None) -> LoadedPolicy:
@@ -122,7 +127,7 @@ def flight_world(
     if preset is not None:
         cfg = task.evaluation(from_plain(task.config, task.preset("env", preset)))
     words = [check_env_word(word, task) for word in overrides]
-    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words)
+    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, prefix="env.")
     check_settings(cfg, "env.")
     changed: dict[str, tuple[Any, Any]] = {}
     if policy.world is not None:
@@ -144,12 +149,12 @@ def default_world(task: Task) -> Any:
 
 
 def check_env_word(word: str, task: Task) -> str:
-    """An override of the env without its "env."; ConfigError for other settings, which an evaluation does not have."""
+    """An override of the env by our own key; ConfigError for other settings, which an evaluation does not have."""
     key, sign, value = word.partition("=")
     key = task.aliases.get(key, key)
     if not key.startswith("env.") or not sign:
         raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
-    return f"{key.removeprefix('env.')}={value}"
+    return f"{key}={value}"
 
 
 # ---- export ----------------------------------------------------------------------------------------------------------
@@ -173,7 +178,7 @@ def export_policy(name: str, path: Path, task: Task | None = None, overrides: Se
         policy = build_policy(entries, name, task)
         trained = policy.world.env if policy.world is not None else {}
         words = [check_env_word(word, policy.task) for word in overrides]
-        cfg: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words)
+        cfg: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words, prefix="env.")
         env = policy.task.make_env(cfg)
         entries["world"] = {"env": flat_settings(cfg), "decision_s": env.decision_s}
         env.close()

@@ -16,8 +16,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.core.errors import ConfigError, FormatError, InputError, MemoryBudgetError, NumericsError
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome, replay_dump
-from fledge.tasks.navigation.config import ActionForm, Dynamics, RandomizeConfig, Starts
+from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RandomizeConfig, Starts
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.structs import Outcome
 
 Make = Callable[..., NavigationEnv]
 DT = 0.016
@@ -265,7 +266,8 @@ def test_a_state_of_another_seed_size_or_bank_layout_is_refused_and_nothing_is_l
     before = env.state["pos"].clone()
     for other, sentence in (
         (make(seed=4), "seed 4"),
-        (make(num_envs=8), "needs"),
+        (make(num_envs=8), "total_envs 8"),
+        (make(num_envs=8, total=16), "needs"),
         (make(num_maps=5), "maps"),
         (make(offset=16, total=32), "offset 16"),
     ):
@@ -553,7 +555,7 @@ def test_the_nan_guard_stops_and_its_dump_repeats_the_step(make: Make, maps: dic
     expected = twin.step(action(12))
     assert caught.value.dump is not None
     assert Path(caught.value.dump).parent == tmp_path / "dumps"
-    again = replay_dump(caught.value.dump)
+    again = NavigationEnv.replay_dump(caught.value.dump)
     assert torch.isnan(again["obs"]["state"][5]).any()
     for key in expected.keys(True, True):
         assert torch.equal(torch.nan_to_num(again[key].double()), torch.nan_to_num(expected[key].double())), key
@@ -571,7 +573,7 @@ def test_a_file_that_is_no_dump_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn.npz", "foreign.npz", "absent.npz"):
         with pytest.raises(FormatError, match=name):
-            replay_dump(tmp_path / name)
+            NavigationEnv.replay_dump(tmp_path / name)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

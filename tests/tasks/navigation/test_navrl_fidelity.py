@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
-from fledge.tasks.navigation.config import RewardConfig, RewardKind
+from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind
+from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 
 RELEASED = Path(__file__).resolve().parents[4] / "shared" / "data" / "navrl_checkpoint.pt"

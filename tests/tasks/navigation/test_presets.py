@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv
-from fledge.tasks.navigation.config import RewardKind
+from fledge.core.overrides import from_plain
+from fledge.core.settings import check_settings
+from fledge.tasks.navigation.config import NavigationConfig, RewardKind
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.task import NavigationTask
 
-ROOT = Path(str(files("fledge")))
-PRESETS = {
-    p.stem: p for folder in ("envs/navigation/presets", "train/presets/env") for p in ROOT.glob(f"{folder}/*.yaml")
-}
-
-pytestmark = pytest.mark.skipif(not PRESETS, reason="no presets yet")
+TASK = NavigationTask()
+PRESETS = {path.stem: path for path in sorted((TASK.presets / "env").glob("*.yaml"))}
 
 
 def load(name: str) -> NavigationConfig:
-    if name not in PRESETS:
-        pytest.skip(f"no preset {name}")
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(NavigationConfig), OmegaConf.load(PRESETS[name])))
-    assert isinstance(config, NavigationConfig)
-    return config
+    return from_plain(NavigationConfig, TASK.preset("env", name))
+
+
+def test_the_presets_ship_and_the_task_knows_them() -> None:
+    assert set(PRESETS) >= {"default", "navrl", "static", "empty"}
+    assert TASK.preset_names("env") == sorted(PRESETS)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_a_preset_is_valid_and_flies(name: str) -> None:
     cfg = load(name)
-    cfg.validate()
+    check_settings(cfg, "env.")
     env = NavigationEnv(dataclasses.replace(cfg, num_envs=8, num_maps=2), seed=1, num_threads=2)
     env.reset()
     for t in range(5):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.tasks.navigation import NavigationConfig, NavigationEnv, Outcome
-from fledge.tasks.navigation.config import RewardConfig, RewardKind
+from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.structs import Outcome
 
 DT = 0.016
 MakeEnv = Callable[..., NavigationEnv]
