@@ -114,8 +114,8 @@ class RunOutputs:
         self.last = metrics
         self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
         if run.iteration % run.cfg.log_interval == 0 or run.finished:
-            row = {**metrics, **mean_episodes(self.unlogged)}
-            row = {name: value for name, value in row.items() if value is not None}
+            means = mean_episodes(self.unlogged)
+            row = {name: value for name, value in {**metrics, **means}.items() if value is not None}
             self.unlogged.clear()
             for logger in self.loggers:
                 logger.log(run.iteration, row)

@@ -12,7 +12,7 @@ from fledge.agents.base import Obs
 from fledge.agents.q_network import QNetwork
 from fledge.core.errors import ConfigError
 
-OWN = 9  # state values as `features.py` scales them
+OWN = 9  # state values as `feature_policy.py` scales them
 PATCH = 4  # cells along a side of a patch; as channels they make convolutions three times faster on a CPU
 
 
