@@ -1,30 +1,47 @@
 """Presets, overrides, and the sentences for what does not fit."""
 
+import functools
+import math
+from pathlib import Path
+
 import pytest
+from omegaconf import OmegaConf
 
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, field_help, preset_names
-from fledge.tasks.navigation.config import RewardKind
-from fledge.train.algorithms import describe_policy
-from fledge.train.config import TrainConfig
+from fledge.core.overrides import field_help
+from fledge.core.settings import check_settings, flat_settings, rule_of, walk
+from fledge.tasks.base import NoCurriculum, PolicyConfig
+from fledge.tasks.navigation.config import NavigationConfig, RewardKind
+from fledge.tasks.registry import find_task
+from fledge.train.config import Algo, TrainConfig, config_class, make_config, read_run_config
+
+TASK = find_task("navigation")
 
 
 def make(*words: str, preset: str = "fast") -> TrainConfig:
-    return build_config(TrainConfig, [("train", preset)], list(words))
+    return make_config(TASK, preset, words)
 
 
-@pytest.mark.parametrize("name", preset_names("train"))
+@functools.cache
+def floats() -> list[str]:
+    """Keys of all settings that hold numbers with a point, alone, in a list, or where none is set."""
+    settings = flat_settings(make(preset=""))
+    firsts = {key: value[0] if isinstance(value, list) else value for key, value in settings.items()}
+    return [key for key, value in firsts.items() if value is None or isinstance(value, float)]
+
+
+@pytest.mark.parametrize("name", TASK.preset_names("train"))
 def test_every_training_preset_is_valid(name: str) -> None:
-    make(preset=name).validate()
+    check_settings(make(preset=name))
 
 
-@pytest.mark.parametrize("name", preset_names("env"))
+@pytest.mark.parametrize("name", TASK.preset_names("env"))
 def test_every_task_preset_is_valid(name: str) -> None:
-    build_config(TrainConfig, [("env", name)], []).validate()
+    check_settings(make(f"env={name}", preset=""))
 
 
 def test_the_four_task_presets_ship() -> None:
-    assert set(preset_names("env")) >= {"default", "navrl", "static", "empty"}
+    assert set(TASK.preset_names("env")) >= {"default", "navrl", "static", "empty"}
 
 
 def test_a_preset_then_overrides_in_order() -> None:
@@ -33,7 +50,7 @@ def test_a_preset_then_overrides_in_order() -> None:
 
 
 def test_every_field_can_be_overridden_with_its_own_default() -> None:
-    for key, field in field_help(TrainConfig).items():
+    for key, field in field_help(config_class(TASK)).items():
         make(f"{key}={field.default}")
 
 
@@ -66,11 +83,16 @@ def test_a_bad_word_is_refused_with_the_nearest_key_or_the_allowed_values(word: 
 @pytest.mark.parametrize(
     "word",
     ["env.decimation=0", "env.inside_share=2", "env.lidar_elevations_deg=[]", "env.movers_cycle=[2]", "env.dt_s=0",
-     "env.randomize.mass=0.95", "env.num_headings=1", "save_interval=0", "policy.hidden=[]", "algo=magic", "task=chess"],
+     "env.randomize.mass=0.95", "env.num_headings=1", "save_interval=0", "policy.hidden=[]", "algo=magic"],
 )  # fmt: skip
 def test_impossible_values_fail_when_the_config_is_checked(word: str) -> None:
     with pytest.raises(ConfigError):
-        make(word).validate()
+        check_settings(make(word))
+
+
+def test_another_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match="There is no task 'chess'"):
+        make_config("chess")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +123,146 @@ def test_impossible_values_fail_when_the_config_is_checked(word: str) -> None:
 )
 def test_settings_that_could_only_fail_later_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=words.split("=")[0] if " " not in words else "warm_up"):
-        build_config(TrainConfig, [], words.split()).validate()
+        check_settings(make(*words.split(), preset=""))
 
 
 def test_priorities_are_for_dqn() -> None:
-    cfg = build_config(TrainConfig, [("train", "sac")], ["replay.prioritized=true"])
     with pytest.raises(ConfigError, match="is for dqn"):
-        describe_policy(cfg)
+        check_settings(make("replay.prioritized=true", preset="sac"))
+
+
+# ---- nonsense --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("ppo.max_grad_norm=0", "ppo.max_grad_norm is 0.0, but must be greater than 0."),
+        ("ppo.max_grad_norm=-1", "ppo.max_grad_norm is -1.0, but must be greater than 0."),
+        ("ppo.clip=-0.2", "ppo.clip is -0.2, but must be greater than 0."),
+        ("ppo.clip=0", "ppo.clip is 0.0, but must be greater than 0."),
+        ("ppo.lr=1", "ppo.lr is 1.0, but must be greater than 0 and less than 1."),
+        ("ppo.gamma=1.01", "ppo.gamma is 1.01, but must be 0 to 1."),
+        ("env.min_height_m=5", "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
+        ("env.max_height_m=2.5", "env.max_height_m is 2.5, but must be greater than 2.5."),
+        ("eval_episodes=0", "eval_episodes is 0, but must be at least 1."),
+        ("total_frames=0", "total_frames is 0, but must be at least 1."),
+        ("max_minutes=-1", "max_minutes is -1.0, but must be at least 0."),
+        ("env.num_envs=0", "env.num_envs is 0, but must be at least 1."),
+        ("env.num_obstacles=-1", "env.static_obstacles is -1, but must be 0 to 4000."),
+        ("env.movers_cycle=[0.5, 2]", r"env.movers_cycle is \[0.5, 2.0\], but must be at least 1 item, each 0 to 1."),
+        ("env.movers_cycle=[]", r"env.movers_cycle is \[\], but must be at least 1 item, each 0 to 1."),
+        ("replay.layout=zip", "replay.layout is 'zip', but must be frame or chunk or episode."),
+        ("device=tpu", "device is 'tpu', but must be cpu or cuda."),
+    ],
+)
+def test_nonsense_is_refused_with_what_came_and_what_is_allowed(word: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_settings(make(word))
+
+
+def test_the_floats_below_are_all_there_are() -> None:
+    assert {"ppo.lr", "env.dt_s", "env.reward.near", "env.movers_cycle", "sac.target_entropy", "max_minutes"} <= set(
+        floats()
+    )
+    assert len(floats()) > 60
+
+
+@pytest.mark.parametrize("key", floats())
+def test_no_number_may_be_nan_or_infinite(key: str) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        cfg = config_class(TASK)()
+        *path, last = key.split(".")
+        part = functools.reduce(getattr, path, cfg)
+        default = getattr(part, last)
+        setattr(part, last, [value, *default[1:]] if isinstance(default, list) else value)
+        with pytest.raises(ConfigError, match=f"^{key} is .*(nan|inf).*, but must be "):
+            check_settings(cfg)
+
+
+@pytest.mark.parametrize("value", [".nan", "nan", "NaN", ".inf", "-.inf", "inf", "1e999"])
+@pytest.mark.parametrize("key", ["ppo.lr", "env.reward.near", "sac.target_entropy", "max_minutes"])
+def test_no_way_of_writing_nan_or_infinity_is_let_through(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} is .*(nan|inf).*, but must be "):
+        check_settings(make(f"{key}={value}", preset=""))
+
+
+def test_every_default_keeps_its_limits_and_lists_are_not_shared() -> None:
+    one, two = make(preset=""), make(preset="")
+    check_settings(one)
+    one.env.movers_cycle.append(0.5)
+    assert two.env.movers_cycle == [1.0]
+
+
+# ---- the task's part -------------------------------------------------------------------------------------------------
+
+
+def test_a_config_has_its_tasks_settings() -> None:
+    cfg = make(preset="")
+    assert isinstance(cfg, TrainConfig)
+    assert isinstance(cfg.env, NavigationConfig)
+    assert cfg.task == "navigation"
+    other = make_config("gym:CartPole-v1")
+    assert other.task == "gym:CartPole-v1"
+    assert type(other.env) is find_task("gym:CartPole-v1").config
+    assert (type(other.policy), type(other.curriculum)) == (PolicyConfig, NoCurriculum)
+    assert config_class(TASK) is config_class(TASK)
+
+
+@pytest.mark.parametrize("algo", Algo)
+def test_the_algorithm_brings_its_preset_unless_one_is_named(algo: Algo) -> None:
+    named = "fast" if algo is Algo.ppo else algo.value
+    assert make_config(TASK, None, [f"algo={algo.value}"]) == make(preset=named)
+    assert make_config(TASK, "", [f"algo={algo.value}"]) != make(preset=named)
+    assert make_config(TASK, "", [f"algo={algo.value}"]).algo is algo
+
+
+def test_a_preset_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("env:\n  num_envs: 3\nppo:\n  lr: 0.5\n")
+    cfg = make("ppo.lr=0.25", preset=str(tmp_path / "mine.yaml"))
+    assert (cfg.env.num_envs, cfg.ppo.lr) == (3, 0.25)
+    (tmp_path / "mine.yaml").write_text("env:\n  num_env: 3\n")
+    with pytest.raises(ConfigError, match="num_env"):
+        make(preset=str(tmp_path / "mine.yaml"))
+    with pytest.raises(ConfigError, match="There is no preset file"):
+        make(preset=str(tmp_path / "none.yaml"))
+
+
+def test_a_saved_config_is_read_as_it_was_with_overrides_on_top(tmp_path: Path) -> None:
+    cfg = make("env=navrl", "env.num_envs=7", "algo=sac", "sac.target_entropy=-2", "env.movers_cycle=[0, 1]")
+    OmegaConf.save(OmegaConf.structured(cfg), tmp_path / "config.yaml")
+    assert read_run_config(tmp_path) == (TASK, cfg)
+    _, changed = read_run_config(tmp_path, ["ppo.lr=0.5", "env_dyn.num_obstacles=9"])
+    before = flat_settings(cfg)
+    assert {k: v for k, v in flat_settings(changed).items() if v != before[k]} == {
+        "ppo.lr": 0.5,
+        "env.moving_obstacles": 9,
+    }
+    with pytest.raises(ConfigError, match="is not a run"):
+        read_run_config(tmp_path / "elsewhere")
+
+
+def test_a_saved_config_alone_runs_no_code(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: ./evil.py\n")
+    with pytest.raises(ConfigError, match=r"is not run unless you name it: add --task ./evil.py"):
+        read_run_config(tmp_path)
+
+
+# ---- what may change when a run is resumed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (
+            "same",
+            ["save_interval", "log_interval", "eval_episodes", "max_minutes", "wandb.mode", "env.nan_guard", "ranks"],
+        ),
+        ("changes", ["ppo.lr", "total_frames", "env.reward.near", "env.static_obstacles", "curriculum.ramp", "device"]),
+        ("restart", ["seed", "env.num_envs", "env.num_maps", "collect.mode", "replay.size", "env.max_episode_steps"]),
+        ("weights", ["task", "algo", "policy.hidden", "sac.critic_hidden", "env.action_form", "env.lidar_azimuths"]),
+    ],
+)
+def test_each_setting_says_what_changing_it_means_for_a_resumed_run(kind: str, keys: list[str]) -> None:
+    found = {key: rule_of(field).resume for key, field, _ in walk(make(preset=""))}
+    assert {key: found[key] for key in keys} == dict.fromkeys(keys, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +10,7 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config
-from fledge.train.config import TrainConfig
+from fledge.train.config import make_config
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
@@ -34,7 +34,7 @@ SMALL = [
 
 @contextmanager
 def running(*words: str) -> Iterator[Run]:
-    run = Run(build_config(TrainConfig, [], [*SMALL, *words]), Ranks())
+    run = Run(make_config("navigation", "", [*SMALL, *words]), Ranks())
     try:
         yield run
     finally:
@@ -70,7 +70,7 @@ def test_other_rollouts_end_after_the_same_decisions(steps: int, left: int) -> N
 def test_another_way_to_collect_goes_on_with_drones_anew(before: str, after: str) -> None:
     state = saved(f"collect.mode={before}")
     with running(f"collect.mode={after}") as run:
-        assert run.load_state_dict(state) == "with another collect.mode: drones start anew"
+        assert run.load_state_dict(state) == "with another collect.mode: drones begin new episodes"
         assert all(torch.equal(value, state["model"][name]) for name, value in run.policy.state_dict().items())  # type: ignore[index]
         fly(run, 2)
         assert run.iteration == 8
@@ -79,7 +79,10 @@ def test_another_way_to_collect_goes_on_with_drones_anew(before: str, after: str
 def test_more_drones_go_on_and_a_replay_that_is_lost_is_said() -> None:
     state = saved("algo=sac")
     with running("algo=sac", "env.num_envs=16") as run:
-        assert run.load_state_dict(state) == "with another env.num_envs: drones start anew, and the replay is empty"
+        assert (
+            run.load_state_dict(state)
+            == "with another env.num_envs: drones begin new episodes, and the replay is empty"
+        )
         fly(run, 2)
 
 
@@ -94,3 +97,98 @@ def test_what_the_weights_do_not_fit_is_refused(words: list[str]) -> None:
     state = saved("algo=sac")
     with running("algo=sac", *words) as run, pytest.raises(ConfigError, match="cannot go on with another"):
         run.load_state_dict(state)
+
+
+# ---- what each class of settings means -------------------------------------------------------------------------------
+
+
+def flown(run: Run) -> list[torch.Tensor]:
+    """Where every drone is, and in which step of which episode."""
+    return [run.envs[0].state[name].clone() for name in ("pos", "step", "episode")]  # type: ignore[attr-defined]
+
+
+def weights_after(run: Run, iterations: int) -> list[torch.Tensor]:
+    fly(run, iterations)
+    return [value.clone() for value in run.policy.state_dict().values()]
+
+
+def all_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def halfway() -> tuple[dict[str, object], list[torch.Tensor], list[torch.Tensor]]:
+    """A run's state after six iterations, where its drones were, and its weights after two more."""
+    with running() as run:
+        fly(run, 6)
+        state = copy.deepcopy(run.state_dict())
+        return state, flown(run), weights_after(run, 2)
+
+
+def test_same_nothing_that_is_computed_changes(halfway: tuple[dict[str, object], ...]) -> None:
+    state, drones, later = halfway
+    words = [
+        "save_interval=7",
+        "log_interval=3",
+        "max_minutes=9",
+        "keep_best=0",
+        "eval_episodes=5",
+        "env.nan_guard=true",
+    ]
+    with running(*words) as run:
+        assert run.load_state_dict(copy.deepcopy(state)) == "bit for bit"
+        assert all_equal(flown(run), drones)
+        assert all_equal(weights_after(run, 2), later)
+
+
+def test_changes_drones_fly_on_but_learning_goes_another_way(halfway: tuple[dict[str, object], ...]) -> None:
+    state, drones, later = halfway
+    with running("ppo.lr=0.01", "env.reward.near=0.9") as run:
+        assert run.load_state_dict(copy.deepcopy(state)) == "with changed env.reward.near, ppo.lr"
+        assert all_equal(flown(run), drones)
+        assert not all_equal(weights_after(run, 2), later)
+
+
+@pytest.mark.parametrize("word", ["seed=5", "env.num_envs=16", "env.num_maps=3", "env.max_episode_steps=100"])
+def test_restart_weights_and_counters_go_on_and_episodes_begin_anew(
+    halfway: tuple[dict[str, object], ...], word: str
+) -> None:
+    state, _, _ = halfway
+    with running(word) as run:
+        fresh = flown(run)
+        how = run.load_state_dict(copy.deepcopy(state))
+        assert how == f"with another {word.split('=')[0]}: drones begin new episodes"
+        assert all_equal(flown(run), fresh)
+        assert (run.iteration, run.frames) == (6, 384)
+        assert all(torch.equal(v, state["model"][k]) for k, v in run.policy.state_dict().items())  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "word", ["policy.hidden=[32]", "env.lidar_azimuths=18", "env.lidar_range_m=5", "algo=sac", "policy.kind=navrl"]
+)
+def test_weights_what_would_not_fit_is_refused_before_anything_is_loaded(
+    halfway: tuple[dict[str, object], ...], word: str
+) -> None:
+    state, _, _ = halfway
+    with running(word) as run:
+        before = [v.clone() for v in run.policy.state_dict().values()]
+        with pytest.raises(ConfigError, match=rf"cannot go on with another {word.split('=')[0]}: the saved weights"):
+            run.load_state_dict(copy.deepcopy(state))
+        assert run.iteration == 0
+        assert all_equal(list(run.policy.state_dict().values()), before)
+
+
+def test_weights_of_an_observation_that_is_not_read_only_begin_episodes_anew(
+    halfway: tuple[dict[str, object], ...],
+) -> None:
+    state, _, _ = halfway
+    with running("env.grid_map=true", "env.grid_size=16") as run:
+        how = run.load_state_dict(copy.deepcopy(state))
+        assert how == "with another env.grid_map, env.grid_size: drones begin new episodes"
+
+
+def test_weights_of_an_algorithm_that_does_not_run_do_not_matter(halfway: tuple[dict[str, object], ...]) -> None:
+    state, _, later = halfway
+    with running("sac.critic_hidden=[8]") as run:
+        assert run.load_state_dict(copy.deepcopy(state)) == "bit for bit"
+        assert all_equal(weights_after(run, 2), later)

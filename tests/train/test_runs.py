@@ -18,9 +18,8 @@ from fledge.cli import main
 from fledge.collect.experience import ExperienceCollector
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import NumericsError
-from fledge.core.overrides import build_config
 from fledge.storage import CheckpointHistory, RolloutStorage, load_checkpoint, save_checkpoint
-from fledge.train.config import TrainConfig
+from fledge.train.config import make_config
 from fledge.train.loop import train as run_train
 from fledge.train.nan_dump import replay_update
 from fledge.train.ranks import Ranks
@@ -108,7 +107,7 @@ def test_resuming_with_another_number_of_ranks_works_and_says_it_is_not_exact(tm
     assert train(tmp_path / "r", 4, ranks=2).returncode == 0
     resumed = fledge("train", "--resume", str(tmp_path / "r"), "ranks=1", f"total_frames={6 * 32 * 8}")
     assert resumed.returncode == 0, resumed.stderr
-    assert "with another number of ranks: drones start anew" in resumed.stderr
+    assert "with another number of ranks: drones begin new episodes" in resumed.stderr
     again = fledge("train", "--resume", str(tmp_path / "r"))  # with the settings it went on with
     assert "iteration 6/6; continues bit for bit" in again.stderr
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
@@ -163,11 +162,11 @@ def test_navrls_own_command_line_works_as_typed(tmp_path: Path) -> None:
         (["env.dynamics=magic"], "one of lee or first_order"),
         (["total_frames=0"], "at least 1"),
         (["env.num_envs=0"], "at least 1"),
-        (["aircraft"], "is not a task"),
+        (["aircraft"], "There is no task 'aircraft'"),
         (["--preset", "slow"], "There is no train preset"),
         (["env.num_envs=33", "ranks=2"], "multiple of the 2 ranks"),
         (["policy.kind=navrl", "env.lidar_azimuths=18"], "36 x 4 beams"),
-        (["init_from=nothing.fledge", "ranks=1"], "There is no policy"),
+        (["init_from=nothing.fledge", "ranks=1"], "there is no such run, policy file or shipped policy"),
     ],
 )
 def test_misuse_gets_one_sentence_and_exit_2(
@@ -218,7 +217,7 @@ def test_a_full_disk_does_not_stop_training(tmp_path: Path) -> None:
 
 
 def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = build_config(TrainConfig, [("train", "fast")], [*SMALL, "total_frames=1024", "ranks=1"])
+    cfg = make_config("navigation", "fast", [*SMALL, "total_frames=1024", "ranks=1"])
     healthy = SyncDataCollector.rollout
 
     def poisoned(self: SyncDataCollector, prepare: Callable[[], None] | None = None) -> TensorDict:
@@ -241,7 +240,7 @@ def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, mo
 
 
 def test_nan_in_replay_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = build_config(TrainConfig, [("train", "sac")], [*SMALL, "total_frames=4096", "ranks=1"])
+    cfg = make_config("navigation", "sac", [*SMALL, "total_frames=4096", "ranks=1"])
     healthy = ExperienceCollector.rollout
 
     def poisoned(self: ExperienceCollector, prepare: Callable[[], None] | None = None) -> TensorDict:

@@ -49,18 +49,14 @@ def is_code(reference: str) -> bool:
     return reference.endswith(".py") or ":" in reference.removeprefix("gym:")
 
 
-@functools.cache
 def find_named_task(reference: str, asked_by: str = "This") -> Task:
     """The registered or Gymnasium task that a file names; code is refused.
 
     Args:
         asked_by: What names the task, for the error.
     """
-    if reference.startswith("gym:") and not is_code(reference):
-        return _gym_task(reference)
-    points = OWN | {point.name: point.value for point in entry_points(group=GROUP)}
-    if reference in points:
-        return _task_in(_object(points[reference]), reference)
+    if (task := _named_task(reference)) is not None:
+        return task
     if is_code(reference):
         raise ConfigError(
             f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: "
@@ -71,6 +67,15 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
         f"There is no task {reference!r}: there are {known}; or give gym:ID, a Python file, or module:object. "
         "Settings are written key=value."
     )
+
+
+@functools.cache
+def _named_task(reference: str) -> Task | None:
+    """One object for each name, whoever asks: classes of configs are made per task."""
+    if reference.startswith("gym:") and not is_code(reference):
+        return _gym_task(reference)
+    points = OWN | {point.name: point.value for point in entry_points(group=GROUP)}
+    return _task_in(_object(points[reference]), reference) if reference in points else None
 
 
 def _gym_task(reference: str) -> Task:
