@@ -18,6 +18,7 @@ ALLOWED["envs"] = {"core", "sim"}
 ALLOWED["agents"] = ALLOWED["envs"] | {"envs", "storage"}
 ALLOWED["replay"] = {"core", "storage"}
 ALLOWED["tasks"] = ALLOWED["agents"] | {"agents"}
+ALLOWED["gym"] = ALLOWED["tasks"] | {"tasks"}
 ALLOWED["collect"] = ALLOWED["agents"] | {"agents"}
 ALLOWED["learn"] = ALLOWED["agents"] | {"agents", "replay"}
 ALLOWED["evaluate"] = ALLOWED["tasks"] | {"tasks", "monitor"}
