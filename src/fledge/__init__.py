@@ -23,6 +23,7 @@ _HOMES = {
     "PerformanceMonitor": "fledge.monitor",
     "PipelinedDataCollector": "fledge.collect",
     "RolloutStorage": "fledge.storage",
+    "StableBaselinesVecEnv": "fledge.envs.adapters.stable_baselines3",
     "SyncDataCollector": "fledge.collect",
     "TorchRLEnv": "fledge.envs.adapters.torchrl",
     "check_tensor_env": "fledge.envs.checker",

@@ -68,13 +68,13 @@ class GymnasiumVectorEnv(VectorEnv):
             self._reseed(seed)
         super().reset(seed=seed)
         self.env.reset(mask, out=self._buffers)
-        return _copies(self._buffers["obs"]), {}
+        return copies(self._buffers["obs"]), {}
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
         out = self.env.step(_read(actions, self.env, self.action_space), out=self._buffers)
-        flags = _copy(out["terminated"]), _copy(out["truncated"])
-        return _copies(out["obs"]), _copy(out["reward"]), *flags, self._infos(flags[0] | flags[1])
+        flags = copy_of(out["terminated"]), copy_of(out["truncated"])
+        return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Release the env's threads."""
@@ -85,13 +85,13 @@ class GymnasiumVectorEnv(VectorEnv):
         if not ended.any():
             return {}
         index = np.flatnonzero(ended)
-        rows = {k: _copy(v[torch.as_tensor(index, device=v.device)]) for k, v in self._buffers["final_obs"].items()}
+        rows = {k: copy_of(v[torch.as_tensor(index, device=v.device)]) for k, v in self._buffers["final_obs"].items()}
         final_obs = np.full(self.num_envs, None, dtype=object)
         for row, env in enumerate(index):
             final_obs[env] = {k: v[row] for k, v in rows.items()}
         final_info: dict[str, Any] = {}
         for name in EPISODE_FIGURES:
-            figure = _copy(self._buffers[name])
+            figure = copy_of(self._buffers[name])
             final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
         return {
             "final_obs": final_obs,
@@ -177,7 +177,7 @@ class GymnasiumEnv(gymnasium.Env):
         return self._row("final_obs" if self._waiting else "obs"), float(out["reward"][0]), terminated, truncated, info
 
     def _row(self, name: str) -> dict[str, Array]:
-        return {k: _copy(v[0]) for k, v in self._buffers[name].items()}
+        return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
 
     def close(self) -> None:
         """Release the env's threads."""
@@ -239,10 +239,10 @@ def _read(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
         raise InputError(f"The actions are not arrays of numbers ({error}): pass {space}.") from error
 
 
-def _copy(tensor: torch.Tensor) -> Array:
+def copy_of(tensor: torch.Tensor) -> Array:
     """The values as an array of its own."""
     return np.array(tensor.cpu().numpy())
 
 
-def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    return {k: _copy(v) for k, v in tensors.items()}
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {k: copy_of(v) for k, v in tensors.items()}
