@@ -40,7 +40,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def test_it_flies_what_the_env_flies_and_tells_every_end() -> None:
-    env, plain = StableBaselinesVecEnv(make()), make()
+    env, plain = StableBaselinesVecEnv(make(), scale_actions=False), make()
     assert isinstance(env, VecEnv)
     observed, expected = env.reset(), plain.reset()
     ends: set[str] = set()
@@ -63,6 +63,20 @@ def test_it_flies_what_the_env_flies_and_tells_every_end() -> None:
     assert "timeout" in ends
     assert len(ends) > 1
     env.close()
+    plain.close()
+
+
+def test_bounded_actions_are_scaled_to_where_its_policies_begin() -> None:
+    scaled, plain = StableBaselinesVecEnv(make()), StableBaselinesVecEnv(make(), scale_actions=False)
+    assert (scaled.action_space.low.min(), scaled.action_space.high.max()) == (-1.0, 1.0)  # type: ignore[attr-defined]
+    assert (plain.action_space.low.min(), plain.action_space.high.max()) == (0.0, 1.0)  # type: ignore[attr-defined]
+    scaled.reset()
+    plain.reset()
+    quarters = np.tile(np.float32([0.0, 0.25, 1.0]), (N, 1))
+    a, b = scaled.step(2 * quarters - 1), plain.step(quarters)
+    assert same(a[0], b[0])
+    assert np.array_equal(a[1], b[1])
+    scaled.close()
     plain.close()
 
 

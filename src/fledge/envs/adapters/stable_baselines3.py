@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -35,9 +36,12 @@ class StableBaselinesVecEnv(VecEnv):
     Args:
         env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 knows no dicts of actions.
         make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` ask for.
+        scale_actions: Take bounded actions as numbers in [-1, 1], where the policies of Stable-Baselines3 begin.
     """
 
-    def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
+    def __init__(
+        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, scale_actions: bool = True
+    ) -> None:
         if not isinstance(env.action_spec, TensorSpec):
             names = ", ".join(env.action_spec)
             raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
@@ -50,7 +54,10 @@ class StableBaselinesVecEnv(VecEnv):
         parts = {name: space_of(spec) for name, spec in env.observation_spec.items()}
         self._only = next(iter(parts)) if len(parts) == 1 else None
         observed = parts[self._only] if self._only else spaces.Dict(parts)
-        super().__init__(env.num_envs, observed, space_of(env.action_spec))
+        spec = env.action_spec
+        self._scaled = scale_actions and spec.bounded and spec.num_values is None
+        taken = dataclasses.replace(spec, low=-1.0, high=1.0) if self._scaled else spec
+        super().__init__(env.num_envs, observed, space_of(taken))
 
     def reset(self) -> Any:
         """Begin new episodes everywhere, for the seed that `seed()` set, if it did."""
@@ -66,7 +73,11 @@ class StableBaselinesVecEnv(VecEnv):
         self._action = actions
 
     def step_wait(self) -> tuple[Any, Array, Array, list[dict[str, Any]]]:
-        out = self.env.step(torch.as_tensor(self._action, device=self.env.device), out=self._buffers)
+        action, spec = torch.as_tensor(self._action, device=self.env.device), self.env.action_spec
+        if self._scaled:
+            assert isinstance(spec, TensorSpec)
+            action = spec.low + (spec.high - spec.low) * (action + 1.0) / 2.0
+        out = self.env.step(action, out=self._buffers)
         truncated = copy_of(out["truncated"])
         ended = copy_of(out["terminated"]) | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
