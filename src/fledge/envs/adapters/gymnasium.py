@@ -1,7 +1,7 @@
-"""A TensorEnv as a Gymnasium vector env: NumPy in, NumPy out, same-step auto-reset.
+"""A TensorEnv as a Gymnasium vector env, or, if it holds one env, as a Gymnasium env: NumPy in, NumPy out.
 
-Where an episode ended, `obs` is already the first observation of the next one, as in Gymnasium's own vector envs with
-`AutoresetMode.SAME_STEP`, and `infos` holds
+The vector env resets in the same step, as Gymnasium's own do with `AutoresetMode.SAME_STEP`: where an episode ended, `obs` is
+already the first observation of the next one, and `infos` holds
 
     infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
     infos["final_info"]     outcome, episode_return, episode_length, each [N] with its own mask      "_final_info": mask
@@ -13,6 +13,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -67,20 +68,13 @@ class GymnasiumVectorEnv(VectorEnv):
             self._reseed(seed)
         super().reset(seed=seed)
         self.env.reset(mask, out=self._buffers)
-        return _copies(self._buffers["obs"]), {}
+        return copies(self._buffers["obs"]), {}
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
-        try:
-            if isinstance(self.env.action_spec, TensorSpec):
-                action: Action = torch.as_tensor(np.asarray(actions), device=self.env.device)
-            else:
-                action = {k: torch.as_tensor(np.asarray(v), device=self.env.device) for k, v in actions.items()}
-        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise InputError(f"The actions are not arrays of numbers ({error}): pass {self.action_space}.") from error
-        out = self.env.step(action, out=self._buffers)
-        flags = _copy(out["terminated"]), _copy(out["truncated"])
-        return _copies(out["obs"]), _copy(out["reward"]), *flags, self._infos(flags[0] | flags[1])
+        out = self.env.step(_read(actions, self.env, self.action_space), out=self._buffers)
+        flags = copy_of(out["terminated"]), copy_of(out["truncated"])
+        return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Release the env's threads."""
@@ -91,13 +85,13 @@ class GymnasiumVectorEnv(VectorEnv):
         if not ended.any():
             return {}
         index = np.flatnonzero(ended)
-        rows = {k: _copy(v[torch.as_tensor(index, device=v.device)]) for k, v in self._buffers["final_obs"].items()}
+        rows = {k: copy_of(v[torch.as_tensor(index, device=v.device)]) for k, v in self._buffers["final_obs"].items()}
         final_obs = np.full(self.num_envs, None, dtype=object)
         for row, env in enumerate(index):
             final_obs[env] = {k: v[row] for k, v in rows.items()}
         final_info: dict[str, Any] = {}
         for name in EPISODE_FIGURES:
-            figure = _copy(self._buffers[name])
+            figure = copy_of(self._buffers[name])
             final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
         return {
             "final_obs": final_obs,
@@ -122,27 +116,98 @@ class GymnasiumVectorEnv(VectorEnv):
         return torch.as_tensor(mask, device=self.env.device)
 
     def _reseed(self, seed: int) -> None:
-        """Make `self.env` as good as new, for this seed."""
-        if not isinstance(seed, numbers.Integral):
-            raise InputError(f"seed is {seed!r}, but must be one integer for all envs.")
-        if int(seed) == self.env.seed:
-            self.env.load_state_dict(self._initial)
-            return
-        if self._make_env is None:
+        env = reseeded(self.env, seed, self._initial, self._make_env)
+        if env is not self.env:
+            self.env, self._initial = env, env.state_dict()
+
+
+class GymnasiumEnv(gymnasium.Env):
+    """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
+
+    Seeds are taken as `GymnasiumVectorEnv` takes them. The step that ends an episode returns its last observation, and
+    `info` with outcome, episode_return and episode_length.
+
+    Args:
+        env: A TensorEnv with num_envs = 1; closed by `close()`.
+        make_env: Makes the same env for another seed.
+    """
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
+        if env.num_envs != 1:
             raise InputError(
-                f"reset got seed {seed}, but this env was built for seed {self.env.seed}: pass that seed, or none, or "
-                "make the adapter with make_env=..., a function from a seed to an env."
+                f"The env holds {env.num_envs} envs, but a single one is made of one: see GymnasiumVectorEnv."
             )
-        env = self._make_env(int(seed))
-        if (env.num_envs, env.observation_spec, env.action_spec) != (
-            self.num_envs,
-            self.env.observation_spec,
-            self.env.action_spec,
-        ):
-            env.close()
-            raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
+        self.env, self._make_env = env, make_env
+        self.observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
+        self.action_space = action_space_of(env.action_spec)
+        self._initial = env.state_dict()
+        self._buffers = env.make_buffers()
+        self._waiting = False  # whether the buffers hold the first observation of an episode that was not asked for yet
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Begin an episode; with a seed, the first one that a new env of this seed would begin."""
+        if options:
+            raise InputError(f"options has {', '.join(sorted(options))}, but none is known.")
+        super().reset(seed=seed)
+        if seed is not None:
+            env = reseeded(self.env, seed, self._initial, self._make_env)
+            if env is not self.env:
+                self.env, self._initial = env, env.state_dict()
+            self._waiting = False
+        if not self._waiting:
+            self.env.reset(out=self._buffers)
+        self._waiting = False
+        return self._row("obs"), {}
+
+    def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        """Advance by one decision: observation, reward, terminated, truncated, info."""
+        if self._waiting:
+            raise InputError("The episode is over: call reset() before the next step().")
+        rows = (
+            {k: np.asarray(v)[None] for k, v in action.items()} if isinstance(action, Mapping) else np.asarray([action])
+        )
+        out = self.env.step(_read(rows, self.env, self.action_space), out=self._buffers)
+        terminated, truncated = bool(out["terminated"][0]), bool(out["truncated"][0])
+        self._waiting = terminated or truncated
+        info = {name: out[name][0].item() for name in EPISODE_FIGURES} if self._waiting else {}
+        return self._row("final_obs" if self._waiting else "obs"), float(out["reward"][0]), terminated, truncated, info
+
+    def _row(self, name: str) -> dict[str, Array]:
+        return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
+
+    def close(self) -> None:
+        """Release the env's threads."""
         self.env.close()
-        self.env, self._initial = env, env.state_dict()
+
+
+def reseeded(
+    env: TensorEnv, seed: int, initial: Mapping[str, Any], make_env: Callable[[int], TensorEnv] | None
+) -> TensorEnv:
+    """An env as good as new, for this seed: `env` as it was `initial`-ly if the seed is its own, else another one."""
+    if not isinstance(seed, numbers.Integral):
+        raise InputError(f"seed is {seed!r}, but must be one integer for all envs.")
+    if int(seed) == env.seed:
+        env.load_state_dict(initial)
+        return env
+    if make_env is None:
+        raise InputError(
+            f"reset got seed {seed}, but this env was built for seed {env.seed}: pass that seed, or none, or "
+            "make the adapter with make_env=..., a function from a seed to an env."
+        )
+    other = make_env(int(seed))
+    if (other.num_envs, other.observation_spec, other.action_spec) != (
+        env.num_envs,
+        env.observation_spec,
+        env.action_spec,
+    ):
+        other.close()
+        raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
+    env.close()
+    return other
 
 
 def action_space_of(spec: ActionSpec) -> spaces.Space:
@@ -164,10 +229,20 @@ def space_of(spec: TensorSpec) -> spaces.Space:
     return spaces.Box(spec.low, spec.high, spec.shape, dtype.type)
 
 
-def _copy(tensor: torch.Tensor) -> Array:
+def _read(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
+    """Actions of all envs as the env takes them."""
+    try:
+        if isinstance(env.action_spec, TensorSpec):
+            return torch.as_tensor(np.asarray(actions), device=env.device)
+        return {k: torch.as_tensor(np.asarray(v), device=env.device) for k, v in actions.items()}
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise InputError(f"The actions are not arrays of numbers ({error}): pass {space}.") from error
+
+
+def copy_of(tensor: torch.Tensor) -> Array:
     """The values as an array of its own."""
     return np.array(tensor.cpu().numpy())
 
 
-def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    return {k: _copy(v) for k, v in tensors.items()}
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    return {k: copy_of(v) for k, v in tensors.items()}

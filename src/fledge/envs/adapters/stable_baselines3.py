@@ -1,0 +1,127 @@
+"""A TensorEnv as a Stable-Baselines3 VecEnv, for its PPO, SAC, DQN, callbacks and wrappers.
+
+    from fledge.envs.adapters.stable_baselines3 import StableBaselinesVecEnv
+
+    model = PPO("MultiInputPolicy", StableBaselinesVecEnv(env))
+
+`infos[i]` of an env whose episode ended holds what Stable-Baselines3 looks for, and is empty otherwise:
+
+    terminal_observation     the last observation, from which a truncated episode is bootstrapped
+    TimeLimit.truncated      whether the clock cut it off
+    episode                  r, l, t: return, length, seconds since the start, as its Monitor wrapper has them
+    outcome                  the env's name for how it ended
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
+
+from fledge.core.errors import InputError
+from fledge.core.specs import TensorSpec
+from fledge.envs.adapters.gymnasium import Array, copies, copy_of, reseeded, space_of
+from fledge.envs.base import TensorEnv
+
+
+class StableBaselinesVecEnv(VecEnv):
+    """A VecEnv whose arrays belong to the caller. An env that observes one tensor gives arrays, any other one dicts.
+
+    Args:
+        env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 knows no dicts of actions.
+        make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` ask for.
+        scale_actions: Take bounded actions as numbers in [-1, 1], where the policies of Stable-Baselines3 begin.
+    """
+
+    def __init__(
+        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, scale_actions: bool = True
+    ) -> None:
+        if not isinstance(env.action_spec, TensorSpec):
+            names = ", ".join(env.action_spec)
+            raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
+        self.env, self._make_env = env, make_env
+        self.render_mode = None
+        self._initial = env.state_dict()
+        self._buffers = env.make_buffers()
+        self._action = np.zeros(0)
+        self._begun = time.time()
+        parts = {name: space_of(spec) for name, spec in env.observation_spec.items()}
+        self._only = next(iter(parts)) if len(parts) == 1 else None
+        observed = parts[self._only] if self._only else spaces.Dict(parts)
+        spec = env.action_spec
+        self._scaled = scale_actions and spec.bounded and spec.num_values is None
+        taken = dataclasses.replace(spec, low=-1.0, high=1.0) if self._scaled else spec
+        super().__init__(env.num_envs, observed, space_of(taken))
+
+    def reset(self) -> Any:
+        """Begin new episodes everywhere, for the seed that `seed()` set, if it did."""
+        if self._seeds[0] is not None:
+            env = reseeded(self.env, self._seeds[0], self._initial, self._make_env)
+            if env is not self.env:
+                self.env, self._initial = env, env.state_dict()
+            self._reset_seeds()
+        self.env.reset(out=self._buffers)
+        return self._named(copies(self._buffers["obs"]))
+
+    def step_async(self, actions: Array) -> None:
+        self._action = actions
+
+    def step_wait(self) -> tuple[Any, Array, Array, list[dict[str, Any]]]:
+        action, spec = torch.as_tensor(self._action, device=self.env.device), self.env.action_spec
+        if self._scaled:
+            assert isinstance(spec, TensorSpec)
+            action = spec.low + (spec.high - spec.low) * (action + 1.0) / 2.0
+        out = self.env.step(action, out=self._buffers)
+        truncated = copy_of(out["truncated"])
+        ended = copy_of(out["terminated"]) | truncated
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        index = np.flatnonzero(ended)
+        if len(index):
+            final = copies(out["final_obs"])
+            figures = {name: copy_of(out[name]) for name in ("episode_return", "episode_length", "outcome")}
+            seconds = round(time.time() - self._begun, 6)
+        for i in index:
+            infos[i] = {
+                "terminal_observation": self._named({name: value[i] for name, value in final.items()}),
+                "TimeLimit.truncated": bool(truncated[i]),
+                "episode": {
+                    "r": float(figures["episode_return"][i]),
+                    "l": int(figures["episode_length"][i]),
+                    "t": seconds,
+                },
+                "outcome": self.env.outcomes.get(int(figures["outcome"][i]), ""),
+            }
+        return self._named(copies(out["obs"])), copy_of(out["reward"]), ended, infos
+
+    def close(self) -> None:
+        """Release the env's threads."""
+        self.env.close()
+
+    def _named(self, observed: dict[str, Array]) -> Any:
+        return observed[self._only] if self._only else observed
+
+    # ---- what Stable-Baselines3 asks of single envs: here they are one object ------------------------------------------
+
+    def _rows(self, indices: int | Iterable[int] | None) -> Sequence[int]:
+        return list(self._get_indices(indices))
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """The attribute of this object, or of the env, once for every env asked for."""
+        found = getattr(self, attr_name) if hasattr(self, attr_name) else getattr(self.env, attr_name)
+        return [found for _ in self._rows(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise InputError(f"{attr_name} cannot be set: all envs are one object. Make it with other settings.")
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        raise InputError(f"{method_name} cannot be called in single envs: all of them are one object, `.env`.")
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Whether each env is wrapped; none is, but the figures of a Monitor are there."""
+        return [wrapper_class.__name__ == "Monitor" for _ in self._rows(indices)]
