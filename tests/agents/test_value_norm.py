@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fledge.agents.value_norm import ValueNorm
+from fledge.agents.actor_critic import ValueNorm
 
 
 def moments(returns: list[float]) -> tuple[Tensor, Tensor]:

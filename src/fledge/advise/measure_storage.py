@@ -48,7 +48,7 @@ def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dic
 def whole_state(loop: Loop) -> dict[str, Any]:
     """A checkpoint of all ranks, each in the state of this one."""
     state = loop.run.state_dict()
-    return {**state, "ranks": [copy.deepcopy(mine) for mine in state["ranks"] * loop.ranks]}
+    return {**state, "ranks": [copy.deepcopy(rank) for rank in state["ranks"] * loop.ranks]}
 
 
 def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Flattener:
         count = self.specs[name].num_values
         if count is not None and name not in self.last:
             value = F.one_hot(value.long(), count)
-        return value.reshape(len(value), -1).float()
+        return (value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)).float()  # for any batch, traced too
 
     def split(self, x: Tensor) -> Tensor | None:
         """The masks of encoded observations, if there are any."""

@@ -10,16 +10,16 @@ Checkpoints of a run have them too, among others. Older ones have no `world`, bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fledge.agents.build import LearnedPolicy
-from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
-NEEDED = ("model", "policy", "task")
-ENTRIES = (*NEEDED, "world")
+ENTRIES = ("model", "policy", "task", "world")
+STORED = ("model", "policy", "task", "world?", "config?")  # as paths into a checkpoint
 
 
 def read_policy(path: Path) -> dict[str, Any]:
@@ -27,19 +27,10 @@ def read_policy(path: Path) -> dict[str, Any]:
     if path.is_dir():
         if not (path / "checkpoints").is_dir():
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
-        history = CheckpointHistory(path / "checkpoints")
-        return _entries_of(lambda keys: history.load_latest(keys=keys, allow_thin=True)[0], str(path))
-    return _entries_of(lambda keys: load_checkpoint(path, keys=keys), str(path))
-
-
-def _entries_of(load: Callable[[tuple[str, ...]], Any], name: str) -> dict[str, Any]:
-    """The entries above, and no others, of what `load(keys)` gives; it raises InputError for keys that are not there."""
-    for telling in (("world",), ("config",), ()):  # what tells the world, in newer and in older files
-        try:
-            return policy_entries(load((*NEEDED, *telling)), name)
-        except InputError:
-            continue
-    return policy_entries({}, name)
+        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=STORED, allow_thin=True)
+    else:
+        state = load_checkpoint(path, keys=STORED)
+    return policy_entries(state, str(path))
 
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
@@ -48,7 +39,7 @@ def policy_entries(state: Any, name: str) -> dict[str, Any]:
     Raises:
         FormatError: if it holds no policy.
     """
-    if not isinstance(state, Mapping) or not set(NEEDED) <= set(state):
+    if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
         raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
     found = {key: state[key] for key in ENTRIES if key in state}
     if "world" not in found and isinstance(state.get("config"), Mapping):

@@ -1,7 +1,7 @@
 """TorchEnv: a world written in plain torch, for one's own. Four methods are all it needs:
 
     class Hover(TorchEnv):
-        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's
+        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's (see `timeout_outcome`)
 
         def begin(self, mask): ...                 set self.state where the mask [N] is true
         def observe(self): ...                     dict of observations [N, ...] of all envs
@@ -11,8 +11,11 @@
 Everything that decides the future lives in `self.state`, a dict of tensors [N, ...]. The rest is done here: beginning the
 next episode in the same step, `final_obs`, the time limit, returns and lengths, masked resets, complete state.
 
-Random numbers come from `self.uniform(draws)` and `self.normal(draws)`: functions of seed, env and episode (counter-based,
-`core.random`), so that a masked reset touches nobody else's future, and results do not depend on how envs are spread.
+Random numbers come from `self.uniform(*shape)` and `self.normal(*shape)`, in any of the three methods: functions of seed,
+env, episode and step (counter-based, `core.random`), so that a masked reset touches nobody else's future, observing twice
+gives the same noise, and results do not depend on how envs are spread.
+
+    counter (who, when, purpose, draw) = (env, episode, WORLD + 256 * steps since it began, number of the draw)
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
 from fledge.envs.base import Action, TensorEnv
 
 LOW = 0xFFFFFFFF
+OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `advance` (steps 1, 2, ...) count from 0
 
 
 class TorchEnv(TensorEnv):
@@ -72,11 +76,15 @@ class TorchEnv(TensorEnv):
 
     @abstractmethod
     def observe(self) -> Mapping[str, Tensor]:
-        """Observations of all envs; tensors of their own, or the state's, which are copied."""
+        """Observations of all envs; tensors of their own, or the state's, which are copied. Changes nothing."""
 
     @abstractmethod
     def advance(self, action: Any) -> tuple[Tensor, Tensor]:
         """Move all envs by one decision; returns reward [N] and outcome [N], 0 where the episode goes on."""
+
+    def timeout_outcome(self) -> Tensor | int:
+        """What an episode that the clock cuts off now ends with: one outcome for all, or [N] where it depends."""
+        return max(self.outcomes)
 
     # ---- helpers for a world ---------------------------------------------------------------------------------------
 
@@ -88,14 +96,14 @@ class TorchEnv(TensorEnv):
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers in [0, 1), [N, *shape]: new ones at every call in an episode, the same in every run."""
+        """Numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
         self._draw += blocks
-        when = self._episode * (1 << 20) + self._length  # of this env alone
         who = self.env_offset + torch.arange(self.num_envs, device=self.device)
-        words = philox(who[:, None], when[:, None], int(Purpose.WORLD), draws[None, :], self.seed)
+        purpose = int(Purpose.WORLD) + 256 * self._length.long()
+        words = philox(who[:, None], self._episode[:, None], purpose[:, None], draws[None, :], self.seed)
         numbers = (words >> 8).float() * 2.0**-24
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
@@ -111,7 +119,7 @@ class TorchEnv(TensorEnv):
         into = self.make_buffers() if out is None else self._checked(out)
         self._begin(mask)
         self._begun = True
-        self._write(into["obs"], self.observe())
+        self._write(into["obs"], self._observe())
         for name in ("reward", "terminated", "truncated", "outcome"):
             if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
                 into[name].zero_()
@@ -124,13 +132,15 @@ class TorchEnv(TensorEnv):
             raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
         self.check_action(action)
         into = self.make_buffers() if out is None else self._checked(out)
+        self._length += 1
         self._draw = 0
         reward, outcome = self.advance(action)
-        self._length += 1
+        for name, value in (("reward", reward), ("outcome", outcome)):
+            if tuple(value.shape) != (self.num_envs,):
+                raise InputError(f"advance returned {name} of shape {tuple(value.shape)}, not ({self.num_envs},).")
         self._return += reward
-        timeout = max(self.outcomes)
         truncated = (outcome == 0) & (self._length >= self.max_steps)
-        outcome = torch.where(truncated, timeout, outcome)
+        outcome = torch.where(truncated, self.timeout_outcome(), outcome)
         ended = outcome != 0
         results = {
             "reward": reward,
@@ -143,12 +153,12 @@ class TorchEnv(TensorEnv):
         for name, value in results.items():
             if name in into.keys():  # noqa: SIM118
                 into[name].copy_(value)
-        observed = self.observe()
+        observed = self._observe()
         if ended.any():
             if "final_obs" in into.keys():  # noqa: SIM118
                 self._write(into["final_obs"], observed)
             self._begin(ended)
-            observed = self.observe()
+            observed = self._observe()
         self._write(into["obs"], observed)
         return into
 
@@ -159,6 +169,10 @@ class TorchEnv(TensorEnv):
         self._draw = 0
         self.begin(mask)
 
+    def _observe(self) -> Mapping[str, Tensor]:
+        self._draw = OBSERVING
+        return self.observe()
+
     def _checked(self, out: TensorDict) -> TensorDict:
         for name, spec in self.observation_spec.items():
             expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
@@ -167,8 +181,12 @@ class TorchEnv(TensorEnv):
         return out
 
     def _write(self, into: TensorDict, observed: Mapping[str, Tensor]) -> None:
-        for name in self.observation_spec:
-            into[name].copy_(observed[name])
+        for name, spec in self.observation_spec.items():
+            value, expected = observed.get(name), (self.num_envs, *spec.shape)
+            if value is None or tuple(value.shape) != expected:
+                found = "nothing" if value is None else f"shape {tuple(value.shape)}"
+                raise InputError(f"observe returned {found} for {name}, but observation_spec says {expected}.")
+            into[name].copy_(value)
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
@@ -196,9 +214,9 @@ class TorchEnv(TensorEnv):
         self._begun = bool(state["begun"])
 
 
-def philox(who: Tensor, when: Tensor, purpose: int, draw: Tensor, seed: int) -> Tensor:
+def philox(who: Tensor, when: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
     """`core.random.philox` on tensors of int64 that hold 32-bit words: four words more on a last axis."""
-    c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, torch.full_like(when, purpose), draw & LOW)
+    c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):
         low0, high0 = _multiply(c0, M0)
@@ -210,6 +228,5 @@ def philox(who: Tensor, when: Tensor, purpose: int, draw: Tensor, seed: int) -> 
 
 def _multiply(word: Tensor, by: int) -> tuple[Tensor, Tensor]:
     """Low and high half of a product of 32-bit words; int64 wraps around, which leaves the bits as they should be."""
-    wrapped = by if by < 2**63 else by - 2**64
-    product = word * wrapped
+    product = word * by
     return product & LOW, (product >> 32) & LOW

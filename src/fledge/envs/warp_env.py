@@ -227,8 +227,9 @@ class WarpEnv(TensorEnv):
     def check_shapes(self, saved: Mapping[str, torch.Tensor]) -> None:
         """InputError unless a saved part has this env's state tensors in their shapes."""
         for name, tensor in self.state.items():
-            if name not in saved or tuple(saved[name].shape) != tuple(tensor.shape):
-                got = tuple(saved[name].shape) if name in saved else "nothing"
+            found = saved.get(name)
+            if found is None or tuple(found.shape) != tuple(tensor.shape):
+                got = "nothing" if found is None else tuple(found.shape)
                 raise InputError(f"The saved state has {got} for {name}, this env needs {tuple(tensor.shape)}.")
 
     # ---- memory, NaN -----------------------------------------------------------------------------------------------

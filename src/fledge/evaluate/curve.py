@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from fledge.agents.policy_file import read_policy
+from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
 from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of
 from fledge.evaluate.policies import build_policy, flight_world
@@ -33,8 +33,8 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
     flown = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
     for entry in history.entries():
-        policy = build_policy(read_policy(entry.path), str(entry.path), task)
-        state = history.load(entry, keys=("frames", "seconds"))
+        state = history.load(entry, keys=(*STORED, "frames", "seconds"))
+        policy = build_policy(state, str(entry.path), task)
         for words in request.words():
             flight = flight_world(policy, request.env_preset, words)
             label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"

@@ -126,13 +126,14 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
         headline.set_ylim(0, 1)
     headline.set_title(f"{head} in training (last 20 iterations)", fontsize=10)
     endings = axes[0, 1]
-    others = [name for name in outcome_labels(rows[0], task) if name != head] if rows else []
+    ended_in = {name: 0.0 for row in rows for name in row}
+    others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
-        endings.plot(x, smooth([r[name] for r in rows]), color=colour, label=name.replace("_", " "))
+        endings.plot(x, smooth([r.get(name, np.nan) for r in rows]), color=colour, label=name.replace("_", " "))
     endings.set_title("other endings", fontsize=10)
     if others:
         endings.legend(fontsize=8)
-    axes[1, 0].plot(x, smooth([r["return"] for r in rows]), color="#334e68")
+    axes[1, 0].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
     axes[1, 0].set_title("return per episode", fontsize=10)
     axes[1, 1].plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
     axes[1, 1].set_ylim(bottom=0)
@@ -145,10 +146,13 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
 
 
 def smooth(values: Sequence[float], window: int = 9) -> np.ndarray:
-    """Running mean, shorter at the ends."""
+    """Running mean of what there is, shorter at the ends."""
     data = np.asarray(values, dtype=float)
+    known = ~np.isnan(data)
     kernel = np.ones(min(window, len(data)))
-    return np.convolve(data, kernel, "same") / np.convolve(np.ones_like(data), kernel, "same")
+    count = np.convolve(known, kernel, "same")
+    total = np.convolve(np.where(known, data, 0.0), kernel, "same")
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def image(figure: Any, text: str) -> str:

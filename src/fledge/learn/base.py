@@ -50,9 +50,3 @@ class Learner(ABC):
 
     def close(self) -> None:
         """Let go of threads and memory."""
-
-
-def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimiser's state_dict with tensors of its own."""
-    state = optimizer.state_dict()
-    return {**state, "state": {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}}

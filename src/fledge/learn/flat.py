@@ -6,6 +6,8 @@ Parameters and gradients stay usable under their own names: they are views.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -41,3 +43,9 @@ class FlatParameters:
         norm = torch.linalg.vector_norm(self.grads)
         self.grads.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
         return norm
+
+
+def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimiser's state_dict with tensors of its own."""
+    state = optimizer.state_dict()
+    return {**state, "state": {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}}

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner, copy_optimizer
-from fledge.learn.flat import FlatParameters
+from fledge.learn.base import Learner
+from fledge.learn.flat import FlatParameters, copy_optimizer
 
 Batch = dict[str, Tensor]
 

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner, copy_optimizer
-from fledge.learn.flat import FlatParameters
+from fledge.learn.base import Learner
+from fledge.learn.flat import FlatParameters, copy_optimizer
 from fledge.learn.returns import gae
 
 NEEDED = ("input", "raw", "log_prob", "value", "next_value", "reward", "terminated", "truncated")

@@ -19,7 +19,7 @@ ROAM_M = 5.0
 GOAL_REACHED_M = 0.5
 SPEED_STEPS = 125
 MIN_SPEED, MAX_SPEED = 0.5, 1.5
-TRIES_PER_SPACING = 200  # then the wanted spacing shrinks by a fifth
+TRIES_PER_SPACING = 200  # then the spacing aimed at shrinks by a fifth
 
 C_AREA = wp.constant(AREA_HALF_M)
 C_CEILING = wp.constant(CEILING_M)
@@ -104,9 +104,9 @@ def place_crowd(
     key = keys[slot]
     n = crowd.placed[slot]
     last = crowd.trail.shape[0] - 1
-    wanted = 2.0 * wp.sqrt(C_AREA * C_AREA / float(wp.max(n, 1)))
+    aimed_at = 2.0 * wp.sqrt(C_AREA * C_AREA / float(wp.max(n, 1)))
     for j in range(n):
-        spacing = float(wanted)
+        spacing = float(aimed_at)
         tries = int(0)
         u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
         while not is_apart(crowd, slot, j, spread(u[0]), spread(u[1]), spacing):

@@ -149,6 +149,7 @@ def load_checkpoint(
             their content.
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
+            With a "?" at its end, a path may be missing.
 
     Raises:
         FormatError: The file is torn, altered, or not a checkpoint.

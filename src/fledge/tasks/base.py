@@ -2,7 +2,8 @@
 
     config           dataclass of the world's settings (`env.*`), with `num_envs`; fields made by `core.settings.setting`
     policy_config    settings of its networks (`policy.*`)          curriculum_config   of its curriculum (`curriculum.*`)
-    presets          folder with train/NAME.yaml and env/NAME.yaml  policies            folder of shipped NAME.fledge
+    training         what training starts from, under any preset    policies            folder of shipped NAME.fledge
+    presets          folder with train/NAME.yaml and env/NAME.yaml
     make_env         a TensorEnv of these settings                  evaluation          the world that policies are judged in
     describe_policy, build_policy                                   what a policy is, as plain values, and back
     set_progress     the curriculum, as a function of progress
@@ -91,6 +92,8 @@ class Task:
     env: Callable[..., TensorEnv] | None = None
     policy_config: type = PolicyConfig
     curriculum_config: type = NoCurriculum
+    training: Mapping[str, Any] = {}
+    """Settings that training starts from where they differ from the general ones, as a preset has them."""
     presets: Path | None = None
     policies: Path | None = None
     aliases: Mapping[str, str] = {}

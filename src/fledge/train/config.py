@@ -1,6 +1,6 @@
 """The configuration of a run: typed dataclasses, YAML presets, `key=value` overrides (OmegaConf structured configs).
 
-    defaults  <-  preset (YAML)  <-  overrides of the command line
+    defaults  <-  `training` of the task  <-  preset (YAML)  <-  overrides of the command line
 
 What belongs to the world (`env`, `policy`, `curriculum`) is the task's: `config_class(task)` puts it in place. The string
 under a field is its help text; its limits, and what changing it means for a resumed run, stand in the field itself
@@ -166,7 +166,8 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     if preset is None:
         algo = next((word.partition("=")[2].strip() for word in words if word.startswith("algo=")), "ppo")
         preset = task.default_preset(algo)
-    presets = [(f"preset {preset}", task.preset("train", preset))] if preset else []
+    presets = [(f"training of task {task.name}", task.training)] if task.training else []
+    presets += [(f"preset {preset}", task.preset("train", preset))] if preset else []
     groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
     return build_config(config_class(task), presets, words, task.aliases, groups)
 

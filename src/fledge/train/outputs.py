@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.train.config import WandbMode
 from fledge.train.run import Run
 
+SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
 RECENT = 20  # iterations that the recent headline looks back over
 
 
@@ -53,6 +55,8 @@ class RunOutputs:
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
+        self.unlogged: list[dict[str, float]] = []  # episodes of the iterations since the last row of the log
+        self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
         with contextlib.redirect_stdout(sys.stderr):
             print_model_info(run.policy)
@@ -96,7 +100,8 @@ class RunOutputs:
 
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
-        self.recent.append((metrics["episodes"] * metrics[self.headline], metrics["episodes"]))
+        if metrics["episodes"]:
+            self.recent.append((metrics["episodes"] * metrics[self.headline], metrics["episodes"]))
         flown = sum(n for _, n in self.recent)
         metrics[f"{self.headline}_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
         metrics["frames"] = run.frames
@@ -107,10 +112,15 @@ class RunOutputs:
         metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
         metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
         self.last = metrics
+        self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
         if run.iteration % run.cfg.log_interval == 0 or run.finished:
+            means = mean_episodes(self.unlogged)
+            row = {name: value for name, value in {**metrics, **means}.items() if value is not None}
+            self.unlogged.clear()
             for logger in self.loggers:
-                logger.log(run.iteration, metrics)
-        if run.iteration % 100 == 0:
+                logger.log(run.iteration, row)
+        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+            self.summed_up = time.monotonic()
             self.console.say(monitor.get_summary())
             self.console.say(checkpoint_line(self.saver.get_stats()))
 
@@ -136,6 +146,14 @@ class RunOutputs:
             self.saver.shutdown()
         for logger in self.loggers:
             logger.close()
+
+
+def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
+    """Means over the episodes that ended in some iterations; None where none did."""
+    episodes = sum(row["episodes"] for row in iterations)
+    names = [name for name in iterations[0] if name != "episodes"]
+    sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
+    return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
 
 
 def read_initial_policy(name: str) -> dict[str, Any]:

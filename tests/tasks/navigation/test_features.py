@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fledge.tasks.navigation.features import navigation_features, num_features, obstacle_features
+from fledge.tasks.navigation.feature_policy import navigation_features, num_features, obstacle_features
 
 Vec = tuple[float, float, float]
 MOTION = ("dx", "dy", "dz", "vx", "vy", "vz")

@@ -77,7 +77,8 @@ def _done(rollout: Mapping[str, Any]) -> np.ndarray:
 
 def _find(rollout: Mapping[str, Any], name: str, nest: str, prefix: str = "") -> torch.Tensor | None:
     names = rollout.keys()
-    if prefix + name in names:
+    # an observation may be called "obs" itself: the nest of that name is no tensor
+    if prefix + name in names and not hasattr(rollout[prefix + name], "keys"):
         return as_tensor(rollout[prefix + name], prefix + name)
     if nest in names and name in rollout[nest].keys():  # noqa: SIM118 - a TensorDict is no dict
         return as_tensor(rollout[nest][name], f"{nest}.{name}")

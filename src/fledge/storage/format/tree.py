@@ -196,12 +196,17 @@ def _bad(node: Any) -> FormatError:
 def select(node: Node, keys: Iterable[str]) -> Node:
     """The part of a tree under the given paths (`"model"`, `"model/actor.0.weight"`, `"optimizer/state/0"`).
 
+    A path that ends in "?" may be missing: what is not there is left out.
+
     Raises:
-        InputError: A path that is not in the tree.
+        InputError: Another path that is not in the tree.
     """
-    paths = [key.strip("/").split("/") for key in keys]
-    for path in paths:
-        _require(node, path)
+    paths = []
+    for key in keys:
+        path = key.removesuffix("?").strip("/").split("/")
+        if not key.endswith("?"):
+            _require(node, path)
+        paths.append(path)
     return _prune(node, paths)
 
 

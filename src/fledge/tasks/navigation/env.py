@@ -150,10 +150,12 @@ class NavigationEnv(WarpEnv):
         return {"drones": {k: v.clone() for k, v in self.state.items()}, "maps": self.bank.state_dict()}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
-        self.check_shapes(state["drones"])
+        saved = dict(state["drones"])
+        saved.setdefault("progress", saved.get("gain"))  # its name in older checkpoints
+        self.check_shapes(saved)
         self.bank.load_state_dict(state["maps"])
         for name, tensor in self.state.items():
-            tensor.copy_(state["drones"][name])
+            tensor.copy_(saved[name])
 
     @classmethod
     def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
@@ -202,7 +204,7 @@ class NavigationEnv(WarpEnv):
         shapes: dict[str, tuple[int, ...]] = {"quat": (4,), "throttle": (4,), "commands": (ring, 3)}
         for name in ("pos", "vel", "rate", "start", "goal", "frame"):
             shapes[name] = (3,)
-        for name in ("gain", "outside", "elapsed", "episode_return"):
+        for name in ("progress", "outside", "elapsed", "episode_return"):
             shapes[name] = ()
         state = {k: torch.zeros((n, *s), device=self.device) for k, s in shapes.items()}
         for name in ("latency", "step", "episode", "slot", "reached", "crash"):

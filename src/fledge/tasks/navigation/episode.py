@@ -7,7 +7,7 @@ from fledge.sim.quadrotor import HOVER_THROTTLE
 from fledge.sim.random import uniform4
 from fledge.sim.terrain import C_SOLID, cell_at, free_distance
 from fledge.tasks.navigation.flight import BOUNDS, SUCCESS, outside_band
-from fledge.tasks.navigation.sense import add_lidar_noise, observe_obstacles, observe_self, scan_movers, wanted
+from fledge.tasks.navigation.sense import add_lidar_noise, observe_obstacles, observe_self, scan_movers, takes_part
 from fledge.tasks.navigation.structs import Beams, Drones, Maps, Obs, Outcome, Params, Result
 
 TIMEOUT = wp.constant(int(Outcome.TIMEOUT))
@@ -47,7 +47,7 @@ def progress_reward(i: int, p: Params, drones: Drones, obs: Obs, mover_gap: floa
         nearest = wp.max(nearest, obs.lidar[i, n])
     gap = wp.min(p.range_m - nearest, mover_gap)
     seconds = drones.elapsed[i]
-    reward = drones.gain[i] - p.w_height * drones.outside[i] - p.w_time * seconds
+    reward = drones.progress[i] - p.w_height * drones.outside[i] - p.w_time * seconds
     if gap < p.near_m:
         reward = reward - p.w_near * seconds * (p.near_m - gap) / 0.5
     if ended == SUCCESS:
@@ -205,7 +205,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     drones.step[i] = 0
     drones.reached[i] = 0
     drones.crash[i] = 0
-    drones.gain[i] = 0.0
+    drones.progress[i] = 0.0
     drones.outside[i] = 0.0
     drones.elapsed[i] = 0.0
     drones.episode_return[i] = 0.0
@@ -215,7 +215,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
 def restart(first: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs, final: Obs):
     """Where an episode ended: keep its last observation in `final`, and begin the next one."""
     i = first + wp.tid()
-    if not wanted(i, 1, result):
+    if not takes_part(i, 1, result):
         return
     for k in range(8):
         final.state[i, k] = obs.state[i, k]
@@ -251,7 +251,7 @@ def observe(
 ):
     """Complete the observation after `scan`, without reward."""
     i = first + wp.tid()
-    if not wanted(i, only_ended, result):
+    if not takes_part(i, only_ended, result):
         return
     if p.see_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)

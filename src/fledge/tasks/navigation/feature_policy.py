@@ -1,8 +1,17 @@
-"""Small networks on hand-made features: the actor-critic of the `fast` preset, and the actor of SAC and TD3."""
+"""Small networks on hand-made features: the actor-critic of the `fast` preset, and the actor of SAC and TD3.
+
+The features are a function of NavRL's observation, nothing more:
+
+9    unit vector to goal (3), far and near distance, height to goal, velocity (3)
+H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's skin
+5*14 per obstacle: offset (3), relative velocity (3), gap, closeness, time and miss distance of the closest
+     approach, vertical clearance, width, box or cylinder, present
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,12 +22,15 @@ from fledge.agents.distributions import GaussianHead, Params
 from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.squashed import SquashedActor
 from fledge.core.specs import TensorSpec
-from fledge.tasks.navigation.features import navigation_features, num_features
 
 VELOCITY = TensorSpec((3,), torch.float32, 0.0, 1.0, doc="velocity in the goal frame, 0.5 = at rest")
 READ = ("state", "lidar", "dynamic_obstacle")
 FORWARD = 0.6  # an untrained policy flies towards the goal at this share of full speed
 LOG_STD_RANGE = (-5.0, 0.5)
+STATE_FEATURES = 9
+OBSTACLE_FEATURES = 14
+RADIUS_M = 0.3
+MIN_GAP_M = 0.05
 
 
 class FeaturePolicy(ActorCritic):
@@ -82,3 +94,61 @@ def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, see
         "lidar": (torch.rand(batch, 1, *lidar_shape, generator=g) * 1.5 * range_m - 2).clamp(0, range_m - 0.1),
         "dynamic_obstacle": obstacles,
     }
+
+
+def num_features(beams: int, obstacles: int = 5) -> int:
+    """Width of the feature vector."""
+    return STATE_FEATURES + beams + obstacles * OBSTACLE_FEATURES
+
+
+def navigation_features(obs: Mapping[str, Tensor], range_m: float = 4.0) -> Tensor:
+    """Return [B, F] float32 features of a batch of navigation observations."""
+    state = obs["state"]
+    velocity = state[:, 5:8]
+    own = torch.cat(
+        [
+            state[:, 0:3],
+            state[:, 3:4] * 0.05,
+            state[:, 3:4].clamp(max=range_m) / range_m,
+            state[:, 4:5],
+            velocity * 0.5,
+        ],
+        dim=-1,
+    )
+    distance = (range_m - obs["lidar"].flatten(1)).clamp(min=0.1)
+    beams = (range_m / distance).log() * (1.0 / math.log(range_m / RADIUS_M))
+    obstacles = obstacle_features(obs["dynamic_obstacle"].squeeze(1), velocity, range_m)
+    return torch.cat([own, beams, obstacles.flatten(1)], dim=-1)
+
+
+def obstacle_features(rows: Tensor, velocity: Tensor, range_m: float) -> Tensor:
+    """Return [B, K, 14] from obstacle rows [B, K, 10] and own velocity [B, 3], goal frame; zeros where absent."""
+    unit, flat, dz, moving, width_class, is_box = rows.split([3, 1, 1, 3, 1, 1], dim=-1)
+    present = (flat > 0).float()
+    width = (width_class + 1.0) * 0.25
+    offset = unit * torch.sqrt(flat * flat + dz * dz)
+    relative = moving - velocity[:, None, :]
+    reach = 0.5 * width + RADIUS_M
+    gap = flat - reach
+    along = (offset[..., :2] * relative[..., :2]).sum(-1, keepdim=True)
+    speed2 = relative[..., :2].square().sum(-1, keepdim=True).clamp(min=1e-3)
+    when = (-along / speed2).clamp(0.0, 4.0)
+    miss = (offset[..., :2] + relative[..., :2] * when).norm(dim=-1, keepdim=True) - reach
+    clearance = (dz.abs() - 0.5 - RADIUS_M) * is_box
+    closeness = (range_m / gap.clamp(min=MIN_GAP_M)).log() * 0.25
+    rows_out = torch.cat(
+        [
+            offset * (1.0 / range_m),
+            relative * 0.5,
+            gap * (1.0 / range_m),
+            closeness,
+            when * 0.25,
+            miss * 0.5,
+            clearance,
+            width,
+            is_box,
+            present,
+        ],
+        dim=-1,
+    )
+    return rows_out * present

@@ -135,6 +135,6 @@ def fly(
     drones.step[i] = step
     drones.reached[i] = reached
     drones.crash[i] = crash
-    drones.gain[i] = before - wp.length(goal - body.pos)
+    drones.progress[i] = before - wp.length(goal - body.pos)
     drones.outside[i] = outside
     drones.elapsed[i] = elapsed

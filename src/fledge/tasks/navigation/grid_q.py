@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from fledge.agents.base import Obs
 from fledge.agents.q_network import QNetwork
 from fledge.core.errors import ConfigError
 
-OWN = 9  # state values as `features.py` scales them
+OWN = 9  # state values as `feature_policy.py` scales them
 PATCH = 4  # cells along a side of a patch; as channels they make convolutions three times faster on a CPU
 
 
@@ -43,20 +44,28 @@ class GridQ(QNetwork):
             width = size
         self.trunk = nn.Sequential(*layers)
         self.value = nn.Linear(width, 1)
-        self.gain = nn.Linear(width, headings)
+        self.advantage = nn.Linear(width, headings)
+        self.register_load_state_dict_pre_hook(_rename_old_entries)
 
     def forward(self, obs: Obs) -> Tensor:
         """Values [B, headings] of a batch of observations with `grid_map` and `state`."""
         h = torch.cat([self.grid(obs["grid_map"].float()), own_features(obs["state"])], dim=-1)
         h = self.trunk(h)
-        gain = self.gain(h)
-        return self.value(h) + gain - gain.mean(-1, keepdim=True)
+        advantage = self.advantage(h)
+        return self.value(h) + advantage - advantage.mean(-1, keepdim=True)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         g = torch.Generator().manual_seed(seed)
         shape = (batch, 1, self.grid_size, self.grid_size)
         grid = (torch.rand(shape, generator=g) < 0.2).to(torch.uint8)
         return {"grid_map": grid, "state": torch.randn(batch, 8, generator=g)}
+
+
+def _rename_old_entries(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Older files call the advantage layer `gain`."""
+    for kind in ("weight", "bias"):
+        if f"{prefix}gain.{kind}" in state:
+            state[f"{prefix}advantage.{kind}"] = state.pop(f"{prefix}gain.{kind}")
 
 
 def own_features(state: Tensor) -> Tensor:

@@ -70,11 +70,11 @@ class _EluConvs(torch.autograd.Function):
         buffers = [padded]
         for kernel, bias, stride in zip(layers[0::2], layers[1::2], strides, strict=True):
             out, rows_out = kernel.shape[0], (rows - 1) // stride + 1
-            following = _padded(x, rows_out, out, PAD)
-            inner = following[PAD * out : -PAD * out].view(rows_out, out, -1)
+            after = _padded(x, rows_out, out, PAD)
+            inner = after[PAD * out : -PAD * out].view(rows_out, out, -1)
             torch.bmm(kernel.expand(rows_out, -1, -1), _windows(buffers[-1], rows_out, stride, width, TAPS), out=inner)
             F.elu_(inner.add_(bias))
-            buffers.append(following)
+            buffers.append(after)
             rows, width = rows_out, out
         ctx.save_for_backward(*buffers, *layers[0::2])
         ctx.strides = strides

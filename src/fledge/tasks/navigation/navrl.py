@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fledge.agents.actor_critic import ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
-from fledge.agents.value_norm import ValueNorm
 from fledge.core.errors import FormatError
 from fledge.tasks.navigation.feature_policy import READ, example_flight
 

@@ -29,7 +29,7 @@ vec5i = wp.types.vector(length=5, dtype=wp.int32)
 
 
 @wp.func
-def wanted(i: int, only_ended: int, result: Result) -> bool:
+def takes_part(i: int, only_ended: int, result: Result) -> bool:
     """Whether this launch concerns drone i: all of them, or only those whose episode ended in this step."""
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
@@ -49,7 +49,7 @@ def scan(
     tid = wp.tid()
     i = first + tid / p.azimuths
     h = tid - (i - first) * p.azimuths
-    if not wanted(i, only_ended, result):
+    if not takes_part(i, only_ended, result):
         return
     angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.azimuths)
     dx = wp.cos(angle)
@@ -225,7 +225,7 @@ def draw_grid(
     tid = wp.tid()
     i = first + tid / p.grid_size
     r = tid - (i - first) * p.grid_size
-    if not wanted(i, only_ended, result):
+    if not takes_part(i, only_ended, result):
         return
     slot = drones.slot[i]
     pos = drones.pos[i]

@@ -93,7 +93,7 @@ class Drones:
     slot: wp.array(dtype=wp.int32)  # map slot
     reached: wp.array(dtype=wp.int32)  # 1 once the goal was reached in this episode
     crash: wp.array(dtype=wp.int32)  # Outcome of this decision's physics, or 0
-    gain: wp.array(dtype=wp.float32)  # m of progress in this decision
+    progress: wp.array(dtype=wp.float32)  # m nearer to the goal by this decision
     outside: wp.array(dtype=wp.float32)  # m² s outside the height band in this decision
     elapsed: wp.array(dtype=wp.float32)  # s flown in this decision
     episode_return: wp.array(dtype=wp.float32)
