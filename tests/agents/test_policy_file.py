@@ -54,6 +54,13 @@ def test_a_file_without_what_is_needed_holds_no_policy(tmp_path: Path, missing: 
         read_policy(tmp_path / "p.fledge")
 
 
+@pytest.mark.parametrize("state", [5, "text", [1, 2], torch.zeros(3), {}, {1: 2}], ids=repr)
+def test_a_file_of_something_else_holds_no_policy(tmp_path: Path, state: Any) -> None:
+    save_checkpoint(state, tmp_path / "p.fledge")
+    with pytest.raises(FormatError, match="holds no policy"):
+        read_policy(tmp_path / "p.fledge")
+
+
 def test_a_folder_without_checkpoints_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
         read_policy(tmp_path)

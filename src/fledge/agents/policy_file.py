@@ -19,7 +19,7 @@ from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
 ENTRIES = ("model", "policy", "task", "world")
-STORED = ("model", "policy", "task", "world?", "config?")  # as paths into a checkpoint
+STORED = ("model?", "policy?", "task?", "world?", "config?")  # as paths into a checkpoint, which may lack any
 
 
 def read_policy(path: Path) -> dict[str, Any]:

@@ -237,7 +237,9 @@ def _prune(node: Node, paths: list[list[str]]) -> Node:
         below = [path[1:] for path in paths if path[0] == str(key)]
         if below:
             kept.append((key, _prune(child, below)))
-    return {"dict": dict(kept)} if "dict" in node else {"items": [list(pair) for pair in kept]}
+    return (
+        {"dict": dict(kept)} if isinstance(node, dict) and "dict" in node else {"items": [list(pair) for pair in kept]}
+    )
 
 
 def leaf_numbers(node: Node) -> list[int]:
