@@ -333,7 +333,8 @@ def put_back(env: Any, saved: list[dict[str, Any]]) -> None:
 
 def _put_array(layer: Any, name: str, value: Array) -> None:
     found = getattr(layer, name, None)
-    if isinstance(found, np.ndarray) and found.shape == value.shape and found.flags.writeable:
+    kinds = [(array.shape, array.dtype) for array in (found, value) if isinstance(array, np.ndarray)]
+    if isinstance(found, np.ndarray) and kinds[0] == kinds[1] and found.flags.writeable:
         found[...] = value  # others may hold the same array
     else:
         setattr(layer, name, value.copy())

@@ -1,0 +1,169 @@
+"""Every example runs as a user would run it, with small numbers, and says what its docstring promises."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HOVER = EXAMPLES / "hover.py"
+TESTED = {"hover", "checkpoint_saver", "replay_buffer", "stable_baselines3_ppo", "cleanrl_style", "torchrl_ppo"}
+SMALL = ["env.num_envs=16", "ranks=1", "ppo.rollout_steps=8", "ppo.minibatch=64", "tensorboard=false"]
+
+
+def run(*words: object, expect: int = 0, cwd: Path | None = None) -> str:
+    command = [sys.executable, *(str(word) for word in words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
+    assert done.returncode == expect, done.stderr
+    return done.stdout
+
+
+def fledge(*words: object, **options: Any) -> str:
+    return run("-m", "fledge.cli", *words, **options)
+
+
+def test_every_example_is_tested_and_says_what_one_sees() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == TESTED
+    for path in EXAMPLES.glob("*.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert f"examples/{path.name}" in doc, f"{path.name} does not say how it is run"
+
+
+# ---- hover -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hover_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations, resumed for two more."""
+    folder = tmp_path_factory.mktemp("hover") / "run"
+    fledge("train", HOVER, *SMALL, "total_frames=256", "--folder", folder)
+    result = json.loads(fledge("train", HOVER, "--resume", folder, "total_frames=512", "--json"))
+    assert result["frames"] == 512
+    return folder
+
+
+def test_hover_is_short() -> None:
+    assert len(HOVER.read_text().splitlines()) < 150
+
+
+def test_hover_keeps_the_contract_of_an_env() -> None:
+    from fledge.envs.checker import check_tensor_env
+    from fledge.tasks.registry import find_task
+
+    task = find_task(str(HOVER))
+
+    def make(num_envs: int, seed: int, steps: int = 20) -> Any:
+        env: Any = task.make_env(task.config(num_envs=num_envs), seed=seed)
+        env.max_steps = steps
+        return env
+
+    check_tensor_env(make, 100, make_longer=lambda **given: make(steps=60, **given))
+
+
+def test_hover_turns_bodies_as_rigid_bodies_turn() -> None:
+    import torch
+
+    from fledge.tasks.registry import find_task
+
+    find_task(str(HOVER))
+    hover = sys.modules["fledge_task_hover"]
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.nn.functional.normalize(torch.randn(9, 4, generator=generator), dim=-1) for _ in range(2))
+    v = torch.randn(9, 3, generator=generator)
+    assert torch.allclose(hover.rotate(hover.multiply(a, b), v), hover.rotate(a, hover.rotate(b, v)), atol=1e-5)
+    quarter = hover.turn(torch.tensor([[0.0, 0.0, torch.pi / 2]]))
+    assert torch.allclose(
+        hover.rotate(quarter, torch.tensor([[1.0, 0.0, 0.0]])), torch.tensor([[0.0, 1.0, 0.0]]), atol=1e-6
+    )
+
+
+def test_a_quadrotor_without_thrust_falls_and_with_its_weight_stays() -> None:
+    import torch
+
+    from fledge.tasks.registry import find_task
+
+    task = find_task(str(HOVER))
+    env: Any = task.make_env(task.config(num_envs=2, gust=0.0, tilt_deg=0.0, offset_m=0.0))
+    env.reset()
+    env.state["vel"], env.state["rates"] = torch.zeros(2, 3), torch.zeros(2, 3)
+    for _ in range(20):
+        env.step(torch.tensor([[-1.0, 0, 0, 0], [0.0, 0, 0, 0]]))
+    fallen, held = (env.state["pos"] - env.target)[:, 2].tolist()
+    assert fallen == pytest.approx(-0.5 * 9.81 * 0.4**2, rel=0.1)
+    assert held == pytest.approx(0.0, abs=1e-5)
+
+
+def test_hover_is_judged_drawn_reported_and_exported(hover_run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "hover.png"
+    row = json.loads(
+        fledge("eval", hover_run, "--task", HOVER, "--episodes", 16, "--picture", picture, "--json").splitlines()[-1]
+    )
+    assert row["headline"] == "success"
+    assert row["success"] + row["astray"] + row["crash"] == pytest.approx(1.0)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    fledge("report", hover_run, "--task", HOVER, "--episodes", 16)
+    assert "success" in (hover_run / "report.html").read_text()
+    fledge("export", hover_run, tmp_path / "hover.onnx", "--task", HOVER)
+    assert (tmp_path / "hover.onnx").stat().st_size > 1000
+
+
+def test_a_run_of_code_is_not_continued_unless_the_code_is_named(hover_run: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fledge.cli", "train", "--resume", str(hover_run)], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "is code and is not run unless you name it" in done.stderr
+
+
+@pytest.mark.slow
+def test_hover_learns_to_hover(tmp_path: Path) -> None:
+    fledge("train", HOVER, "--folder", tmp_path / "run")
+    row = json.loads(fledge("eval", tmp_path / "run", "--task", HOVER, "--episodes", 512, "--json"))
+    assert row["success"] > 0.95
+
+
+# ---- parts of ours in other people's loops ---------------------------------------------------------------------------
+
+
+def test_a_loop_that_was_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    script = EXAMPLES / "checkpoint_saver.py"
+    run(script, "--folder", tmp_path / "a", "--kill-at", 170, expect=-signal.SIGKILL)
+    resumed = run(script, "--folder", tmp_path / "a")
+    straight = run(script, "--folder", tmp_path / "b")
+    assert re.match(r"resumed at step (50|100|150)\n", resumed)
+    assert "resumed" not in straight
+    assert resumed.splitlines()[-1] == straight.splitlines()[-1]
+
+
+def test_replay_buffer_feeds_a_dqn() -> None:
+    out = run(EXAMPLES / "replay_buffer.py", "--steps", 600, "--warm-up", 100)
+    assert re.search(r"step +600  return +\d+", out)
+    assert re.search(r"\d+ transitions in \d+ kB; raw: \d+ kB", out)
+
+
+def test_stable_baselines3_flies_our_drones() -> None:
+    pytest.importorskip("stable_baselines3")
+    out = run(EXAMPLES / "stable_baselines3_ppo.py", "--steps", 512, "--num-envs", 16, "--rollout", 16)
+    assert re.search(r" 512 decisions ", out)
+
+
+def test_cleanrl_style_imports_nothing_of_ours_and_learns() -> None:
+    script = EXAMPLES / "cleanrl_style.py"
+    assert "import fledge" not in script.read_text()
+    assert "from fledge" not in script.read_text()
+    out = run(script, "--total-steps", 512, "--num-envs", 16, "--num-steps", 16)
+    assert re.search(r" 512 decisions.*success", out)
+
+
+def test_torchrl_collects_and_learns() -> None:
+    pytest.importorskip("torchrl")
+    out = run(EXAMPLES / "torchrl_ppo.py", "--frames", 512, "--num-envs", 16, "--rollout", 16)
+    assert re.search(r" 512 decisions.*success", out)
