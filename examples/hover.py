@@ -3,8 +3,8 @@
     fledge train examples/hover.py --folder runs/hover                     about two minutes on two busy cores
     fledge eval runs/hover --task examples/hover.py --picture hover.png    success 1.000 of 1024 flights
 
-Quadrotors start tilted and off their target, in gusts. At first they crash; in the end each is at the target within two
-seconds and stays, to a few centimetres. `fledge train ... --resume`, `fledge report` and `fledge export` work as ever.
+Quadrotors start tilted and off their target, in gusts. At first they crash; in the end each is near the target after about
+two seconds and stays, most within a few centimetres. `--resume`, `fledge report` and `fledge export` work as ever.
 """
 
 from __future__ import annotations
