@@ -32,7 +32,6 @@ _HOMES = {
     "TensorSpec": "fledge.core.specs",
     "TorchEnv": "fledge.envs.torch_env",
     "WarpEnv": "fledge.envs.warp_env",
-    "evaluate": "fledge.evaluate.episodes",
     "find_task": "fledge.tasks.registry",
     "load_checkpoint": "fledge.storage",
     "load_navrl_checkpoint": "fledge.tasks.navigation.navrl",
@@ -40,10 +39,12 @@ _HOMES = {
     "save_checkpoint": "fledge.storage",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "evaluate"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "evaluate":  # a room that can be called: a name of its own would be hidden by it
+        return importlib.import_module("fledge.evaluate")
     if name not in _HOMES:
         raise AttributeError(f"module 'fledge' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -26,6 +26,13 @@ class Commands(click.Group):
                 raise
             click.echo(f"fledge: {error}", err=True)
             sys.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except OSError as error:
+            if debug:
+                raise
+            click.echo(f"fledge: {error.strerror or error}: {error.filename or 'output'}.", err=True)
+            sys.exit(1)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -98,6 +105,7 @@ def eval(
     """
     if help_config:
         return show_config_help(task)
+    check_picture(picture)
     from fledge.evaluate.command import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
 
@@ -118,6 +126,12 @@ def eval(
     rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
         click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
+
+
+def check_picture(picture: Path | None) -> None:
+    """Refuse a picture that could not be written, before anything is flown for it."""
+    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf", ".jpg"):
+        raise click.BadParameter(f"{picture.name} must end in .png, .svg, .pdf or .jpg.", param_hint="--picture")
 
 
 def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | None:
@@ -173,6 +187,7 @@ def report(
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
+@click.option("--task", "task_word", help="The same as TASK, in front of or behind other words.")
 @help_config
 @as_json
 def train(
@@ -180,6 +195,7 @@ def train(
     preset: str | None,
     folder: Path | None,
     resume: Path | None,
+    task_word: str | None,
     help_config: bool,
     as_json: bool,
 ) -> None:
@@ -189,7 +205,7 @@ def train(
     module:object. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
     overrides = [w for w in words if "=" in w]
-    tasks = [w for w in words if "=" not in w]
+    tasks = [w for w in words if "=" not in w] + ([task_word] if task_word else [])
     if help_config:
         return show_config_help(next(iter(tasks), None))
     from fledge.train.command import run_training

@@ -128,6 +128,7 @@ class MLPActorCritic(ActorCritic):
         super().__init__()
         self.flattener = Flattener(observation, action)
         self.observes, self.inputs = self.flattener.keys, self.flattener.inputs
+        self.reads, self.acts = self.flattener.specs, action
         self.outputs = ("action",) if isinstance(action, TensorSpec) else tuple(action)
         self.norm = RunningNorm(self.inputs - self.flattener.masks) if normalize else None
         self.actor_trunk = mlp(self.inputs, hidden, nn.Tanh)

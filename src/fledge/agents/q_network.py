@@ -47,9 +47,10 @@ class MLPQNetwork(QNetwork):
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
-            raise ConfigError("DQN needs one discrete action: take ppo, sac or td3 for others.")
+            raise ConfigError("DQN needs one discrete action: take ppo, which bears any.")
         self.flattener = Flattener(observation, action)
         self.observes, self.num_actions = self.flattener.keys, action.num_values
+        self.reads, self.acts = self.flattener.specs, action
         self.layers = nn.Sequential(mlp(self.flattener.inputs, hidden), nn.Linear(hidden[-1], self.num_actions))
 
     def forward(self, obs: Obs) -> Tensor:

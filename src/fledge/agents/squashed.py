@@ -98,6 +98,7 @@ class MLPActor(SquashedActor):
         flattener = Flattener(observation, action)
         super().__init__(flattener.inputs, action, hidden)
         self.flattener, self.observes = flattener, flattener.keys
+        self.reads, self.acts = flattener.specs, action
 
     def encode(self, obs: Obs) -> Tensor:
         return self.flattener(obs)

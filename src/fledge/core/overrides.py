@@ -55,7 +55,7 @@ def build_config(
     node = OmegaConf.structured(kind)
     for source, content in presets:
         node = _merge(node, content, source)
-    known = [f"{prefix}{key}" for key in field_help(kind)]
+    known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
     aliases, groups = aliases or {}, groups or {}
     for word in words:
         key, value = split_word(word)
@@ -66,14 +66,21 @@ def build_config(
             node = _merge(node, {key: groups[key][value]}, word)
             continue
         if key not in known:
-            raise ConfigError(unknown_key(key, known))
+            raise ConfigError(unknown_key(key, list(known)))
         try:
-            OmegaConf.update(node, key.removeprefix(prefix), yaml.safe_load(value) if value else "", merge=True)
+            OmegaConf.update(node, key.removeprefix(prefix), _parse(value, known[key]), merge=True)
         except (OmegaConfBaseException, ValueError) as error:
             raise ConfigError(bad_value(kind, key, value, prefix)) from error
         except Exception as error:  # YAML's scanner has its own error tree
             raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}.") from error
     return _to_object(node, kind)
+
+
+def _parse(value: str, field: FieldHelp) -> Any:
+    """What a word says; text is taken as it stands, unless it is quoted."""
+    if not value or (field.type_name == TYPE_NAMES[str] and value[0] not in "'\""):
+        return value
+    return yaml.safe_load(value)
 
 
 def from_plain(kind: type[C], content: Mapping[str, Any]) -> C:
@@ -148,7 +155,9 @@ def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
             found[key] = FieldHelp(f"one of {choices}", value.name, docs.get(field.name, ""), limits)
         else:
             shown = "null" if value is None else str(value)
-            found[key] = FieldHelp(TYPE_NAMES[type(value)], shown, docs.get(field.name, ""), limits)
+            found[key] = FieldHelp(
+                TYPE_NAMES.get(type(value), f"a {type(value).__name__}"), shown, docs.get(field.name, ""), limits
+            )
     return found
 
 
@@ -167,6 +176,20 @@ def _docstrings(kind: type) -> dict[str, str]:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
                 docs[line.target.id] = str(below.value.value)  # type: ignore[attr-defined]
     return docs
+
+
+def check_config_class(kind: type, what: str) -> None:
+    """ConfigError unless a dataclass can be a config: every field typed, with a default, of a type that YAML knows."""
+    try:
+        OmegaConf.structured(kind())
+        OmegaConf.structured(kind)
+        field_help(kind)
+    except (OmegaConfBaseException, TypeError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"{what} cannot be used ({reason}): every field needs a type (bool, int, float, str, an Enum, a list of these, "
+            "or such a dataclass) and a default."
+        ) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

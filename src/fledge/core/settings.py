@@ -114,7 +114,9 @@ def check_settings(config: Any, prefix: str = "") -> None:
     for key, field, value in walk(config, prefix):
         rule = rule_of(field)
         if not rule.allows(value):
-            limits = rule.limits() or "finite"
+            limits = rule.limits()
+            if not is_finite(value):
+                limits = f"finite and {limits}" if limits else "finite"
             shown = repr(value) if isinstance(value, str) else value
             raise ConfigError(f"{key} is {shown}, but must be {limits}.")
     _check_combinations(config)
@@ -127,6 +129,11 @@ def _check_combinations(config: Any) -> None:
             _check_combinations(value)
     if hasattr(config, "validate"):
         config.validate()
+
+
+def is_finite(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return all(not isinstance(item, float) or math.isfinite(item) for item in items)
 
 
 def flat_settings(config: Any) -> dict[str, Any]:

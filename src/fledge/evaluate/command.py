@@ -148,7 +148,7 @@ def table(rows: list[dict[str, Any]], task: Task) -> Table:
         if task.headline == "return":
             score, interval = f"{row['mean_return']:.1f}", f"{low:.1f} to {high:.1f}"
         else:
-            score, interval = short(row[task.headline]), f"{low:.3f}-{high:.3f}".replace("0.", ".")
+            score, interval = short(row[task.headline]), f"{short(low)}-{short(high)}"
         view.add_row(row["policy"], row["world"], score, interval, *(short(row[name]) for name in others))
     return view
 

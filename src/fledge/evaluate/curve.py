@@ -65,9 +65,16 @@ def table(rows: list[dict[str, Any]]) -> Table:
         view.add_column(heading, justify="right", no_wrap=True)
     for first in range(0, len(rows), len(worlds)):
         group = rows[first : first + len(worlds)]
-        cells = ["{:.3f} ({:.3f}-{:.3f})".format(*figures_of(r)).replace("0.", ".") for r in group]
+        cells = [interval(*figures_of(r), rate=r["headline"] != "return") for r in group]
         view.add_row(f"{group[0]['minutes']:.1f}", f"{group[0]['frames'] / 1e6:.1f}", *cells)
     return view
+
+
+def interval(value: float, low: float, high: float, rate: bool) -> str:
+    """A figure with its interval: .912 (.893-.928), or 163.2 (146.0 to 180.1)."""
+    if not rate:
+        return f"{value:.1f} ({low:.1f} to {high:.1f})"
+    return "{} ({}-{})".format(*(f"{x:.3f}".removeprefix("0") for x in (value, low, high)))
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:

@@ -14,7 +14,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.tasks.base import Task, World
-from fledge.tasks.registry import find_named_task, find_task, task_names
+from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 
 @dataclass
@@ -72,22 +72,18 @@ def load_foreign(name: str, task: Task) -> LoadedPolicy:
 def build_policy(state: dict[str, Any], name: str, task: Task | None = None) -> LoadedPolicy:
     """The policy in a saved state, with its weights, task and world."""
     entries = policy_entries(state, name)
-    if task is None or task.reference != entries["task"]:
-        named = find_named_task(entries["task"], asked_by=name) if task is None else task
-        if task is not None and not same_task(entries["task"], task):
-            raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
-        task = named
+    if task is None:
+        task = find_named_task(entries["task"], asked_by=name)
+    elif not may_be(entries["task"], task):
+        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
     agent = load_weights(task.build_policy(entries["policy"]), entries["model"], name).eval()
     world = entries.get("world")
     return LoadedPolicy(name, agent, task, None if world is None else World(dict(world["env"]), world["decision_s"]))
 
 
-def same_task(reference: str, task: Task) -> bool:
-    """Whether a saved reference means this task: the same, or a file of the same name that has been moved."""
-    if reference == task.reference:
-        return True
-    both = reference.endswith(".py") and task.reference.endswith(".py")
-    return both and Path(reference).name == Path(task.reference).name
+def may_be(reference: str, task: Task) -> bool:
+    """Whether a saved reference may mean this task: the same, or code that may have moved; specs tell then."""
+    return reference == task.reference or (is_code(reference) and is_code(task.reference))
 
 
 # ---- where a policy flies --------------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class DQN(OffPolicy):
         if allowed is None:
             other = torch.randint_like(best, self.online.num_actions)
         else:
-            other = torch.multinomial(allowed.float(), 1).squeeze(-1)
+            free = allowed | ~allowed.any(-1, keepdim=True)  # a mask that forbids all is no mask
+            other = torch.multinomial(free.float(), 1).squeeze(-1)
         return torch.where(stray, other, best)
 
     def step(self, batch: Batch) -> Tensor:

@@ -34,7 +34,7 @@ from fledge.agents import build
 from fledge.agents.base import Action, BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import read_yaml
+from fledge.core.overrides import check_config_class, read_yaml
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec
@@ -77,6 +77,12 @@ class World:
     decision_s: float | None = None
 
 
+def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
+    """What must agree between the action of a policy and of an env: shape and number of values of each entry."""
+    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
+    return {name: (part.shape, part.num_values) for name, part in parts.items()}
+
+
 class Task:
     """A world. See the head of this module.
 
@@ -109,6 +115,7 @@ class Task:
         """What finds this task again: a registered name, `module:object`, a file, or `gym:ID`."""
         if not dataclasses.is_dataclass(self.config) or "num_envs" not in self.config.__dataclass_fields__:
             raise ConfigError(f"The config of task {self.name!r} must be a dataclass with a field num_envs.")
+        check_config_class(self.config, f"The config of task {self.name!r}")
 
     # ---- the env ---------------------------------------------------------------------------------------------------
 
@@ -197,6 +204,20 @@ class Task:
         missing = [name for name in agent.observes if name not in env.observation_spec]
         if missing:
             raise ConfigError(f"{agent.get_name()} reads {', '.join(missing)}, which this env does not observe.")
+        made_for: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
+        for name, spec in made_for.items():
+            seen = env.observation_spec[name]
+            if (seen.shape, seen.num_values) != (spec.shape, spec.num_values):
+                raise ConfigError(
+                    f"{agent.get_name()} reads {name} of shape {spec.shape}, but this env observes {seen.shape}: it was "
+                    "trained in another world."
+                )
+        acts: ActionSpec | None = getattr(agent, "acts", None)
+        if acts is not None and shapes_of(acts) != shapes_of(env.action_spec):
+            raise ConfigError(
+                f"{agent.get_name()} acts with {shapes_of(acts)}, but this env takes {shapes_of(env.action_spec)}: it was "
+                "trained in another world."
+            )
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 

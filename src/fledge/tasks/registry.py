@@ -90,7 +90,10 @@ def _load_code(reference: str) -> Task:
     if reference.endswith(".py"):
         path = Path(reference).resolve()
         module = _module_from_file(path)
-        found = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
+        found: dict[int, Any] = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
+        if not found:  # a class of its own will do
+            kinds = [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)]
+            found = {id(k): k for k in kinds if k.__module__ == module.__name__}
         chosen = getattr(module, "task", None) or (next(iter(found.values())) if len(found) == 1 else None)
         if chosen is None:
             raise ConfigError(f"{path} defines {len(found)} tasks, but must have one: task = Task(...).")
@@ -127,7 +130,7 @@ def _module_from_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}.") from error
     return module

@@ -44,10 +44,6 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
 def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: float) -> Replay:
     """This rank's share of the replay."""
     observed = policy.observes
-    if clash := sorted({"action", "reward", "terminated", "truncated"} & {*observed}):
-        raise ConfigError(
-            f"The env observes {', '.join(clash)}, but replay keeps something else under that name: rename."
-        )
     keys = [*observed, *(f"next_{key}" for key in observed), "action", "reward", "terminated", "truncated"]
     return DictReplayBuffer(
         max(cfg.replay.segment, cfg.replay.size // ranks.size),

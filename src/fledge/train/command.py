@@ -26,10 +26,17 @@ def run_training(
     tasks: Sequence[str], preset: str | None, overrides: Sequence[str], folder: Path | None, resume: Path | None
 ) -> dict[str, Any] | None:
     """Train, starting as many ranks as the config wants. Returns the last metrics on rank 0, None on others."""
-    if len(tasks) > 1:
-        raise ConfigError(f"{' and '.join(tasks)} came, but a run has one task. Settings are written key=value.")
     if resume is not None and folder is not None:
         raise ConfigError("Give --folder for a new run or --resume for an old one, not both.")
+    if preset is not None and resume is not None:
+        raise ConfigError(
+            "--preset is for a new run: a resumed one goes on with its own settings, and key=value words."
+        )
+    named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
+    overrides = [word for word in overrides if not word.startswith("task=")]
+    if len({*tasks, *named}) > 1:
+        raise ConfigError(f"{' and '.join({*tasks, *named})} came, but a run has one task. Name it once.")
+    tasks = [*tasks, *named]
     task = find_task(tasks[0]) if tasks else None
     if resume is not None:
         folder = resume

@@ -70,15 +70,15 @@ class WandbConfig:
 
 @dataclass
 class TrainConfig:
-    task: str = setting("navigation", resume="weights")
+    task: str = setting("navigation", resume="same")
     """What to train on: a registered task, gym:ID, a Python file, or module:object."""
     algo: Algo = setting(Algo.ppo, resume="weights")
     """Learning algorithm. ppo for any action; sac and td3 for continuous ones, dqn for discrete ones, from replay."""
-    seed: int = setting(0, at_least=0, resume="restart")
+    seed: int = setting(0, at_least=0, at_most=2**63 - 1, resume="restart")
     """Decides everything random in the run."""
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
-    threads: int = setting(0, at_least=0, resume="same")
+    threads: int = setting(0, at_least=0, at_most=1024, resume="same")
     """Threads of torch in each rank; 0: the cores shared out. Small networks are quickest with 1."""
     device: str = "cpu"
     """cpu or cuda."""
@@ -152,7 +152,7 @@ def config_class(task: Task) -> type[TrainConfig]:
     """The config of runs in a task's world."""
     parts = {"env": task.config, "policy": task.policy_config, "curriculum": task.curriculum_config}
     fields: list[Any] = [(name, kind, field(default_factory=kind)) for name, kind in parts.items()]
-    fields.append(("task", str, setting(task.reference, resume="weights")))
+    fields.append(("task", str, setting(task.reference, resume="same")))
     return dataclasses.make_dataclass("TrainConfig", fields, bases=(TrainConfig,))
 
 

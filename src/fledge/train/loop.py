@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fledge.agents.policy_file import load_weights
 from fledge.core.errors import NumericsError
 from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
@@ -80,9 +81,13 @@ def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
         if outputs:
             outputs.write_config()
             outputs.console.resume(run.iteration, run.total_iterations)
-            outputs.console.say(f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.")
+            outputs.console.say(
+                f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}."
+                if not run.finished
+                else f"The run is at its end ({run.frames:,} decisions): raise total_frames to go on."
+            )
     else:
-        run.policy.load_state_dict(state["model"])
+        load_weights(run.policy, state["model"], run.cfg.init_from)
 
 
 @contextlib.contextmanager

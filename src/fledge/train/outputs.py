@@ -71,7 +71,9 @@ class RunOutputs:
         """The state to start from, if any; opens the metric files at the right step."""
         cfg = self.run.cfg
         state = None
-        if resume:
+        if resume and not self.history.entries():
+            self.console.say("Nothing had been saved yet: the run begins from its start.")
+        elif resume:
             state, _ = self.history.load_latest()
         elif cfg.init_from:
             state = read_initial_policy(cfg.init_from)
@@ -102,8 +104,9 @@ class RunOutputs:
         run = self.run
         if metrics["episodes"]:
             self.recent.append((metrics["episodes"] * metrics[self.headline], metrics["episodes"]))
-        flown = sum(n for _, n in self.recent)
-        metrics[f"{self.headline}_recent"] = sum(s for s, _ in self.recent) / max(flown, 1.0)
+        if self.recent:  # before the first episode has ended there is nothing to say
+            total, flown = (sum(column) for column in zip(*self.recent, strict=True))
+            metrics[f"{self.headline}_recent"] = total / flown
         metrics["frames"] = run.frames
         metrics["seconds"] = run.seconds
         last = monitor.get_stats(window=1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, InputError
 from fledge.core.machine import default_threads
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
@@ -21,6 +21,8 @@ from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
+
+TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
 
 
 class Run:
@@ -43,6 +45,7 @@ class Run:
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.envs = make_rank_envs(self.task, cfg, ranks)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
+        check_names(self.task, self.envs[0])
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
 
@@ -95,6 +98,10 @@ class Run:
             rollout["episode_return"][ended].sum(),
             rollout["episode_length"][ended].sum(),
         ]
+        if len(counts) > max(self.outcomes) + 1:
+            raise InputError(
+                f"The env ended an episode with outcome {len(counts) - 1}, but env.outcomes names {self.outcomes}."
+            )
         values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
         *by_outcome, reward, returns, length = values
         episodes = sum(by_outcome[1:])
@@ -130,6 +137,11 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> str:
         """Continue from a saved run. Returns how: "bit for bit", or what is different."""
         changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
+        if state["policy"] != self.description:
+            raise ConfigError(
+                f"The run was saved with the policy {state['policy']}, but its world now asks for {self.description}: "
+                "the weights do not fit. Start a new run."
+            )
         self.policy.load_state_dict(state["model"])
         self.learner.load_shared_state(state["learner"])
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
@@ -140,7 +152,8 @@ class Run:
         if restart:
             lost = f"{self.task.unit} begin new episodes"
             lost += ", and the replay is empty" if self.cfg.algo is not Algo.ppo else ""
-            return f"with another {', '.join(restart)}: {lost}"
+            also = f"; also changed: {', '.join(changes['changes'])}" if changes["changes"] else ""
+            return f"with another {', '.join(restart)}: {lost}{also}"
         own = state["ranks"][self.ranks.rank]
         self.collector.load_state_dict(own["collector"])
         self.learner.load_rank_state(own)
@@ -154,6 +167,15 @@ class Run:
     def close(self) -> None:
         self.collector.shutdown()
         self.learner.close()
+
+
+def check_names(task: Task, env: TensorEnv) -> None:
+    """ConfigError where names of a world's observations or outcomes cannot work."""
+    if clash := sorted(TAKEN & {*env.observation_spec}):
+        raise ConfigError(f"The env observes {', '.join(clash)}, but that is the name of something else: rename it.")
+    if task.headline != "return" and task.headline not in env.outcomes.values():
+        known = ", ".join(name for value, name in env.outcomes.items() if value)
+        raise ConfigError(f"The task's headline is {task.headline!r}, but must be 'return' or an outcome: {known}.")
 
 
 def refuse_misfits(
