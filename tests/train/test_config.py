@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import field_help
 from fledge.core.settings import check_settings, flat_settings, rule_of, walk
-from fledge.tasks.base import NoCurriculum, PolicyConfig
+from fledge.tasks.base import NoCurriculum, PolicyConfig, Task
+from fledge.tasks.gym import GymConfig
 from fledge.tasks.navigation.config import NavigationConfig, RewardKind
 from fledge.tasks.registry import find_task
 from fledge.train.config import Algo, TrainConfig, config_class, make_config, read_run_config
@@ -266,3 +267,18 @@ def test_a_saved_config_alone_runs_no_code(tmp_path: Path) -> None:
 def test_each_setting_says_what_changing_it_means_for_a_resumed_run(kind: str, keys: list[str]) -> None:
     found = {key: rule_of(field).resume for key, field, _ in walk(make(preset=""))}
     assert {key: found[key] for key in keys} == dict.fromkeys(keys, kind)
+
+
+def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_top(tmp_path: Path) -> None:
+    class Own(Task):
+        training = {"total_frames": 123, "ppo": {"epochs": 9, "lr": 0.5}}
+
+    task = Own("own", GymConfig, lambda cfg: None)  # type: ignore[arg-type, return-value]
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("ppo: {epochs: 8}")
+    plain, changed = make_config(task), make_config(task, str(preset), ["ppo.lr=0.25"])
+    assert (plain.total_frames, plain.ppo.epochs, plain.ppo.lr) == (123, 9, 0.5)
+    assert (changed.total_frames, changed.ppo.epochs, changed.ppo.lr) == (123, 8, 0.25)
+    Own.training = {"ppo": {"epoch": 9}}
+    with pytest.raises(ConfigError, match="training of task own: Key 'epoch'"):
+        make_config(task)
