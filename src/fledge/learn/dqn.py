@@ -27,6 +27,8 @@ class DQNConfig:
     """Share by which the target network follows at each step."""
     epsilon: float = setting(0.4, at_least=0, at_most=1)
     """Largest share of random actions: env i of n explores with epsilon^(1 + 7 i / (n - 1))."""
+    huber_delta: float = setting(1.0, above=0)
+    """Where the loss turns from quadratic to linear, in units of return: small against the returns, rare ends count too little."""
     max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
 
@@ -63,7 +65,7 @@ class DQN(OffPolicy):
             next_value = self.target(next_obs).gather(-1, choice).squeeze(-1)
             target = batch["reward"] + self.discount(batch) * next_value
         q = self.online(batch).gather(-1, batch["action"][:, None]).squeeze(-1)
-        error = F.smooth_l1_loss(q, target, reduction="none")
+        error = F.huber_loss(q, target, reduction="none", delta=self.cfg.huber_delta)
         loss = (error * batch["weight"]).mean() if "weight" in batch else error.mean()
         self.descend("online", loss, self.cfg.max_grad_norm)
         if "weight" in batch:
