@@ -28,7 +28,7 @@ class DQNConfig:
     epsilon: float = setting(0.4, at_least=0, at_most=1)
     """Largest share of random actions: env i of n explores with epsilon^(1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
-    """Where the loss turns from quadratic to linear, in units of return: small against the returns, rare ends count too little."""
+    """Where the loss turns from quadratic to linear. Much smaller than the returns, it makes rare ends count too little."""
     max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
 
