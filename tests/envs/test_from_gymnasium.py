@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.adapters import from_gymnasium
-from fledge.envs.adapters.from_gymnasium import FromGymnasium, can_be_put_back, put_back, take_out
+from fledge.envs.adapters.from_gymnasium import FromGymnasium
+from fledge.envs.adapters.gymnasium_state import can_be_put_back, put_back, take_out
 from fledge.envs.checker import check_tensor_env
 
 LIMIT = 7

@@ -11,8 +11,7 @@ bit for bit. Where it does not, `resumes_exactly` is false, and a resumed run be
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -24,22 +23,11 @@ from tensordict import TensorDict
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.random import derive_seed
 from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.adapters.gymnasium_state import can_be_put_back, make_one, put_back, take_out
 from fledge.envs.base import Action, TensorEnv
 
 Array = np.ndarray[Any, Any]
 OBS = "obs"  # the name of an observation that has none
-
-
-def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """One env.
-
-    Raises:
-        ConfigError: if Gymnasium knows no such ID, or the env cannot be made.
-    """
-    try:
-        return gymnasium.make(env_id, disable_env_checker=True, **options)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"gym:{env_id} cannot be made: {str(error).strip().splitlines()[0]}") from error
 
 
 class FromGymnasium(TensorEnv):
@@ -275,137 +263,3 @@ def _rows(dtype: Any) -> ToEnv:
 
 def _numpy(dtype: torch.dtype) -> Any:
     return torch.empty(0, dtype=dtype).numpy().dtype
-
-
-# ---- state -----------------------------------------------------------------------------------------------------------
-
-
-def layers(env: Any) -> Iterator[Any]:
-    """An env's wrappers from the outside in, and the env itself."""
-    while True:
-        yield env
-        if not isinstance(env, gymnasium.Wrapper):
-            return
-        env = env.env
-
-
-def take_out(env: Any) -> list[dict[str, Any]]:
-    """A copy of what is plain in every layer: numbers, arrays, random generators, MuJoCo's state."""
-    return [
-        {name: value for name, found in vars(layer).items() if (value := _plain(layer, name, found)) is not None}
-        for layer in layers(env)
-    ]
-
-
-def _plain(layer: Any, name: str, value: Any) -> Any:
-    if isinstance(value, np.random.Generator):
-        return {"generator": _to_text(value.bit_generator.state)}
-    if type(value).__name__ == "MjData":
-        return {"mujoco": torch.from_numpy(_mujoco_state(layer.model, value))}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        return torch.from_numpy(value.copy())
-    if isinstance(value, bool | int | float) or value is None:
-        return {"value": value}
-    if isinstance(value, np.floating | np.integer):
-        return {"number": torch.tensor(value.item(), dtype=torch.float64), "kind": value.dtype.name}
-    if isinstance(value, tuple | list) and all(isinstance(x, float | int) for x in value):
-        return {"sequence": list(value), "tuple": isinstance(value, tuple)}
-    return None
-
-
-def put_back(env: Any, saved: list[dict[str, Any]]) -> None:
-    """Undo what happened since `take_out`."""
-    for layer, values in zip(layers(env), saved, strict=True):
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor):
-                _put_array(layer, name, value.numpy())
-            elif "generator" in value:
-                getattr(layer, name).bit_generator.state = _from_text(value["generator"])
-            elif "mujoco" in value:
-                _set_mujoco_state(layer.model, getattr(layer, name), value["mujoco"].numpy())
-            elif "number" in value:
-                setattr(layer, name, np.dtype(value["kind"]).type(value["number"].item()))
-            elif "sequence" in value:
-                setattr(layer, name, tuple(value["sequence"]) if value["tuple"] else list(value["sequence"]))
-            else:
-                setattr(layer, name, value["value"])
-
-
-def _put_array(layer: Any, name: str, value: Array) -> None:
-    found = getattr(layer, name, None)
-    kinds = [(array.shape, array.dtype) for array in (found, value) if isinstance(array, np.ndarray)]
-    if isinstance(found, np.ndarray) and kinds[0] == kinds[1] and found.flags.writeable:
-        found[...] = value  # others may hold the same array
-    else:
-        setattr(layer, name, value.copy())
-
-
-def _to_text(state: Any) -> Any:
-    """A generator's state with its wide integers as text."""
-    if isinstance(state, dict):
-        return {k: _to_text(v) for k, v in state.items()}
-    return {"int": str(state)} if isinstance(state, int) else state
-
-
-def _from_text(state: Any) -> Any:
-    if isinstance(state, dict):
-        return int(state["int"]) if set(state) == {"int"} else {k: _from_text(v) for k, v in state.items()}
-    return state
-
-
-def _mujoco_state(model: Any, data: Any) -> Array:
-    import mujoco
-
-    spec = mujoco.mjtState.mjSTATE_INTEGRATION
-    state = np.zeros(mujoco.mj_stateSize(model, spec))
-    mujoco.mj_getState(model, data, state, spec)
-    return state
-
-
-def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
-    import mujoco
-
-    spec = mujoco.mjtState.mjSTATE_INTEGRATION
-    mujoco.mj_setState(model, data, state, spec)
-    mujoco.mj_forward(model, data)
-    mujoco.mj_setState(model, data, state, spec)  # forward changes the solver's warm start
-
-
-@functools.cache
-def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
-    """Whether an env that is put back goes on bit for bit, tried on two envs of its own, through ends of episodes."""
-    import ast
-
-    settings = {k: ast.literal_eval(v) for k, v in options}
-    one, other = make_one(env_id, settings), make_one(env_id, settings)
-    try:
-        one.action_space.seed(0)
-        actions = [one.action_space.sample() for _ in range(300)]
-        one.reset(seed=1)
-        other.reset(seed=2)
-        _play(one, actions[:20])
-        saved = take_out(one)
-        expected = _play(one, actions[20:])
-        put_back(other, saved)
-        return all(_equal(a, b) for a, b in zip(expected, _play(other, actions[20:]), strict=True))
-    except Exception:
-        return False  # an env that cannot even be tried
-    finally:
-        one.close()
-        other.close()
-
-
-def _play(env: Any, actions: list[Any]) -> list[Any]:
-    seen: list[Any] = []
-    for action in actions:
-        obs, reward, terminated, truncated, _ = env.step(action)
-        seen += [obs, reward, terminated, truncated]
-        if terminated or truncated:
-            seen.append(env.reset()[0])
-    return seen
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
-    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
