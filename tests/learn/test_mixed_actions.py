@@ -55,7 +55,7 @@ def test_the_first_update_starts_from_ratios_of_one() -> None:
 
 
 def test_ppo_learns_to_aim_and_to_fire_when_it_may(tmp_path: Path) -> None:
-    cfg = make_config(task, "", [*WORDS, f"total_frames={64 * 16 * 60}", "save_interval=60"])
+    cfg = make_config(task, "", [*WORDS, f"total_frames={64 * 16 * 40}", "save_interval=40"])
     metrics = train(cfg, tmp_path / "run", Ranks(), task=task)
     # the best possible is 1 a decision, and 1 more for the half of them that may fire: 12 in 8 decisions
     assert metrics["return"] > 10.0

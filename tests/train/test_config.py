@@ -261,7 +261,7 @@ def test_a_saved_config_alone_runs_no_code(tmp_path: Path) -> None:
         ),
         ("changes", ["ppo.lr", "total_frames", "env.reward.near", "env.static_obstacles", "curriculum.ramp", "device"]),
         ("restart", ["seed", "env.num_envs", "env.num_maps", "collect.mode", "replay.size", "env.max_episode_steps"]),
-        ("weights", ["task", "algo", "policy.hidden", "sac.critic_hidden", "env.action_form", "env.lidar_azimuths"]),
+        ("weights", ["algo", "policy.hidden", "sac.critic_hidden", "env.action_form", "env.lidar_azimuths"]),
     ],
 )
 def test_each_setting_says_what_changing_it_means_for_a_resumed_run(kind: str, keys: list[str]) -> None:

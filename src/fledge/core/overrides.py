@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import enum
+import functools
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -161,6 +162,7 @@ def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
     return found
 
 
+@functools.cache
 def _docstrings(kind: type) -> dict[str, str]:
     """The strings under the fields of a dataclass and of those it inherits from."""
     docs: dict[str, str] = {}

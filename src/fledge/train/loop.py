@@ -75,17 +75,17 @@ def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
     state = outputs.load(resume) if outputs else None
     state = run.ranks.share(state)
     if state is None:
+        if resume and outputs:
+            outputs.write_config()
         return
     if resume:
         how = run.load_state_dict(state)
         if outputs:
             outputs.write_config()
             outputs.console.resume(run.iteration, run.total_iterations)
-            outputs.console.say(
-                f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}."
-                if not run.finished
-                else f"The run is at its end ({run.frames:,} decisions): raise total_frames to go on."
-            )
+            end = " It is at its end: raise total_frames to go on." if run.finished else ""
+            at = f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}."
+            outputs.console.say(at + end)
     else:
         load_weights(run.policy, state["model"], run.cfg.init_from)
 
