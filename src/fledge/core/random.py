@@ -38,6 +38,7 @@ class Purpose(enum.IntEnum):
     WEIGHTS = 34
     REPLAY = 35
     HELD_OUT = 36
+    WAVE = 37
     WORLD = 48
 
 

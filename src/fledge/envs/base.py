@@ -40,6 +40,8 @@ class TensorEnv(ABC):
     """Names of the values of `outcome`."""
     decision_s: float = 1.0
     """Simulated seconds per step."""
+    one_clock: bool = True
+    """Whether all episodes are truncated after the same number of steps."""
     resumes_exactly: bool = True
     """Whether `state_dict` tells all; where it cannot, loading it begins new episodes."""
 

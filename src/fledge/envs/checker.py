@@ -112,8 +112,8 @@ class _Check:
     def flight(self) -> CheckSummary:
         """Fly once with all kinds of buffers, and look at every result."""
         kept: list[tuple[int, TensorDict, TensorDict]] = []
-        log = FlightLog(self.num_envs)
         with self.env() as env:
+            log = FlightLog(self.num_envs, env.one_clock)
             last = self._call(env, 0, kept, None)
             check_values(env, last["obs"], "obs", 0)
             for t, action in enumerate(self.actions, 1):

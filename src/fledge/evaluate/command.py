@@ -65,10 +65,10 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
             rows.append(row_of(policy, flight, result, request, label))
             if request.picture and result.tracks:
                 path = numbered(request.picture, len(rows), total)
-                save_picture(path, policy.task, result, label)
+                save_picture(path, policy.task, result, label, policy.task.world_label(flight.cfg))
                 console.print(f"picture: {path}", highlight=False, soft_wrap=True)
     if not request.quiet:
-        Console().print(table(rows, policies[0].task))
+        Console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
     return rows
 
 
@@ -120,9 +120,9 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
         )
 
 
-def save_picture(path: Path, task: Task, result: Evaluation, name: str) -> None:
+def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:
     """Write a PNG of recorded episodes."""
-    title = f"{name}: {task.headline} {result.score:.3f} of {result.episodes} episodes"
+    title = f"{name}, {world}: {task.headline} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
     task.draw(result.tracks, title).savefig(path)
 
@@ -151,6 +151,38 @@ def table(rows: list[dict[str, Any]], task: Task) -> Table:
             score, interval = short(row[task.headline]), f"{short(low)}-{short(high)}"
         view.add_row(row["policy"], row["world"], score, interval, *(short(row[name]) for name in others))
     return view
+
+
+def details(rows: list[dict[str, Any]], task: Task) -> list[Table]:
+    """The headline by class of episode, and the figures of the task's gauge: one more table, where there are any."""
+    classes = classes_of(rows, task)
+    figures = [name for name in task.figures if any(name in row for row in rows)]
+    if not classes and not figures:
+        return []
+    view = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    view.add_column("policy", no_wrap=True, max_width=20)
+    for heading in ("world", *classes, *(task.figures[name] for name in figures)):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [class_score(row, name, task) for name in classes]
+        cells += [
+            f"{row[name]:.{1 if row[name] >= 10 else 2}f}" if row.get(name) is not None else "" for name in figures
+        ]
+        view.add_row(row["policy"], row["world"], *cells)
+    return [view]
+
+
+def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
+    """Classes of episodes that any row tells apart, the hardest first."""
+    return [name for name in task.classes if any(name in row.get("by_class", {}) for row in rows)]
+
+
+def class_score(row: dict[str, Any], name: str, task: Task) -> str:
+    """The headline of one class in a row."""
+    found = row.get("by_class", {}).get(name)
+    if found is None:
+        return ""
+    return f"{found['return']:.1f}" if task.headline == "return" else short(found[task.headline])
 
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """Evaluation: fly a fixed number of episodes in the held-out world and count how they end.
 
-Every env flies the same number of episodes (±1), so quick failures are not over-counted. The env is made with
-`held_out=True`: nothing in it was met in training. Nothing is stored per step except, on request, some recordings.
+Every env flies one episode, so quick failures are not over-counted; where more are asked for than there are envs, another
+wave of envs follows, with a seed of its own. So episode number k is the same for every policy: start, goal, map, and
+moving obstacles from the first step on. The envs are made with `held_out=True`: nothing in them was met in training.
+Nothing is stored per step except, on request, some recordings.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,23 +21,35 @@ from torch import Tensor
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
+from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Gauge, Task, Track
 
 
 @dataclass
 class Evaluation:
-    """How episodes ended, as rates with 95 % intervals, and how they went."""
+    """How episodes ended, as rates with 95 % intervals, and how they went. Episode by episode, in order of its number."""
 
-    episodes: int
-    counts: dict[str, int]  # by outcome
+    outcomes: np.ndarray  # [episodes] values of the env's outcome
+    names: dict[int, str]  # of those values
     headline: str  # an outcome, or "return"
     returns: np.ndarray  # [episodes]
-    seconds: float  # simulated, of the episodes that ended with the headline's outcome (or all), mean
-    means: dict[str, float]  # of the task's measures, over all time flown
+    lengths_s: np.ndarray  # [episodes] simulated seconds
+    kinds: np.ndarray  # [episodes] index into classes
+    classes: Sequence[str]  # of episodes, the hardest first; may be empty
+    figures: dict[str, float]  # of the task's gauge
     wall_seconds: float
     env_steps: int
     tracks: list[Track] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Episodes by how they ended."""
+        return {name: int((self.outcomes == value).sum()) for value, name in self.names.items()}
 
     def rate(self, name: str) -> float:
         return self.counts[name] / self.episodes
@@ -43,27 +57,54 @@ class Evaluation:
     @property
     def score(self) -> float:
         """The headline figure: a rate, or the mean return."""
-        return float(self.returns.mean()) if self.headline == "return" else self.rate(self.headline)
+        return self._score(np.ones(self.episodes, bool))[0]
 
     @property
     def score_ci95(self) -> tuple[float, float]:
         """Its 95 % interval: Wilson's for a rate, normal for a mean."""
-        if self.headline != "return":
-            return wilson(self.counts[self.headline], self.episodes)
-        half = 1.96 * float(self.returns.std(ddof=1)) / math.sqrt(self.episodes) if self.episodes > 1 else math.inf
-        return self.score - half, self.score + half
+        return self._score(np.ones(self.episodes, bool))[1]
+
+    def by_class(self) -> dict[str, dict[str, Any]]:
+        """The headline figure of each class of episodes that was met."""
+        table = {}
+        for index, name in enumerate(self.classes):
+            chosen = self.kinds == index
+            if chosen.any():
+                score, (low, high) = self._score(chosen)
+                ci = [round(low, 4), round(high, 4)]
+                table[name] = {
+                    self.headline: round(score, 4),
+                    f"{self.headline}_ci95": ci,
+                    "episodes": int(chosen.sum()),
+                }
+        return table
+
+    def _score(self, chosen: np.ndarray) -> tuple[float, tuple[float, float]]:
+        trials = int(chosen.sum())
+        if self.headline == "return":
+            returns = self.returns[chosen]
+            mean = float(returns.mean())
+            half = 1.96 * float(returns.std(ddof=1)) / math.sqrt(trials) if trials > 1 else math.inf
+            return mean, (mean - half, mean + half)
+        won = sum(
+            int((self.outcomes[chosen] == value).sum()) for value, name in self.names.items() if name == self.headline
+        )
+        return won / trials, wilson(won, trials)
 
     def as_dict(self) -> dict[str, Any]:
         """Figures as the command line prints them."""
         head, low_high = self.headline, [round(x, 4) for x in self.score_ci95]
-        figures: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
+        rates: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
         if head != "return":
-            figures = {head: figures.pop(head), **figures, f"mean_{head}_seconds": round(self.seconds, 2)}
+            won = np.isin(self.outcomes, [value for value, name in self.names.items() if name == head])
+            seconds = round(float(self.lengths_s[won].mean()), 2) if won.any() else None
+            rates = {head: rates.pop(head), **rates, f"mean_{head}_seconds": seconds}
         return {
-            **figures,
+            **rates,
             f"{head}_ci95": low_high,
             "episodes": self.episodes,
-            **{f"mean_{name}": round(value, 3) for name, value in self.means.items()},
+            **({"by_class": self.by_class()} if self.classes else {}),
+            **{name: round(value, 3) for name, value in self.figures.items()},
             "mean_return": round(float(self.returns.mean()), 3),
             "std_return": round(float(self.returns.std()), 3),
             "env_steps_per_second": round(self.env_steps / max(self.wall_seconds, 1e-9)),
@@ -104,77 +145,88 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    cfg = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes))
-    env = task.make_env(cfg, device=device, seed=seed, num_threads=num_threads, held_out=True)
-    try:
-        task.check_fit(agent, env)
-        return _fly(agent, task, env, episodes, deterministic, record, on_progress)
-    finally:
-        env.close()
+    sheet, gauge = Sheet(episodes), task.gauge()
+    begun, steps, tracks = time.perf_counter(), 0, []
+    for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
+        part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
+        wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
+        env = task.make_env(part, device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
+        try:
+            task.check_fit(agent, env)
+            recorder = Recorder(task, env, min(record, env.num_envs)) if record and wave == 0 else None
+            steps += fly_wave(agent, task, env, deterministic, gauge, sheet, first, recorder, on_progress)
+            names = {value: name for value, name in env.outcomes.items() if value}
+        finally:
+            env.close()
+        tracks += recorder.tracks if recorder else []
+    return Evaluation(
+        outcomes=sheet.outcomes,
+        names=names,
+        headline=task.headline,
+        returns=sheet.returns,
+        lengths_s=sheet.lengths_s,
+        kinds=sheet.kinds,
+        classes=task.classes,
+        figures=gauge.figures(),
+        wall_seconds=time.perf_counter() - begun,
+        env_steps=steps,
+        tracks=tracks,
+    )
 
 
-def _fly(
+class Sheet:
+    """Where the result of every episode is noted, by its number."""
+
+    def __init__(self, episodes: int) -> None:
+        self.outcomes = np.zeros(episodes, np.int64)
+        self.kinds = np.zeros(episodes, np.int64)
+        self.returns = np.zeros(episodes)
+        self.lengths_s = np.zeros(episodes)
+
+
+def fly_wave(
     agent: BaseAgent,
     task: Task,
     env: TensorEnv,
-    episodes: int,
     deterministic: bool,
-    record: int,
+    gauge: Gauge,
+    sheet: Sheet,
+    first: int,
+    recorder: Recorder | None,
     on_progress: Callable[[int], None] | None,
-) -> Evaluation:
-    n = env.num_envs
-    quota = torch.full((n,), episodes // n) + (torch.arange(n) < episodes % n).long()
-    counts = {name: 0 for value, name in env.outcomes.items() if value}
-    returns: list[float] = []
-    seconds: list[float] = []
-    sums: dict[str, float] = {}
-    flown = 0
-    recorder = Recorder(task, env, min(record, n)) if record else None
+) -> int:
+    """Fly one episode in every env, note them from number `first` on, and return how many env steps it took."""
+    n, steps = env.num_envs, 0
+    active = torch.ones(n, dtype=torch.bool)
     out = env.make_buffers()
-    begun = time.perf_counter()
     env.reset(out=out)
     agent.reset()
-    done = steps = 0
-    while done < episodes:
+    gauge.begin(env)
+    sheet.kinds[first : first + n] = task.classify(env).numpy()
+    while active.any():
         if recorder:
             recorder.before_step()
         action = agent.act(out["obs"], deterministic)
+        counted = active.to(env.device)
+        gauge.before_step(out["obs"], action, counted)
         env.step(action, out=out)
         steps += n
+        gauge.after_step(out["outcome"], counted)
         if recorder:
             recorder.after_step(out["outcome"])
-        active = quota > 0
-        flown += int(active.sum())
-        for name, figure in task.measures(env, action).items():
-            sums[name] = sums.get(name, 0.0) + float(figure.cpu()[active].sum())
         over = (out["terminated"] | out["truncated"]).cpu()
-        if over.any():
-            agent.reset(over)
+        if not over.any():
+            continue
+        agent.reset(over)
         ended = (over & active).nonzero().flatten()
-        if len(ended):
-            outcome = out["outcome"].cpu()[ended]
-            length = out["episode_length"].cpu()[ended].float() * env.decision_s
-            for value, name in env.outcomes.items():
-                if value:
-                    counts[name] += int((outcome == value).sum())
-            counted = [env.outcomes[int(o)] == task.headline or task.headline == "return" for o in outcome]
-            seconds += length[torch.tensor(counted)].tolist()
-            returns += out["episode_return"].cpu()[ended].tolist()
-            quota[ended] -= 1
-            done += len(ended)
-            if on_progress:
-                on_progress(done)
-    return Evaluation(
-        episodes=episodes,
-        counts=counts,
-        headline=task.headline,
-        returns=np.array(returns),
-        seconds=sum(seconds) / max(len(seconds), 1),
-        means={name: total / max(flown, 1) for name, total in sums.items()},
-        wall_seconds=time.perf_counter() - begun,
-        env_steps=steps,
-        tracks=recorder.tracks if recorder else [],
-    )
+        where = first + ended.numpy()
+        sheet.outcomes[where] = out["outcome"].cpu()[ended].numpy()
+        sheet.returns[where] = out["episode_return"].cpu()[ended].numpy()
+        sheet.lengths_s[where] = out["episode_length"].cpu()[ended].numpy() * env.decision_s
+        active[ended] = False
+        if on_progress and len(ended):
+            on_progress(first + n - int(active.sum()))
+    return steps
 
 
 class Recorder:

@@ -110,7 +110,7 @@ def flight_world(
     """The world that a policy is judged in: its own, made into the task's evaluation, with overrides on top.
 
     Args:
-        preset: A preset of the task to fly in instead of the policy's own world.
+        preset: A preset of the task: what it names is changed in the policy's own world.
         overrides: `env.key=value` words.
         home: Where a policy flies that is at home anywhere.
 
@@ -121,7 +121,8 @@ def flight_world(
     trained = from_plain(task.config, nested(world.env)) if world is not None else default_world(task)
     cfg = task.evaluation(trained)
     if preset is not None:
-        cfg = task.evaluation(from_plain(task.config, task.preset("env", preset)))
+        layers = [("the policy's world", to_plain(trained)), (f"preset {preset}", task.preset("env", preset))]
+        cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_word(word, task) for word in overrides]
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, prefix="env.")
     check_settings(cfg, "env.")

@@ -7,7 +7,8 @@ One byte per cell tells all that ray casting needs:
     value <  SOLID    free; Chebyshev distance in cells to the nearest column (1 = a neighbour is solid), capped
 
 Boxes follow NavRL's forest: inside ±20 m, heights from four bands, sides of 4 or 8 grid vertices (3 or 7 cells),
-corners on a 0.4 m raster, re-drawn while the gap to an earlier box would be 0.2 to 1.0 m.
+corners on a 0.4 m raster, re-drawn while the gap to an earlier box would be 0.2 to 1.0 m. Walls along two sides of the
+forest are two more boxes; the map's key says which sides.
 Each map is a pure function of (seed, key), whatever slot of whatever bank it is built into.
 """
 
@@ -25,6 +26,9 @@ INNER_VERTICES = 401
 HEIGHT_STEP = 0.05
 SOLID = 128
 DISTANCE_CAP = 120
+WALLS = 2
+WALL_CELLS = 3
+WALL_HEIGHT = 6.0
 MAX_REDRAWS = 3  # 7.3 % of the vertices and 5.1 % of the cells end up solid; NavRL's map has 7.4 and 5.2
 
 C_CELL = wp.constant(CELL_M)
@@ -37,6 +41,8 @@ C_VERTICES = wp.constant(INNER_VERTICES)
 C_STEP = wp.constant(HEIGHT_STEP)
 C_SOLID = wp.constant(SOLID)
 C_CAP = wp.constant(DISTANCE_CAP)
+C_WALL = wp.constant(WALL_CELLS)
+C_WALL_HEIGHT = wp.constant(WALL_HEIGHT)
 C_REDRAWS = wp.constant(MAX_REDRAWS)
 P_BOX = wp.constant(wp.uint32(int(Purpose.BOX)))
 
@@ -111,6 +117,35 @@ def place_boxes(
         u = uniform4(key[0], key[1], P_BOX, wp.uint32(b * 256 + 255), seed)
         boxes[slot, b] = box
         heights[slot, b] = box_height(u[0], u[1])
+
+
+@wp.func
+def open_axis(key: wp.vec2ui) -> int:
+    """Along which axis a map with walls can be crossed: 0 is x, 1 is y. Neighbouring maps differ."""
+    return int((key[0] ^ key[1]) & wp.uint32(1))
+
+
+@wp.kernel(enable_backward=False)
+def place_walls(
+    slots: wp.array(dtype=wp.int32),
+    keys: wp.array(dtype=wp.vec2ui),
+    first: int,
+    boxes: wp.array2d(dtype=wp.vec4i),
+    heights: wp.array2d(dtype=wp.float32),
+):
+    """One thread a map: boxes `first` and `first + 1` become walls just outside the forest, from border to border."""
+    slot = slots[wp.tid()]
+    low = -C_RING
+    high = C_CELLS - C_RING
+    forest = C_VERTICES - 1
+    if open_axis(keys[slot]) == 0:
+        boxes[slot, first] = wp.vec4i(low, -C_WALL, high, 0)
+        boxes[slot, first + 1] = wp.vec4i(low, forest, high, forest + C_WALL)
+    else:
+        boxes[slot, first] = wp.vec4i(-C_WALL, low, 0, high)
+        boxes[slot, first + 1] = wp.vec4i(forest, low, forest + C_WALL, high)
+    heights[slot, first] = C_WALL_HEIGHT
+    heights[slot, first + 1] = C_WALL_HEIGHT
 
 
 @wp.kernel(enable_backward=False)

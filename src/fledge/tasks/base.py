@@ -8,7 +8,8 @@
     describe_policy, build_policy                                   what a policy is, as plain values, and back
     set_progress     the curriculum, as a function of progress
     headline         the outcome that counts, or "return"           labels              short headings of outcomes
-    pilots           scripted agents by name                        measures            figures averaged over flights
+    pilots           scripted agents by name                        gauge               figures of how episodes went
+    classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     scene, snapshot, draw                                           for pictures, recordings and the browser
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fledge.agents import build
@@ -69,6 +71,23 @@ class Track:
     outcome: str
 
 
+class Gauge:
+    """Follows the episodes of an evaluation, decision by decision. This one measures nothing."""
+
+    def begin(self, env: TensorEnv) -> None:
+        """Follow this env from here on; its episodes have just begun. What was measured before is kept."""
+
+    def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
+        """Note what is observed and commanded; `counted` [N] tells whose episode belongs to the evaluation."""
+
+    def after_step(self, outcome: Tensor, counted: Tensor) -> None:
+        """Note whose episode ended, and how: `outcome` [N], 0 where it goes on."""
+
+    def figures(self) -> dict[str, float]:
+        """The figures so far, by name."""
+        return {}
+
+
 @dataclass
 class World:
     """What a policy file says about where its policy flies: settings of the env, and seconds per decision."""
@@ -105,6 +124,10 @@ class Task:
     aliases: Mapping[str, str] = {}
     headline: str = "return"
     labels: Mapping[str, str] = {}
+    classes: Sequence[str] = ()
+    """Kinds of episodes whose results are told apart; the hardest first."""
+    figures: Mapping[str, str] = {}
+    """Headings of the gauge's figures that a table shows."""
     unit: str = "envs"
 
     def __init__(
@@ -221,9 +244,13 @@ class Task:
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 
-    def measures(self, env: TensorEnv, action: Action) -> dict[str, Tensor]:
-        """Figures of every env after a step, [N] each; an evaluation prints their means over the time flown."""
-        return {}
+    def gauge(self) -> Gauge:
+        """What follows the episodes of an evaluation and tells how they went."""
+        return Gauge()
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """Which of `classes` each env's present episode belongs to, [N] int64 on the CPU."""
+        return torch.zeros(env.num_envs, dtype=torch.int64)
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """What stands still in the present episodes of some envs."""

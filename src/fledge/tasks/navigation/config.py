@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
+
+EDGE_M = 24.0  # starts and goals lie this far from the middle
+FOREST_HALF_M = 20.0
+CROSSING_HALF_M = 19.4  # and, to cross, within this much of the middle along their side
 
 
 class Dynamics(enum.Enum):
@@ -29,6 +34,7 @@ class Starts(enum.Enum):
     edges = "edges"
     rows = "rows"
     mixed = "mixed"
+    crossing = "crossing"
 
 
 class RewardKind(enum.Enum):
@@ -97,7 +103,7 @@ class NavigationConfig:
     decimation: int = setting(1, at_least=1, resume="restart")
     """Physics steps per decision."""
     max_episode_steps: int = setting(2200, at_least=1, resume="restart")
-    """Physics steps after which an episode is truncated."""
+    """Physics steps after which an episode is truncated; with starts=crossing, for every 48 m from start to goal."""
     dynamics: Dynamics = Dynamics.lee
     """lee: full quadrotor under Lee's velocity controller. first_order: the cheap stand-in."""
     action_form: ActionForm = setting(ActionForm.velocity, resume="weights")
@@ -107,7 +113,11 @@ class NavigationConfig:
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """edges: anywhere on the four edges. rows: NavRL's evaluation, y = 24 to y = -24. mixed: a share starts inside."""
+    """edges: anywhere on the four edges. rows: NavRL's evaluation, y = 24 to y = -24. mixed: a share starts inside.
+    crossing: from anywhere on one side of the forest to anywhere on the opposite one."""
+    walls: bool = False
+    """Walls from floor to ceiling along the two other sides of the forest, so that there is no way round; leaving the
+    map ends the episode. Goes with starts=crossing."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of episodes that start inside the forest with starts=mixed."""
     success_ends_episode: bool = True
@@ -147,6 +157,15 @@ class NavigationConfig:
         """Raise ConfigError for settings that do not go together."""
         if self.fresh_maps and self.map_refresh_steps:
             raise ConfigError("env.fresh_maps already makes a map per episode: leave env.map_refresh_steps at 0.")
+        if self.walls and self.starts is not Starts.crossing:
+            raise ConfigError(f"env.walls would shut in starts={self.starts.value}: set env.starts=crossing with it.")
+
+    @property
+    def longest_episode_steps(self) -> int:
+        """Physics steps after which any episode is truncated."""
+        if self.starts is not Starts.crossing:
+            return self.max_episode_steps
+        return math.ceil(self.max_episode_steps * math.hypot(2 * EDGE_M, 2 * CROSSING_HALF_M) / (2 * EDGE_M))
 
     @property
     def num_elevations(self) -> int:

@@ -21,7 +21,17 @@ from fledge.tasks.navigation import episode, flight, sense
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
 from fledge.tasks.navigation.feature_policy import VELOCITY
 from fledge.tasks.navigation.maps import MapBank
-from fledge.tasks.navigation.structs import NEAREST, OBSTACLE_FEATURES, Beams, Drones, Obs, Outcome, Params, Result
+from fledge.tasks.navigation.structs import (
+    NEAREST,
+    OBSTACLE_FEATURES,
+    STARTS,
+    Beams,
+    Drones,
+    Obs,
+    Outcome,
+    Params,
+    Result,
+)
 
 
 class NavigationEnv(WarpEnv):
@@ -51,6 +61,7 @@ class NavigationEnv(WarpEnv):
         check_settings(cfg, "env.")
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.decision_s = cfg.dt_s * cfg.decimation
+        self.one_clock = cfg.starts is not Starts.crossing
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
         self.params = self._make_params()
         self.beams = self._make_beams()
@@ -172,7 +183,7 @@ class NavigationEnv(WarpEnv):
         p.first_order = int(cfg.dynamics is Dynamics.first_order)
         p.headings = cfg.num_headings if cfg.action_form is ActionForm.headings else 0
         p.speed_limit = cfg.speed_limit
-        p.starts = {Starts.edges: 0, Starts.rows: 1, Starts.mixed: 2}[cfg.starts]
+        p.starts, p.walls = STARTS[cfg.starts], int(cfg.walls)
         p.inside_share = cfg.inside_share
         p.success_ends = int(cfg.success_ends_episode)
         p.goal_radius, p.radius = cfg.goal_radius_m, cfg.collision_radius_m

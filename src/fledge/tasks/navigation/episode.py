@@ -5,16 +5,30 @@ import warp as wp
 from fledge.core.random import Purpose
 from fledge.sim.quadrotor import HOVER_THROTTLE
 from fledge.sim.random import uniform4
-from fledge.sim.terrain import C_SOLID, cell_at, free_distance
+from fledge.sim.terrain import C_SOLID, cell_at, free_distance, open_axis
+from fledge.tasks.navigation.config import CROSSING_HALF_M
 from fledge.tasks.navigation.flight import BOUNDS, SUCCESS, outside_band
 from fledge.tasks.navigation.sense import add_lidar_noise, observe_obstacles, observe_self, scan_movers, takes_part
-from fledge.tasks.navigation.structs import Beams, Drones, Maps, Obs, Outcome, Params, Result
+from fledge.tasks.navigation.structs import (
+    CROSSING,
+    EDGE,
+    MIXED,
+    ROWS,
+    Beams,
+    Drones,
+    Maps,
+    Obs,
+    Outcome,
+    Params,
+    Result,
+    step_limit,
+)
 
 TIMEOUT = wp.constant(int(Outcome.TIMEOUT))
 HOVER = wp.constant(HOVER_THROTTLE)
-EDGE = wp.constant(24.0)
 ROW_WIDTH = wp.constant(32.0)
 INSIDE = wp.constant(19.0)
+CROSS = wp.constant(CROSSING_HALF_M)
 P_START = wp.constant(wp.uint32(int(Purpose.START)))
 P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_MAP = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
@@ -76,7 +90,7 @@ def conclude(
     crash = drones.crash[i]
     reached = drones.reached[i] == 1
     terminated = crash > 0 or (reached and p.success_ends == 1)
-    truncated = (not terminated) and drones.step[i] >= p.max_steps
+    truncated = (not terminated) and drones.step[i] >= step_limit(p, drones.start[i], drones.goal[i])
     ended = int(0)  # for the reward: what happened in this step
     if terminated:
         ended = crash
@@ -119,6 +133,15 @@ def edge_point(u: wp.vec4) -> wp.vec3:
     if side == 2:
         return wp.vec3(EDGE, along, z)
     return wp.vec3(-EDGE, along, z)
+
+
+@wp.func
+def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
+    """A point on the forest's side towards plus or minus `axis` (0 x, 1 y), 0.5 to 2.5 m high."""
+    along = CROSS * (2.0 * u[1] - 1.0)
+    if axis == 0:
+        return wp.vec3(sign * EDGE, along, 0.5 + 2.0 * u[2])
+    return wp.vec3(along, sign * EDGE, 0.5 + 2.0 * u[2])
 
 
 @wp.func
@@ -175,14 +198,22 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     slot = deal_map(p, maps, i, who, when)
     u = uniform4(who, when, P_START, wp.uint32(0), p.seed)
     start = edge_point(u)
-    goal = edge_point(uniform4(who, when, P_GOAL, wp.uint32(0), p.seed))
-    if p.starts == 1:
+    g = uniform4(who, when, P_GOAL, wp.uint32(0), p.seed)
+    goal = edge_point(g)
+    if p.starts == ROWS:
         across = float(index) / float(p.total_envs)
         spread = float(index) / wp.max(float(p.total_envs - 1), 1.0)
         start = wp.vec3((across - 0.5) * ROW_WIDTH, EDGE, 2.0)
         goal = wp.vec3((spread - 0.5) * ROW_WIDTH, -EDGE, 2.0)
-    elif p.starts == 2 and u[3] < p.inside_share:
+    elif p.starts == MIXED and u[3] < p.inside_share:
         start = clear_inside(p, maps, slot, who, when, start)
+    elif p.starts == CROSSING:
+        sign = float(1.0)
+        if u[0] < 0.5:
+            sign = -1.0
+        axis = open_axis(maps.keys[slot])
+        start = side_point(axis, sign, u)
+        goal = side_point(axis, -sign, g)
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)

@@ -6,8 +6,8 @@ from fledge.sim.crowd import Crowd, height_of, is_cylinder, width_of
 from fledge.sim.quadrotor import Airframe, Body, step_first_order, step_quadrotor, yaw_of
 from fledge.sim.random import TWO_PI
 from fledge.sim.raycast import cast_four
-from fledge.sim.terrain import C_SOLID, cell_at, free_distance
-from fledge.tasks.navigation.structs import Beams, Drones, Maps, Outcome, Params, goal_frame, to_world
+from fledge.sim.terrain import C_HALF, C_SOLID, cell_at, free_distance
+from fledge.tasks.navigation.structs import Beams, Drones, Maps, Outcome, Params, goal_frame, step_limit, to_world
 
 SUCCESS = wp.constant(int(Outcome.SUCCESS))
 STATIC = wp.constant(int(Outcome.COLLISION_STATIC))
@@ -64,6 +64,14 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 
 
 @wp.func
+def is_out(p: Params, pos: wp.vec3) -> bool:
+    """Too low, too high, or, where walls shut the arena in, off the map."""
+    if pos[2] < p.min_height or pos[2] > p.max_height:
+        return True
+    return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > C_HALF
+
+
+@wp.func
 def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
     """Metres above or below the start-goal height band widened by 0.2 m."""
     low = wp.min(start[2], goal[2]) - 0.2
@@ -100,12 +108,13 @@ def fly(
     command = to_world(velocity_command(p, action, i, body.pos, goal), x_axis)
     before = wp.length(goal - body.pos)
     step = drones.step[i]
+    limit = step_limit(p, start, goal)
     outside = float(0.0)
     elapsed = float(0.0)
     crash = int(0)
     reached = drones.reached[i]
     for k in range(p.decimation):
-        if crash == 0 and (reached == 0 or p.success_ends == 0) and step < p.max_steps:
+        if crash == 0 and (reached == 0 or p.success_ends == 0) and step < limit:
             current = command
             if p.latency > 0:
                 ring = p.latency + 1
@@ -119,7 +128,7 @@ def fly(
             elapsed = elapsed + p.dt
             band = outside_band(body.pos[2], start, goal)
             outside = outside + band * band * p.dt
-            if body.pos[2] < p.min_height or body.pos[2] > p.max_height:
+            if is_out(p, body.pos):
                 crash = BOUNDS
             elif touches_column(p, maps, beams, slot, body.pos, yaw_of(body.quat)):
                 crash = STATIC

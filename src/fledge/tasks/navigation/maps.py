@@ -21,7 +21,7 @@ from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.sim.crowd import Crowd, place_crowd
 from fledge.sim.launch import Launcher
-from fledge.sim.terrain import CELLS, place_boxes, rasterise
+from fledge.sim.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.structs import Maps
 
@@ -39,9 +39,9 @@ class MapBank:
         self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
         self.slots = self.active
         if cfg.map_refresh_steps:
-            self.slots += -(-(cfg.max_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
+            self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
         self._check_memory()
-        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles
+        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
         self.tensors = {
             "keys": self._zeros(torch.int32, k, 2),
             "clock": self._zeros(torch.int32, 1),
@@ -131,7 +131,9 @@ class MapBank:
         index: Any = wp.array(slots.astype(np.int32), device=device)
         boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
         wp.launch(place_boxes, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
-        wp.launch(rasterise, n, [index, num_boxes, boxes, heights, maps.grid], device=device)
+        if self.cfg.walls:
+            wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
+        wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
         if crowd:
             floating = int(self.cfg.floating_boxes)
             wp.launch(place_crowd, n, [index, maps.keys, floating, self.seed, maps.crowd], device=device)

@@ -9,9 +9,15 @@ import enum
 import warp as wp
 
 from fledge.sim.crowd import Crowd
+from fledge.tasks.navigation.config import EDGE_M, Starts
 
 NEAREST = 5
 OBSTACLE_FEATURES = 10
+STARTS = {Starts.edges: 0, Starts.rows: 1, Starts.mixed: 2, Starts.crossing: 3}
+ROWS = wp.constant(STARTS[Starts.rows])
+MIXED = wp.constant(STARTS[Starts.mixed])
+CROSSING = wp.constant(STARTS[Starts.crossing])
+EDGE = wp.constant(EDGE_M)
 
 
 class Outcome(enum.IntEnum):
@@ -37,7 +43,8 @@ class Params:
     first_order: int
     headings: int  # 0: velocity action
     speed_limit: float
-    starts: int  # 0 edges, 1 rows, 2 mixed
+    starts: int  # see STARTS
+    walls: int
     inside_share: float
     total_envs: int  # drones over all shards, for starts in rows
     success_ends: int
@@ -138,6 +145,16 @@ class Result:
     outcome: wp.array(dtype=wp.uint8)
     episode_return: wp.array(dtype=wp.float32)
     episode_length: wp.array(dtype=wp.int32)  # decisions
+
+
+@wp.func
+def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
+    """Physics steps after which an episode is cut off: who has further to cross gets longer."""
+    if p.starts != CROSSING:
+        return p.max_steps
+    dx = goal[0] - start[0]
+    dy = goal[1] - start[1]
+    return int(float(p.max_steps) * wp.sqrt(dx * dx + dy * dy) / (2.0 * EDGE))
 
 
 @wp.func

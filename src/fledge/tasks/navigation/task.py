@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from fledge.agents.base import Action, BaseAgent
+from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.overrides import from_plain
@@ -21,6 +23,7 @@ from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv
 from fledge.tasks.base import Task, Track, World
 from fledge.tasks.navigation.config import (
+    EDGE_M,
     ActionForm,
     CurriculumConfig,
     NavigationConfig,
@@ -30,6 +33,7 @@ from fledge.tasks.navigation.config import (
 )
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
@@ -39,7 +43,16 @@ from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
 HERE = Path(__file__).parent
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
 EVAL_DRONES = 1024
+CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first
 KINDS = ("features", "navrl", "squashed", "grid_q")
+
+
+def side_of(point: Tensor) -> Tensor:
+    """Which side of the map points [N, 3] lie on: 0 east, 1 north, 2 west, 3 south."""
+    x, y = point[:, 0], point[:, 1]
+    along_x = torch.where(x > 0, 0, 2)
+    along_y = torch.where(y > 0, 1, 3)
+    return torch.where(x.abs() > y.abs(), along_x, along_y)
 
 
 class NavigationTask(Task):
@@ -57,6 +70,14 @@ class NavigationTask(Task):
     presets = HERE / "presets"
     policies = HERE / "policies"
     headline = "success"
+    classes = CLASSES
+    figures = {
+        "outside_share": "outside",
+        "detour": "detour",
+        "least_clearance": "least m",
+        "control_effort": "effort",
+        "mean_success_seconds": "s",
+    }
     unit = "drones"
     labels = {
         "success": "success",
@@ -94,12 +115,12 @@ class NavigationTask(Task):
         return NavigationEnv(cfg, device, seed, num_threads, env_offset, total_envs, bank)
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
-        """All movers on every map, starts on the edges, episodes end at the goal, maps stay."""
+        """All movers on every map, starts on the edges (or crossing), episodes end at the goal, maps stay."""
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,
             movers_cycle=[1.0],
-            starts=Starts.edges,
+            starts=Starts.crossing if cfg.starts is Starts.crossing else Starts.edges,
             success_ends_episode=True,
             map_refresh_steps=0,
         )
@@ -112,10 +133,12 @@ class NavigationTask(Task):
 
     def world_facts(self, cfg: NavigationConfig) -> dict[str, Any]:
         names = ("static_obstacles", "moving_obstacles", "floating_boxes")
-        return {name: getattr(cfg, name) for name in names}
+        return {**{name: getattr(cfg, name) for name in names}, "starts": cfg.starts.value, "walls": cfg.walls}
 
     def world_label(self, cfg: NavigationConfig) -> str:
-        return f"{cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+        """Columns and movers, after where flights begin and end."""
+        where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
+        return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
 
     # ---- policies --------------------------------------------------------------------------------------------------
 
@@ -174,9 +197,19 @@ class NavigationTask(Task):
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 
-    def measures(self, env: TensorEnv, action: Action) -> dict[str, Tensor]:
+    def gauge(self) -> FlightGauge:
+        return FlightGauge()
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """By the sides that start and goal lie on; of starts inside the forest there is one class."""
         assert isinstance(env, NavigationEnv)
-        return {"speed": env.state["vel"].norm(dim=-1)}  # m/s
+        if env.cfg.starts is Starts.crossing:
+            return torch.full((env.num_envs,), CLASSES.index("crossing"))
+        start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))
+        kind = torch.where(start % 2 == goal % 2, CLASSES.index("opposite"), CLASSES.index("adjacent"))
+        kind = torch.where(start == goal, CLASSES.index("same"), kind)
+        inside = env.state["start"][:, :2].cpu().abs().amax(dim=-1) < EDGE_M - 0.1
+        return torch.where(inside, CLASSES.index("inside"), kind)
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Map number, its cells (`sim.terrain`), start and goal."""
@@ -187,8 +220,19 @@ class NavigationTask(Task):
         return [{"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """`pos` [n, 3], and the nearest moving obstacle as `mover` [n, 4]: position and width; NaN without any. m, world."""
         assert isinstance(env, NavigationEnv)
-        return {"pos": env.state["pos"][list(ids)].cpu().numpy()}  # m, world
+        pos, slot = (env.state[name][list(ids)] for name in ("pos", "slot"))
+        crowd = env.bank.tensors["trail"][-1][slot.long()]  # [n, M, 3]
+        mover = torch.full((len(ids), 4), math.nan)
+        if crowd.shape[1]:
+            there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
+            away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
+            nearest = away.argmin(dim=1)
+            rows = torch.arange(len(ids), device=env.device)
+            found = torch.cat([crowd[rows, nearest], 0.25 * (nearest % 4 + 1)[:, None]], dim=1)
+            mover = torch.where(away[rows, nearest].isinf()[:, None], math.nan, found)
+        return {"pos": pos.cpu().numpy(), "mover": mover.cpu().numpy()}
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
         return flights_figure(tracks, title)
