@@ -25,7 +25,7 @@ def test_the_straight_pilot_crosses_empty_space() -> None:
     result = evaluate(StraightPilot(), EMPTY, 48)
     assert result.rate("success") + result.rate("timeout") == pytest.approx(1.0)
     assert result.rate("success") > 0.9
-    assert 1.5 < result.means["speed"] < 1.9
+    assert 1.5 < result.figures["mean_speed"] < 1.9
 
 
 def test_the_gap_pilot_beats_the_straight_one_in_a_forest() -> None:

@@ -44,9 +44,18 @@ def test_what_the_weights_depend_on_cannot_be_changed(far_sighted: str) -> None:
         with pytest.raises(ConfigError, match=r"cannot fly with env\.lidar.*its weights depend on it"):
             flight_world(policy, None, [word])
     with pytest.raises(ConfigError, match=r"lidar_range_m=4.0 \(trained with 6.0\)"):
-        flight_world(policy, "default")
+        flight_world(policy, None, ["env.lidar_range_m=4"])
     # an observation that it does not read may come or go
     assert flight_world(policy, None, ["env.grid_map=true"]).cfg.grid_map
+
+
+def test_a_preset_changes_what_it_names_and_leaves_the_rest_to_the_policy(far_sighted: str) -> None:
+    policy = load_policy(far_sighted)
+    cfg = flight_world(policy, "crossing").cfg
+    assert (cfg.starts.name, cfg.walls, cfg.static_obstacles, cfg.moving_obstacles) == ("crossing", True, 350, 80)
+    assert (cfg.lidar_range_m, cfg.decimation) == (6.0, 4)  # its sensors and its decision rate
+    assert flight_world(policy, "crossing", ["env.moving_obstacles=0"]).cfg.moving_obstacles == 0
+    assert flight_world(policy, "default").cfg.decimation == 3  # which that preset names
 
 
 def test_what_was_overridden_is_said(far_sighted: str) -> None:

@@ -1,11 +1,16 @@
 """The report is one page that stands alone."""
 
+import io
 import re
 from pathlib import Path
 
-from fledge.evaluate.command import save_picture
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fledge.evaluate.command import details, save_picture
 from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.report import Report, smooth, write_report
+from fledge.evaluate.report import Report, details_table, smooth, write_report
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
@@ -42,8 +47,34 @@ def test_the_page_has_figures_table_curves_and_flights_and_loads_nothing_from_el
 def test_a_picture_of_flights_is_written(tmp_path: Path) -> None:
     result = evaluate(GapPilot(), TASK, CFG, 16, record=4)
     assert len(result.tracks) == 4
-    save_picture(tmp_path / "deep" / "flights.png", TASK, result, "title")
+    save_picture(tmp_path / "deep" / "flights.png", TASK, result, "title", "edges 350/8")
     assert (tmp_path / "deep" / "flights.png").stat().st_size > 10_000
+
+
+def test_endings_add_up_to_one_however_many_episodes_an_iteration_saw() -> None:
+    episodes = [0, 5, 1, 0, 0, 9, 2, 0, 0, 0, 3, 40]
+    won = [0, 4, 0, 0, 0, 3, 2, 0, 0, 0, 3, 11]
+    shares = [(w / max(n, 1), (n - w) / max(n, 1)) for n, w in zip(episodes, won, strict=True)]
+    success, other = (smooth([pair[k] for pair in shares], episodes) for k in (0, 1))
+    known = ~np.isnan(success)
+    assert known.sum() >= 10
+    assert np.allclose(success[known] + other[known], 1.0)
+    assert success[4] == pytest.approx((4 + 0 + 3 + 2) / (5 + 1 + 9 + 2))  # iterations 0 to 8
+
+
+def test_the_weak_class_of_flights_is_told_in_page_and_table() -> None:
+    row = {"policy": "p", "world": "edges 350/8", "outside_share": 0.61, "mean_success_seconds": None}
+    row["by_class"] = {"opposite": {"success": 0.58}, "same": {"success": 1.0}}
+    page = details_table([row], TASK)
+    for text in ("<th>opposite</th>", "<td>.580</td>", "<td>1.000</td>", "<th>outside</th>", "<td>0.61</td>"):
+        assert text in page
+    assert page.index("opposite") < page.index("same")
+    (view,) = details([row], TASK)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(view)
+    text = console.export_text()
+    assert ".580" in text
+    assert "outside" in text
 
 
 def test_smoothing_keeps_a_constant_and_the_length() -> None:

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fledge.evaluate.command import EvalRequest, fly_with_progress, load_policies, outcome_labels, row_of
+from fledge.evaluate.command import (
+    EvalRequest,
+    class_score,
+    classes_of,
+    fly_with_progress,
+    load_policies,
+    outcome_labels,
+    row_of,
+)
 from fledge.evaluate.policies import flight_world, load_policy
 from fledge.tasks.base import Task, Track
 
@@ -30,6 +38,8 @@ td{white-space:nowrap} img{max-width:100%;height:auto} .note{color:#6b7885;font-
 .figure b{display:block;font-size:1.5rem} .figure span{color:#526070;font-size:.86rem}
 pre{background:#f5f7fa;padding:.8rem 1rem;border-radius:8px;overflow:auto}
 """
+
+WINDOW = 9  # iterations that a curve is averaged over
 
 
 @dataclass
@@ -58,6 +68,12 @@ def write_report(path: Path, report: Report) -> None:
         results_table(report.rows, report.task),
         "<p class='note'>Deterministic; 95 % intervals. Same seed, so the same episodes for all.</p>",
     ]
+    if details := details_table(report.rows, report.task):
+        parts += [
+            "<h2>Where it is weak, and how it flies</h2>",
+            details,
+            f"<p class='note'>{html.escape(report.task.legend)}</p>",
+        ]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves")]
@@ -78,9 +94,7 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     head = task.headline
     labels = outcome_labels(rows[0], task) if rows else {}
     others = [name for name in labels if name != head]
-    means = [name for name in rows[0] if name.startswith("mean_") and name not in ("mean_return",)] if rows else []
-    names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others)]
-    names += [*(name.removeprefix("mean_").replace("_", " ") for name in means), "episodes"]
+    names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
         low, high = row[f"{head}_ci95"]
@@ -91,11 +105,32 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
             f"{score:.3f}",
             f"{low:.3f} to {high:.3f}",
             *(f"{row[k]:.3f}" for k in others),
-            *(f"{row[k]:.2f}" for k in means),
             str(row["episodes"]),
         ]
-        mark = " class='ours'" if row.get("ours") else ""
-        body.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>")
+        body.append(table_row(cells, bool(row.get("ours"))))
+    return html_table(names, body)
+
+
+def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
+    """The headline by class of episode and the figures of the task's gauge, as an HTML table; "" where there are none."""
+    classes = classes_of(rows, task)
+    figures = [name for name in task.figures if any(name in row for row in rows)]
+    if not classes and not figures:
+        return ""
+    body = []
+    for row in rows:
+        cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
+        cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
+        body.append(table_row(cells, bool(row.get("ours"))))
+    return html_table(["policy", "world", *classes, *(task.figures[name] for name in figures)], body)
+
+
+def table_row(cells: Sequence[str], ours: bool) -> str:
+    mark = " class='ours'" if ours else ""
+    return f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
+
+
+def html_table(names: Sequence[str], body: Sequence[str]) -> str:
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
@@ -113,8 +148,12 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
     axes = figure.subplots(2, 2)
     headline, head = axes[0, 0], task.headline
-    ended = [row.get(f"{head}_recent", np.nan) for row in rows]
-    headline.plot(x, ended, color="#1b9e5a", label="while learning, sampled actions")
+    episodes = [row.get("episodes", 1.0) for row in rows]
+    if head == "return":
+        learning = smooth([row.get("return", np.nan) for row in rows])
+    else:
+        learning = smooth([row.get(head, np.nan) for row in rows], episodes)
+    headline.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
     held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
     if held_out:
         headline.plot(*zip(*held_out, strict=True), "o--", color="#4a6fa5", markersize=3, label="held out")
@@ -124,13 +163,14 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
         headline.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
     if head != "return":
         headline.set_ylim(0, 1)
-    headline.set_title(f"{head} in training (last 20 iterations)", fontsize=10)
+    headline.set_title(f"{head} in training ({WINDOW} iterations)", fontsize=10)
     endings = axes[0, 1]
     ended_in = {name: 0.0 for row in rows for name in row}
     others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
-        endings.plot(x, smooth([r.get(name, np.nan) for r in rows]), color=colour, label=name.replace("_", " "))
-    endings.set_title("other endings", fontsize=10)
+        share = smooth([r.get(name, np.nan) for r in rows], episodes)
+        endings.plot(x, share, color=colour, label=name.replace("_", " "))
+    endings.set_title(f"other endings: with {head} they add up to 1", fontsize=10)
     if others:
         endings.legend(fontsize=8)
     axes[1, 0].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
@@ -145,14 +185,14 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     return figure
 
 
-def smooth(values: Sequence[float], window: int = 9) -> np.ndarray:
-    """Running mean of what there is, shorter at the ends."""
+def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
+    """Running mean of what there is, shorter at the ends; of rates, weighted by how many episodes each tells of."""
     data = np.asarray(values, dtype=float)
-    known = ~np.isnan(data)
-    kernel = np.ones(min(window, len(data)))
+    known = np.where(np.isnan(data), 0.0, 1.0 if weights is None else np.asarray(weights, dtype=float))
+    kernel = np.ones(min(WINDOW, len(data)))
     count = np.convolve(known, kernel, "same")
-    total = np.convolve(np.where(known, data, 0.0), kernel, "same")
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    total = np.convolve(known * np.nan_to_num(data), kernel, "same")
+    return np.divide(total, count, out=np.full(len(data), np.nan), where=count > 0)
 
 
 def image(figure: Any, text: str) -> str:
@@ -174,15 +214,19 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
     tracks: list[tuple[str, list[Track]]] = []
-    for policy in policies:
-        label = "this run" if policy is ours else policy.name
-        for words in request.words():
-            flight = flight_world(policy, request.env_preset, words, ours.world)
-            shown = dataclasses.replace(request, picture=path if policy is ours else None)
-            result = fly_with_progress(policy, flight.cfg, shown, console, label)
-            rows.append({**row_of(policy, flight, result, request, label), "ours": policy is ours})
-            if result.tracks and result.tracks[0].frames:
-                tracks = [(f"Episodes of this run at {task.world_label(flight.cfg)}", result.tracks)]
+    for preset in [task.judged_in, None] if task.judged_in else [None]:  # what counts first, then its own world
+        for policy in policies:
+            label = "this run" if policy is ours else policy.name
+            for words in request.words():
+                flight = flight_world(policy, preset, words, ours.world)
+                shown = dataclasses.replace(request, picture=path if policy is ours else None)
+                result = fly_with_progress(policy, flight.cfg, shown, console, label)
+                row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
+                if row["world"] in [r["world"] for r in rows if r["policy"] == label]:
+                    continue  # a run that was trained where it is judged
+                rows.append(row)
+                if result.tracks and result.tracks[0].frames:
+                    tracks.append((f"Episodes of this run: {row['world']}", result.tracks))
     curves = read_curves(run)
     figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
     figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
@@ -198,7 +242,7 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
             figures=figures,
             rows=rows,
             curves=curves,
-            tracks=tracks,
+            tracks=tracks[:1],
         ),
     )
     return {"report": str(path), "rows": rows}

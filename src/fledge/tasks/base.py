@@ -128,6 +128,10 @@ class Task:
     """Kinds of episodes whose results are told apart; the hardest first."""
     figures: Mapping[str, str] = {}
     """Headings of the gauge's figures that a table shows."""
+    legend: str = ""
+    """What a reader of that table should know."""
+    judged_in: str | None = None
+    """The env preset whose result a report leads with, besides the policy's own world."""
     unit: str = "envs"
 
     def __init__(

@@ -59,8 +59,9 @@ def legend_entries(tracks: Sequence[Track]) -> list[Line2D]:
     entries += [Line2D([], [], color="#333", marker=m, linestyle="", markersize=k, label=t) for m, t, k in signs]
     if "collision_moving" in met:
         colour = COLOURS["collision_moving"]
-        look = {"marker": "o", "linestyle": "", "markersize": 9, "alpha": 0.45, "markeredgewidth": 0}
-        entries.append(Line2D([], [], color=colour, label="the mover it hit", **look))
+        spot = Line2D([], [], color=colour, marker="o", linestyle="", markersize=9, label="the mover it hit")
+        spot.set(alpha=0.45, markeredgewidth=0)
+        entries.append(spot)
     return entries
 
 

@@ -78,6 +78,12 @@ class NavigationTask(Task):
         "control_effort": "effort",
         "mean_success_seconds": "s",
     }
+    legend = (
+        "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
+        "share of the time over bare ground. detour: way over straight line, least m: smallest clearance, s: seconds, of "
+        "flights that arrived. effort: mean change of the commanded velocity, m/s per second."
+    )
+    judged_in = "crossing"
     unit = "drones"
     labels = {
         "success": "success",
