@@ -76,12 +76,12 @@ KILLED += [("collect.mode=pipelined", 1), ("collect.mode=halves", 2)]
 
 @pytest.mark.parametrize(("how", "ranks"), KILLED)
 def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, how: str, ranks: int) -> None:
-    straight = train(tmp_path / "straight", 20, "save_interval=10", how, ranks=ranks)
+    straight = train(tmp_path / "straight", 10, "save_interval=5", how, ranks=ranks)
     assert straight.returncode == 0, straight.stderr
-    command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *SMALL, f"total_frames={20 * 32 * 8}"]
-    command += [f"ranks={ranks}", how, "save_interval=10", "--folder", str(tmp_path / "killed")]
+    command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *SMALL, f"total_frames={10 * 32 * 8}"]
+    command += [f"ranks={ranks}", how, "save_interval=5", "--folder", str(tmp_path / "killed")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        first = tmp_path / "killed" / "checkpoints" / "checkpoint_000000010.fledge"
+        first = tmp_path / "killed" / "checkpoints" / "checkpoint_000000005.fledge"
         deadline = time.monotonic() + 200
         while not first.exists() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -92,7 +92,7 @@ def test_killed_and_resumed_equals_never_stopped_bit_for_bit(tmp_path: Path, how
     assert "bit for bit" in resumed.stderr
     assert_same(tmp_path / "straight", tmp_path / "killed")
     steps = [json.loads(x)["step"] for x in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 21))
+    assert steps == list(range(1, 11))
 
 
 def test_two_runs_with_one_seed_are_identical_and_another_seed_differs(tmp_path: Path) -> None:
