@@ -68,9 +68,13 @@ task_option = click.option(
 @task_option
 @click.option("--navrl-checkpoint", type=click.Path(), help="NavRL's released .pt file, flown in the navrl preset.")
 @click.option("--episodes", default=1024, show_default=True, help="Episodes to fly, per policy.")
-@click.option("--seed", default=1, show_default=True, help="Decides the held-out world; same for every policy.")
 @click.option(
-    "--env", "env_preset", help="Preset to fly in, for example default, navrl, static, empty. [default: its own]"
+    "--seed", type=int, help="Decides the held-out world. [default: 7, for tests; with --checkpoints 1, to choose by]"
+)
+@click.option(
+    "--env",
+    "env_preset",
+    help="Preset to fly in, for example crossing, default, navrl, static, empty. [default: its own]",
 )
 @click.option("--movers", help="Numbers of moving obstacles to try one after the other, for example 0,40,80.")
 @click.option("--vary", help="The same for any setting: --vary env.static_obstacles=100,350.")
@@ -87,7 +91,7 @@ def eval(
     task: str | None,
     navrl_checkpoint: str | None,
     episodes: int,
-    seed: int,
+    seed: int | None,
     env_preset: str | None,
     movers: str | None,
     vary: str | None,
@@ -108,7 +112,10 @@ def eval(
     check_picture(picture)
     from fledge.evaluate.command import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
+    from fledge.evaluate.episodes import TEST_SEED, VALIDATION_SEED
 
+    if seed is None:
+        seed = VALIDATION_SEED if checkpoints else TEST_SEED
     request = EvalRequest(
         policies=[w for w in words if "=" not in w],
         overrides=[w for w in words if "=" in w],
@@ -158,7 +165,7 @@ def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | N
 @task_option
 @click.option("--out", type=click.Path(path_type=Path), help="The page to write. [default: RUN/report.html]")
 @click.option("--episodes", default=256, show_default=True, help="Episodes to fly, per policy and world.")
-@click.option("--seed", default=1, show_default=True, help="Decides the held-out world.")
+@click.option("--seed", default=7, show_default=True, help="Decides the held-out world.")
 @click.option("--vary", help="Worlds to try one after the other: --vary env.moving_obstacles=0,80.")
 @as_json
 def report(

@@ -23,7 +23,6 @@ from fledge.train.command import run_training
 from fledge.train.config import read_run_config
 
 EPISODES = 1024
-TEST_SEED = 7  # nothing was ever chosen by it
 WORLDS = (("crossing", 0), ("crossing", 80), (None, 0), (None, 80))  # env preset (None: the run's own), movers
 SHOWN = ("crossing", 80)
 NAVRL_FILES = ("../shared/data/navrl_checkpoint.pt", "navrl_checkpoint.pt")
@@ -61,7 +60,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
         ours = name == str(run)
         home = home or policy.world
         for preset, movers in WORLDS:
-            request = EvalRequest([name], episodes=episodes, seed=TEST_SEED)
+            request = EvalRequest([name], episodes=episodes)
             if ours and (preset, movers) == SHOWN:
                 request.picture = Path("unused")  # asks for paths to be recorded
             flight = flight_world(policy, preset, [f"env.moving_obstacles={movers}"], home)

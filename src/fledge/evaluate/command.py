@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fledge.core.errors import ConfigError
-from fledge.evaluate.episodes import Evaluation, evaluate
+from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
@@ -28,7 +28,7 @@ class EvalRequest:
     policies: list[str]  # names for `load_policy`
     overrides: list[str] = field(default_factory=list)
     episodes: int = 1024
-    seed: int = 1
+    seed: int = TEST_SEED
     task: str | None = None
     env_preset: str | None = None
     vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fledge.agents.policy_file import read_policy
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.evaluate.episodes import evaluate
+from fledge.evaluate.episodes import VALIDATION_SEED, evaluate
 from fledge.evaluate.policies import find_policy_file
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
@@ -96,7 +96,9 @@ class RunOutputs:
             return
         world = task.evaluation(cfg.env)
         with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
-            result = evaluate(self.run.policy, task, world, cfg.eval_episodes, seed=1, device=cfg.device, num_threads=1)
+            result = evaluate(
+                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=cfg.device, num_threads=1
+            )
         metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
         metrics["eval/return"] = float(result.returns.mean())
 
