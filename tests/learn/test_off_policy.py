@@ -238,3 +238,17 @@ def test_prioritised_replay_weighs_the_loss_and_learns_priorities_from_errors() 
 def test_bad_settings_are_refused(change: dict[str, int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         SAC(small_actor(), SACConfig(), dataclasses.replace(REPLAY, **change), make_buffer(SEEN))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_targets_begin_as_copies_of_weights_that_were_put_in(name: str) -> None:
+    make, observed, _ = CASES[name]
+    learner = make(make_buffer(observed))
+    with torch.no_grad():
+        for p in learner.policy.parameters():
+            p.add_(1.0)
+    learner.begin()
+    assert learner.targets
+    for part, target in learner.targets.items():
+        assert torch.equal(target.values, learner.flats[part].values), part
+    learner.close()

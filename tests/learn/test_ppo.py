@@ -193,3 +193,12 @@ def test_the_rollout_is_read_only_to_the_learner() -> None:
     before: TensorDict = rollout.clone()
     PPO(policy, PPOConfig(rollout_steps=4, epochs=1, minibatch=32)).update(rollout)
     assert (rollout == before).all()
+
+
+def test_the_first_rollout_has_the_spread_that_the_first_update_expects() -> None:
+    policy = FeaturePolicy(hidden=(8,))
+    with torch.no_grad():
+        policy.head.layer.bias[3:] = 20.0  # at the ceiling
+    learner = PPO(policy, PPOConfig(rollout_steps=4, epochs=1, minibatch=64, log_std_max=-2.0))
+    rollout = SyncDataCollector(make_env(), policy, 4 * 16).rollout()
+    assert learner.update(rollout)["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.storage import CheckpointHistory
 from fledge.train.config import make_config
+from fledge.train.loop import train
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
@@ -192,3 +196,42 @@ def test_weights_of_an_algorithm_that_does_not_run_do_not_matter(halfway: tuple[
     with running("sac.critic_hidden=[8]") as run:
         assert run.load_state_dict(copy.deepcopy(state)) == "bit for bit"
         assert all_equal(weights_after(run, 2), later)
+
+
+def test_another_ceiling_of_the_spread_holds_from_the_first_rollout_on(tmp_path: Path) -> None:
+    words = ["tensorboard=false", "ranks=1", "log_interval=1"]
+    train(make_config("navigation", "", [*SMALL, *words, "total_frames=256"]), tmp_path / "r", Ranks())
+    changed = ["total_frames=320", "ppo.log_std_max=-2.5", "ppo.log_std_max_final=-2.5", "ppo.lr=1e-6"]
+    train(make_config("navigation", "", [*SMALL, *words, *changed]), tmp_path / "r", Ranks(), resume=True)
+    last = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 5
+    assert last["kl"] == pytest.approx(0.0, abs=1e-4)  # with the old spread it is above 1
+
+
+def test_an_interrupted_run_keeps_the_same_best_checkpoint_as_one_that_went_through(tmp_path: Path) -> None:
+    words = [*SMALL, "env.max_episode_steps=6", "env.goal_radius_m=25", "env.decimation=5", "total_frames=640"]
+    cfg = make_config("navigation", "", [*words, "save_interval=1", "keep_checkpoints=1", "tensorboard=false"])
+    for name, stops in (("straight", 0), ("stopped", 3)):
+        for number in range(stops + 1):
+            cfg.max_minutes = 1e-9 if number < stops else 0.0  # after one iteration
+            train(cfg, tmp_path / name, Ranks(), resume=number > 0)
+    kept, logged = {}, {}
+    for name in ("straight", "stopped"):
+        entries = CheckpointHistory(tmp_path / name / "checkpoints").entries()
+        kept[name] = [(entry.step, entry.metric) for entry in entries]
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        logged[name] = [(row["step"], row["success_recent"]) for row in rows]
+    assert logged["stopped"] == logged["straight"]
+    assert kept["stopped"] == kept["straight"]
+    assert len({recent for _, recent in logged["straight"]}) > 2, "the test must meet successes"
+
+
+def test_a_row_of_the_log_over_several_iterations_is_whole_after_a_resume(tmp_path: Path) -> None:
+    words = [*SMALL, "env.max_episode_steps=6", "tensorboard=false", "log_interval=4", "total_frames=256"]
+    cfg = make_config("navigation", "", words)
+    train(cfg, tmp_path / "straight", Ranks())
+    for minutes in (1e-9, 0.0):
+        cfg.max_minutes = minutes
+        train(cfg, tmp_path / "stopped", Ranks(), resume=not minutes)
+    logged = [json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("straight", "stopped")]
+    assert logged[0]["episodes"] == logged[1]["episodes"] > 0

@@ -31,6 +31,14 @@ class Learner(ABC):
         """
 
     @abstractmethod
+    def begin(self, progress: float = 0.0) -> None:
+        """Get ready to fly and learn with the weights that the policy has now, after any that were put into it.
+
+        Args:
+            progress: Share of training done, 0 to 1.
+        """
+
+    @abstractmethod
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
         """Repeat an update that failed."""
 

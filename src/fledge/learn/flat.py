@@ -6,6 +6,7 @@ Parameters and gradients stay usable under their own names: they are views.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ class FlatParameters:
         self.values = nn.Parameter(flat)
         self.grads = torch.zeros_like(flat)
         self.values.grad = self.grads
+        self._places: dict[nn.Parameter, slice] = {}
         offset = 0
         for p in parameters:
-            part = slice(offset, offset + p.numel())
+            self._places[p] = part = slice(offset, offset + p.numel())
             p.data = self.values.data[part].view_as(p)
             p.grad = self.grads[part].view_as(p)
             offset += p.numel()
@@ -38,10 +40,22 @@ class FlatParameters:
             dist.all_reduce(self.grads)
             self.grads.div_(ranks)
 
-    def clip_grad_norm(self, limit: float) -> Tensor:
-        """Scale gradients so that their norm is at most `limit`; returns the norm before."""
+    def part(self, module: nn.Module) -> Tensor:
+        """Gradients of one of the module's own modules, whose parameters lie side by side."""
+        places = [self._places[p] for p in module.parameters()]
+        return self.grads[places[0].start : places[-1].stop]
+
+    def clip_grad_norm(self, limit: float, parts: Sequence[Tensor] | None = None) -> Tensor:
+        """Scale gradients so that their norm is at most `limit`; returns the norm of all before.
+
+        Args:
+            parts: Scale each of these alone (see `part`), and leave the others; by default all together.
+        """
         norm = torch.linalg.vector_norm(self.grads)
-        self.grads.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+        if parts is None:
+            self.grads.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+        for part in parts or ():
+            part.mul_((limit / (torch.linalg.vector_norm(part) + 1e-6)).clamp(max=1.0))
         return norm
 
 

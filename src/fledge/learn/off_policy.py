@@ -82,6 +82,7 @@ class OffPolicy(Learner):
         self.policy, self.replay, self.buffer, self.gamma, self.ranks = policy, cfg, buffer, gamma, ranks
         self.flats: dict[str, FlatParameters] = {}
         self.targets: dict[str, FlatParameters] = {}
+        self._copies: list[tuple[nn.Module, nn.Module]] = []  # modules and their targets
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.rates: dict[str, tuple[float, float]] = {}  # learning rate at the start and at the end
         self.device = next(policy.parameters()).device
@@ -96,9 +97,15 @@ class OffPolicy(Learner):
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
         if target is not None:
-            target.load_state_dict(module.state_dict())
             self.targets[name] = FlatParameters(target)
             target.requires_grad_(False)
+            self._copies.append((module, target))
+
+    def begin(self, progress: float = 0.0) -> None:
+        """Target networks start as copies."""
+        for module, target in self._copies:
+            target.load_state_dict(module.state_dict())
+        self.schedule(progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Take in a rollout, learn from the buffer; returns mean losses and diagnostics."""

@@ -58,8 +58,12 @@ class PPOConfig:
     """Decay of the advantage estimate: 0 relies on the critic, 1 on the returns."""
     clip: float = setting(0.2, above=0)
     """Largest relative change of an action's probability that still earns."""
+    actor_coef: float = setting(1.0, above=0)
+    """Weight of the policy loss (NavRL: the number of actions, 3)."""
     value_clip: float = setting(0.0, at_least=0)
-    """Clip value changes to this many normalised units (0: no clipping)."""
+    """Clip changes of the network's value to this many normalised units, per update (0: no clipping)."""
+    value_clip_by: str = setting("sample", choices=("sample", "minibatch"))
+    """The larger of clipped and plain value loss is taken for each sample, or of their means over a minibatch (NavRL)."""
     huber_delta: float = setting(10.0, above=0)
     """Where the value loss turns from quadratic to linear, normalised units."""
     value_coef: float = setting(1.0, at_least=0)
@@ -70,6 +74,8 @@ class PPOConfig:
     """Share of the entropy bonus left at the end (linear)."""
     max_grad_norm: float = setting(1.0, above=0)
     """Gradients are scaled down to this norm."""
+    clip_heads: bool = False
+    """Scale gradients of the actor's and the critic's last layers to max_grad_norm each, and no others (NavRL)."""
     normalize_advantage: bool = True
     """Advantages get mean 0 and deviation 1 over the whole rollout."""
     popart: bool = True
@@ -100,6 +106,7 @@ class PPO(Learner):
         check_settings(cfg, "ppo.")
         self.policy, self.cfg, self.ranks, self.lagged = policy, cfg, ranks, lagged
         self.flat = FlatParameters(policy)
+        self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
         if cfg.precision is Precision.bf16 and device.type != "cuda":
             raise ConfigError("ppo.precision=bf16 is for CUDA: on a CPU it is slower than fp32; leave it at fp32.")
@@ -107,6 +114,7 @@ class PPO(Learner):
         self.optimizers = {"policy": self.optimizer}
         self._sums = torch.zeros(8, device=device)
         self.last_loss = torch.zeros((), device=device)
+        self.begin()
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything the next update depends on, besides the rollout."""
@@ -131,6 +139,9 @@ class PPO(Learner):
         self.load_state_dict(cause["learner"])
         rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape)
         return self.update(rollout, float(cause["progress"]))
+
+    def begin(self, progress: float = 0.0) -> None:
+        self.schedule(progress)  # the first rollout is flown with the spread that the first update expects
 
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
@@ -163,9 +174,12 @@ class PPO(Learner):
             torch.stack([target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()])
         )
         norm = self.policy.value_norm
+        # `value` is clipped around what the network puts out before its first step: PopArt moves that with the norm
         if cfg.popart:
             norm.update_preserving(mean, square, self.policy.critic)
+            value = norm.normalize(value)
         else:
+            value = norm.normalize(value)
             norm.update(mean, square)
         if cfg.normalize_advantage:
             advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
@@ -177,7 +191,7 @@ class PPO(Learner):
             "log_prob": log_prob.flatten(),
             "advantage": advantage.flatten(),
             "target": norm.normalize(target.flatten()),
-            "value": norm.normalize(value.flatten()),
+            "value": value.flatten(),
         }
         size = batch["log_prob"].numel()
         part = max(1, min(cfg.minibatch // self.ranks, size))
@@ -221,20 +235,26 @@ class PPO(Learner):
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
         policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantage).mean()
-        value_loss = F.huber_loss(value, batch["target"], reduction="none", delta=cfg.huber_delta)
-        if cfg.value_clip > 0:
-            near = batch["value"] + (value - batch["value"]).clamp(-cfg.value_clip, cfg.value_clip)
-            value_loss = torch.max(
-                value_loss, F.huber_loss(near, batch["target"], reduction="none", delta=cfg.huber_delta)
-            )
-        value_loss = value_loss.mean()
+        value_loss = self._value_loss(value, batch["value"], batch["target"])
         entropy = self.policy.head.entropy(params).mean()
-        loss = policy_loss + cfg.value_coef * value_loss - self.entropy_coef * entropy
+        loss = cfg.actor_coef * policy_loss + cfg.value_coef * value_loss - self.entropy_coef * entropy
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean()
             clipped = ((ratio - 1).abs() > cfg.clip).float().mean()
             parts = torch.stack([policy_loss, value_loss, entropy, kl, clipped])
         return loss, parts
+
+    def _value_loss(self, value: Tensor, old: Tensor, target: Tensor) -> Tensor:
+        """Mean Huber loss; where values are clipped, the larger of it and that of a value that stays near `old`."""
+        cfg = self.cfg
+        loss = F.huber_loss(value, target, reduction="none", delta=cfg.huber_delta)
+        if cfg.value_clip == 0:
+            return loss.mean()
+        near = old + (value - old).clamp(-cfg.value_clip, cfg.value_clip)
+        clipped = F.huber_loss(near, target, reduction="none", delta=cfg.huber_delta)
+        if cfg.value_clip_by == "minibatch":
+            return torch.max(loss.mean(), clipped.mean())
+        return torch.max(loss, clipped).mean()
 
     def _autocast(self) -> Any:
         if self.cfg.precision is Precision.bf16:
@@ -246,7 +266,7 @@ class PPO(Learner):
         loss, parts = self.losses(batch)
         loss.backward()
         self.flat.average_grads(self.ranks)
-        norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm)
+        norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped)
         self.optimizer.step()
         self.last_loss = loss.detach()
         self._sums[:5] += parts

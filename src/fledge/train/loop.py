@@ -22,7 +22,7 @@ from fledge.train.config import TrainConfig
 from fledge.train.nan_dump import dump_update
 from fledge.train.outputs import RunOutputs
 from fledge.train.ranks import Ranks
-from fledge.train.run import Run
+from fledge.train.run import EXACT, Run
 
 
 def train(
@@ -80,6 +80,8 @@ def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
         return
     if resume:
         how = run.load_state_dict(state)
+        if how != EXACT:
+            run.learner.schedule(run.progress)
         if outputs:
             outputs.write_config()
             outputs.console.resume(run.iteration, run.total_iterations)
@@ -88,6 +90,7 @@ def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
             outputs.console.say(at + end)
     else:
         load_weights(run.policy, state["model"], run.cfg.init_from)
+        run.learner.begin()
 
 
 @contextlib.contextmanager

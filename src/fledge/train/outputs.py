@@ -75,6 +75,9 @@ class RunOutputs:
             self.console.say("Nothing had been saved yet: the run begins from its start.")
         elif resume:
             state, _ = self.history.load_latest()
+            noted = state.get("log", {"recent": [], "unlogged": []})
+            self.recent.extend((total, flown) for total, flown in noted["recent"])
+            self.unlogged.extend(noted["unlogged"])
         elif cfg.init_from:
             state = read_initial_policy(cfg.init_from)
         step = int(state["iteration"]) if resume and state else None
@@ -136,6 +139,7 @@ class RunOutputs:
                 self.rollouts.save(rollout, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
+        state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         self.newest = self.history.save(state, self.run.iteration, metric=self.last.get(f"{self.headline}_recent"))
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:

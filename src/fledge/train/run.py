@@ -22,6 +22,7 @@ from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
+EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
 TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
 
 
@@ -135,7 +136,7 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> str:
-        """Continue from a saved run. Returns how: "bit for bit", or what is different."""
+        """Continue from a saved run. Returns how: `EXACT`, or what is different."""
         changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
         if state["policy"] != self.description:
             raise ConfigError(
@@ -162,7 +163,7 @@ class Run:
             torch.cuda.set_rng_state(own["cuda_rng"].cpu())
         if changes["changes"]:
             return f"with changed {', '.join(changes['changes'])}"
-        return "bit for bit"
+        return EXACT
 
     def close(self) -> None:
         self.collector.shutdown()

@@ -81,6 +81,7 @@ class PriorTraining:
             next_value = self._values(data["next"])
         reward, terminated = data["next", "reward"], data["next", "terminated"]
         advantage, returns = self._gae(reward, terminated, data["next", "done"], data["state_value"], next_value)
+        data.set("old", norm.normalize(data["state_value"]))  # the network's own output
         norm.update(returns.mean(), returns.square().mean())
         advantage = (advantage - advantage.mean()) / advantage.std()
         data.set("adv", advantage)
@@ -116,9 +117,8 @@ class PriorTraining:
         log_prob = distribution.log_prob(batch["action"]).sum(-1, keepdim=True)
         ratio = torch.exp(log_prob - batch["log_prob"])
         adv = batch["adv"]
-        actor_loss = -torch.min(ratio * adv, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * adv).mean()
-        old = self.policy.value_norm.normalize(batch["state_value"])
-        value = value.unsqueeze(-1)
+        actor_loss = -torch.min(ratio * adv, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * adv).mean() * cfg.actor_coef
+        old, value = batch["old"], value.unsqueeze(-1)
         clipped = old + (value - old).clamp(-cfg.value_clip, cfg.value_clip)
         plain = F.huber_loss(value, batch["ret"], delta=cfg.huber_delta)
         critic_loss = torch.max(plain, F.huber_loss(clipped, batch["ret"], delta=cfg.huber_delta))
@@ -126,8 +126,9 @@ class PriorTraining:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()
-        for part, optimizer in zip(self.parts, self.optimizers, strict=True):
+        for part in self.parts[1:]:  # the heads
             nn.utils.clip_grad_norm_(part, cfg.max_grad_norm)
+        for optimizer in self.optimizers:
             optimizer.step()
         return loss.detach()
 
