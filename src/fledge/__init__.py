@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
+
+# Threads that wait must not spin: beside a busy neighbour that is 15 times slower. Read when torch loads its OpenMP runtime.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOMES = {
     "BaseAgent": "fledge.agents.base",

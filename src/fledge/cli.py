@@ -83,7 +83,7 @@ task_option = click.option(
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="Write a picture of the episodes, or of the curve (PNG)."
 )
-@click.option("--threads", type=int, help="CPU threads. [default: all cores]")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]")
 @help_config
 @as_json
 def eval(
@@ -110,12 +110,17 @@ def eval(
     if help_config:
         return show_config_help(task)
     check_picture(picture)
+    import torch
+
+    from fledge.core.machine import torch_threads
     from fledge.evaluate.command import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
     from fledge.evaluate.episodes import TEST_SEED, VALIDATION_SEED
 
     if seed is None:
         seed = VALIDATION_SEED if checkpoints else TEST_SEED
+    threads = threads or torch_threads()
+    torch.set_num_threads(threads)
     request = EvalRequest(
         policies=[w for w in words if "=" not in w],
         overrides=[w for w in words if "=" in w],

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from fledge.core.errors import ConfigError
@@ -154,12 +155,27 @@ def test_priorities_are_for_dqn() -> None:
         ("env.movers_cycle=[0.5, 2]", r"env.movers_cycle is \[0.5, 2.0\], but must be at least 1 item, each 0 to 1."),
         ("env.movers_cycle=[]", r"env.movers_cycle is \[\], but must be at least 1 item, each 0 to 1."),
         ("replay.layout=zip", "replay.layout is 'zip', but must be frame or chunk or episode."),
-        ("device=tpu", "device is 'tpu', but must be cpu or cuda."),
+        ("device=tpu", "device is 'tpu', but must be auto, cpu, cuda or cuda:N."),
+        ("device=cuda:one", "device is 'cuda:one', but must be auto, cpu, cuda or cuda:N."),
+        ("pin_memory=true", "pin_memory=true is for replay"),
     ],
 )
 def test_nonsense_is_refused_with_what_came_and_what_is_allowed(word: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         check_settings(make(word))
+
+
+def test_pinned_memory_is_for_cuda() -> None:
+    check_settings(make("pin_memory=true", "device=cuda", preset="sac"))
+    with pytest.raises(ConfigError, match="pin_memory=true is for CUDA"):
+        check_settings(make("pin_memory=true", "device=cpu", preset="sac"))
+
+
+@pytest.mark.parametrize(("there", "found"), [(True, "cuda"), (False, "cpu")])
+def test_the_device_is_a_gpu_where_there_is_one(there: bool, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert make().device == found
+    assert make("device=cpu").device == "cpu"
 
 
 def test_the_floats_below_are_all_there_are() -> None:

@@ -36,12 +36,10 @@ class ValueNorm(nn.Module):
 
     def mean_std(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation (variance at least 0.01); 0 and 1 before the first update."""
-        if float(self.weight) == 0.0:
-            return torch.zeros_like(self.mean_avg), torch.ones_like(self.mean_avg)
         weight = self.weight.clamp(min=self.epsilon)
-        mean = self.mean_avg / weight
+        mean = self.mean_avg / weight  # 0 before the first update
         variance = (self.square_avg / weight - mean**2).clamp(min=1e-2)
-        return mean, variance.sqrt()
+        return mean, torch.where(self.weight == 0.0, 1.0, variance.sqrt())  # a look at it would wait for the GPU
 
     @torch.no_grad()
     def update(self, mean: Tensor, square: Tensor) -> None:

@@ -9,6 +9,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from fledge.core.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
 
@@ -19,6 +21,38 @@ M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 def default_threads() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
+    """The device of one rank: "cpu", or the GPU that is its own.
+
+    Args:
+        wanted: "auto" (GPUs where there are any), "cpu", "cuda", or "cuda:N", one GPU for a single rank.
+        gpus: How many this machine has.
+        local_rank: Which of the ranks on this machine asks.
+
+    Raises:
+        ConfigError: when there is no such GPU.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not gpus):
+        return "cpu"
+    if not gpus:
+        raise ConfigError(f"device={wanted}, but PyTorch sees no CUDA device here: use device=cpu.")
+    named = wanted.partition(":")[2]
+    if named and local_rank:
+        raise ConfigError(f"device={wanted} is one GPU, but there are several ranks: use device=cuda, or ranks=1.")
+    number = int(named or local_rank)
+    if number >= gpus:
+        raise ConfigError(f"GPU {number} is wanted, but there are {gpus} here: set ranks={gpus}, or device=cpu.")
+    return f"cuda:{number}"
+
+
+def torch_threads(ranks: int = 1) -> int:
+    """Threads of torch in each of `ranks` processes: what OMP_NUM_THREADS says, else the cores shared out."""
+    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # may name one number for each level
+    if wish.isdigit() and int(wish):
+        return int(wish)
+    return max(1, default_threads() // ranks)
 
 
 def meminfo(key: str) -> int | None:

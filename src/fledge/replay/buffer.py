@@ -48,6 +48,7 @@ class DictReplayBuffer:
         max_size: The most transitions kept; the oldest episodes leave for new ones.
         keys: Names of what a batch holds, or names with a `KeySpec` each. `next_X` beside X is not stored.
         device: Where batches go.
+        pin_memory: Copy them there through pinned memory, without waiting; for a CUDA device.
         img_compressed: Compress keys of bytes with two axes or more (images, grid maps); False stores them raw.
         layout: What is compressed together: each "frame", a "chunk" of time, or a whole "episode".
         n_step: Transitions span this many steps.
@@ -78,7 +79,10 @@ class DictReplayBuffer:
         decode_threads: int | None = None,
         cache_bytes: int = 0,
         segment_frames: int | None = None,
+        pin_memory: bool = False,
     ) -> None:
+        if pin_memory and torch.device(device).type != "cuda":
+            raise ConfigError(f"pin_memory=True is for a CUDA device, but batches go to {device}: leave it out.")
         if not isinstance(max_size, int | np.integer) or max_size < 1:
             raise ConfigError(f"max_size is {max_size}, but must be a whole number of at least 1.")
         if layout not in LAYOUTS:
@@ -90,7 +94,7 @@ class DictReplayBuffer:
         check_n_step(self.schema, n_step, gamma)
         self.max_size, self.device, self.layout = max_size, torch.device(device), layout
         self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
-        self.n_step, self.gamma = n_step, gamma
+        self.n_step, self.gamma, self.pin_memory = n_step, gamma, pin_memory
         self.index = PrefixSum(max_size)
         self.stores: list[Store] = []
         self.measured = False
@@ -275,7 +279,11 @@ class DictReplayBuffer:
         return self._on_device(batch)
 
     def _on_device(self, batch: Batch) -> Batch:
-        return batch if self.device.type == "cpu" else {k: v.to(self.device) for k, v in batch.items()}
+        if self.device.type == "cpu":
+            return batch
+        if self.pin_memory:
+            return {k: v.pin_memory().to(self.device, non_blocking=True) for k, v in batch.items()}
+        return {k: v.to(self.device) for k, v in batch.items()}
 
     def _check_sampling(self, batch_size: int) -> None:
         self._check_alive()

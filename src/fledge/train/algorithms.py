@@ -48,7 +48,8 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: fl
     return DictReplayBuffer(
         max(cfg.replay.segment, cfg.replay.size // ranks.size),
         keys,
-        device=cfg.device,
+        device=next(policy.parameters()).device,
+        pin_memory=cfg.pin_memory,
         layout=cfg.replay.layout,  # type: ignore[arg-type]
         n_step=cfg.replay.n_step,
         gamma=gamma,

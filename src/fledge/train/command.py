@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.core.machine import pick_device
 from fledge.core.settings import check_settings, flat_settings
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config
+from fledge.train.init_from import take_network
 from fledge.train.loop import train
-from fledge.train.outputs import read_initial_policy
 from fledge.train.ranks import default_ranks, joined_ranks
 from fledge.train.run import refuse_misfits
 
@@ -38,6 +40,7 @@ def run_training(
         raise ConfigError(f"{' and '.join({*tasks, *named})} came, but a run has one task. Name it once.")
     tasks = [*tasks, *named]
     task = find_task(tasks[0]) if tasks else None
+    taken: list[str] = []
     if resume is not None:
         folder = resume
         task, before = read_run_config(resume, [], task)
@@ -53,14 +56,19 @@ def run_training(
             raise ConfigError(
                 f"{folder} already holds a run: --resume {folder} continues it, or choose another --folder."
             )
+        check_settings(cfg)
+        taken = take_network(task, cfg, overrides) if cfg.init_from else []
     size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
     check_before_start(task, cfg, size)
+    check_folder(folder)
     mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
     mode += ["--preset", preset] if preset is not None and resume is None else []
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     with joined_ranks(size, cfg.device, child, cfg.threads) as ranks:
         if ranks.is_first:
-            print(f"run: {folder}  ({ranks.size} ranks, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+            print(f"run: {folder}  ({ranks.size} ranks on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+            if taken:
+                print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
         metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
     return {"run": str(folder), **metrics} if ranks.is_first else None
 
@@ -75,8 +83,16 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
         )
     if cfg.collect.mode is CollectMode.halves and cfg.env.num_envs // ranks % 2:
         raise ConfigError(f"collect.mode=halves needs an even number of {task.unit} on each of the {ranks} ranks.")
-    if cfg.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("device=cuda, but PyTorch sees no CUDA device here: use device=cpu.")
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
-    if cfg.init_from:
-        read_initial_policy(cfg.init_from)
+
+
+def check_folder(folder: Path) -> None:
+    """ConfigError unless a run can be written there; leaves nothing behind."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written ({error.strerror}): choose another --folder.") from error

@@ -12,10 +12,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, read_yaml
@@ -79,9 +82,11 @@ class TrainConfig:
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
     threads: int = setting(0, at_least=0, at_most=1024, resume="same")
-    """Threads of torch in each rank; 0: the cores shared out. Small networks are quickest with 1."""
-    device: str = "cpu"
-    """cpu or cuda."""
+    """Threads of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out."""
+    device: str = "auto"
+    """cpu, cuda (one GPU per rank), or auto: cuda where there is one."""
+    pin_memory: bool = setting(False, resume="same")
+    """Copy batches from replay to the GPU through pinned memory, beside the computing (sac, td3, dqn on CUDA)."""
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
@@ -143,8 +148,12 @@ class TrainConfig:
             )
         if self.algo is not Algo.dqn and self.replay.prioritized:
             raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo.name} draws uniformly, if at all.")
-        if self.device not in ("cpu", "cuda") and not self.device.startswith("cuda:"):
-            raise ConfigError(f"device is {self.device!r}, but must be cpu or cuda.")
+        if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d+", self.device):
+            raise ConfigError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
+        if self.pin_memory and self.algo is Algo.ppo:
+            raise ConfigError("pin_memory=true is for replay (sac, td3, dqn): ppo's rollouts live where it learns.")
+        if self.pin_memory and self.device == "cpu":
+            raise ConfigError("pin_memory=true is for CUDA, but this run is on the CPU, where nothing is copied.")
 
 
 @functools.cache
@@ -169,7 +178,14 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     presets = [(f"training of task {task.name}", task.training)] if task.training else []
     presets += [(f"preset {preset}", task.preset("train", preset))] if preset else []
     groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
-    return build_config(config_class(task), presets, words, task.aliases, groups)
+    return settled(build_config(config_class(task), presets, words, task.aliases, groups))
+
+
+def settled(cfg: TrainConfig) -> TrainConfig:
+    """A config that says which kind of device `auto` is here: what a run is resumed on is then known."""
+    if cfg.device == "auto":
+        cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+    return cfg
 
 
 def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None = None) -> tuple[Task, TrainConfig]:
@@ -186,4 +202,4 @@ def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None =
         task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
     content["task"] = task.reference
     groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
-    return task, build_config(config_class(task), [(str(path), content)], words, task.aliases, groups)
+    return task, settled(build_config(config_class(task), [(str(path), content)], words, task.aliases, groups))

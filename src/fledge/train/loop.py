@@ -33,10 +33,9 @@ def train(
     Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
     """
     keep_freed_memory()
-    run = Run(cfg, ranks, task)
-    outputs = RunOutputs(run, folder, resume) if ranks.is_first else None
+    run = ranks.together(lambda: Run(cfg, ranks, task))
+    outputs = start_run(run, folder, resume)
     try:
-        start_run(run, outputs, resume)
         with stop_on_signals() as stopped:
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             while not run.finished:
@@ -70,27 +69,41 @@ def train(
         run.close()
 
 
-def start_run(run: Run, outputs: RunOutputs | None, resume: bool) -> None:
-    """Load the newest checkpoint (resume) or the weights to start from, on every rank."""
-    state = outputs.load(resume) if outputs else None
-    state = run.ranks.share(state)
-    if state is None:
-        if resume and outputs:
-            outputs.write_config()
-        return
-    if resume:
-        how = run.load_state_dict(state)
-        if how != EXACT:
-            run.learner.schedule(run.progress)
+def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
+    """Load the newest checkpoint (resume) or the weights to start from, on every rank; returns rank 0's outputs.
+
+    A start that fails leaves no folder behind, and the same ranks' next one is not in its way.
+    """
+    outputs: RunOutputs | None = None
+    try:
+        outputs = run.ranks.together(lambda: RunOutputs(run, folder) if run.ranks.is_first else None)
+        state = run.ranks.share(run.ranks.together(lambda: outputs.load(resume) if outputs else None))
+        say = run.ranks.together(lambda: take_state(run, state, resume))
         if outputs:
             outputs.write_config()
-            outputs.console.resume(run.iteration, run.total_iterations)
-            end = " It is at its end: raise total_frames to go on." if run.finished else ""
-            at = f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}."
-            outputs.console.say(at + end)
-    else:
+            outputs.begin(say)
+        return outputs
+    except BaseException:
+        if outputs:
+            outputs.close()
+            outputs.discard()
+        run.close()
+        raise
+
+
+def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
+    """Put what was saved into a run; returns what to tell about it."""
+    if state is None:
+        return ""
+    if not resume:
         load_weights(run.policy, state["model"], run.cfg.init_from)
         run.learner.begin()
+        return ""
+    how = run.load_state_dict(state)
+    if how != EXACT:
+        run.learner.schedule(run.progress)
+    end = " It is at its end: raise total_frames to go on." if run.finished else ""
+    return f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.{end}"
 
 
 @contextlib.contextmanager

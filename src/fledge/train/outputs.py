@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections import deque
@@ -13,14 +14,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from fledge.agents.policy_file import read_policy
-from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.errors import FledgeError
 from fledge.evaluate.episodes import VALIDATION_SEED, evaluate
-from fledge.evaluate.policies import find_policy_file
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.train.config import WandbMode
+from fledge.train.init_from import read_initial_policy
 from fledge.train.run import Run
 
 SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
@@ -30,12 +30,10 @@ RECENT = 20  # iterations that the recent headline looks back over
 class RunOutputs:
     """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
 
-    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
+    def __init__(self, run: Run, folder: Path) -> None:
         cfg = run.cfg
-        self.run, self.folder = run, folder
+        self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            self.write_config()
         level = cfg.save_compression_level if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
@@ -62,7 +60,7 @@ class RunOutputs:
             print_model_info(run.policy)
 
     def write_config(self) -> None:
-        """Note the settings that the run goes on with."""
+        """Note the settings that the run goes on with; from here on the folder holds a run."""
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
@@ -92,6 +90,12 @@ class RunOutputs:
                 self.console.say(note)
         return state
 
+    def begin(self, text: str) -> None:
+        """Say how the run begins, and show its progress from where it is."""
+        self.console.resume(self.run.iteration, self.run.total_iterations)
+        if text:
+            self.console.say(text)
+
     def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         """Every `eval_interval` iterations, fly in the held-out world; other ranks wait meanwhile."""
         cfg, task = self.run.cfg, self.run.task
@@ -100,7 +104,7 @@ class RunOutputs:
         world = task.evaluation(cfg.env)
         with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
             result = evaluate(
-                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=cfg.device, num_threads=1
+                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=self.run.device, num_threads=1
             )
         metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
         metrics["eval/return"] = float(result.returns.mean())
@@ -149,6 +153,11 @@ class RunOutputs:
             self.newest.wait()
         return metrics
 
+    def discard(self) -> None:
+        """Remove what a start that failed has written."""
+        if self.is_new:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def close(self) -> None:
         self.console.close()
         with contextlib.suppress(FledgeError):
@@ -163,14 +172,6 @@ def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]
     names = [name for name in iterations[0] if name != "episodes"]
     sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
     return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
-
-
-def read_initial_policy(name: str) -> dict[str, Any]:
-    """The policy that `init_from` names."""
-    path = find_policy_file(name)
-    if path is None:
-        raise ConfigError(f"init_from is {name!r}, but there is no such run, policy file or shipped policy.")
-    return read_policy(path)
 
 
 def checkpoint_line(stats: Mapping[str, Any]) -> str:

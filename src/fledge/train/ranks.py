@@ -10,17 +10,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.core.machine import default_threads
+from fledge.core.machine import default_threads, pick_device, torch_threads
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    local: int = 0  # place among the ranks on this machine
 
     @property
     def is_first(self) -> bool:
@@ -39,6 +42,25 @@ class Ranks:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do what may fail on any rank: if it does, rank 0 raises the first error, and the others leave without a word."""
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as caught:
+            error = caught
+        if self.size > 1:
+            errors: list[str | None] = [None] * self.size
+            dist.all_gather_object(errors, None if error is None else str(error) or repr(error))
+            failed = [rank for rank, text in enumerate(errors) if text is not None]
+            if failed and not self.is_first:
+                raise SystemExit(1)
+            if failed and error is None:
+                error = FledgeError(f"Rank {failed[0]} did not start: {errors[failed[0]]}")
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
 
     def gather(self, item: Any) -> list[Any]:
         """Every rank's item, in order, on rank 0; an empty list elsewhere. In memory only, nothing is written."""
@@ -59,7 +81,11 @@ class Ranks:
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
     """One rank per GPU, or per core of a CPU; fewer where `num_envs` cannot be shared out evenly."""
-    most = max(1, torch.cuda.device_count()) if device.startswith("cuda") else default_threads()
+    gpus = torch.cuda.device_count()
+    if pick_device(device, gpus) == "cpu":
+        most = default_threads()
+    else:
+        most = 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
@@ -73,20 +99,23 @@ def joined_ranks(size: int, device: str, child_args: Sequence[str], threads: int
 
     Args:
         child_args: Command line (after the interpreter) that starts another rank of the same run.
-        threads: Of torch in each rank; 0: the cores shared out.
+        threads: Of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out.
     """
     children: list[subprocess.Popen[bytes]] = []
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        number = int(os.environ["RANK"])
+        ranks = Ranks(number, int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", number)))
     else:
         ranks = Ranks(0, size)
         if size > 1:
             children = _start_children(size, child_args)
-    share = max(1, default_threads() // max(1, min(ranks.size, default_threads())))
-    torch.set_num_threads(threads or share)
+    torch.set_num_threads(threads or torch_threads(ranks.size))
+    own = pick_device(device, torch.cuda.device_count(), ranks.local)
+    if own != "cpu":
+        torch.cuda.set_device(own)
     try:
         if ranks.size > 1:
-            backend = "nccl" if device.startswith("cuda") else "gloo"
+            backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=timedelta(minutes=10))
         yield ranks
     except RuntimeError as error:

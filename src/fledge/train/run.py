@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.core.machine import default_threads
+from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import TensorEnv
@@ -33,18 +33,19 @@ class Run:
         check_settings(cfg)
         self.task = task or find_task(cfg.task)
         self.cfg, self.ranks = cfg, ranks
+        self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
         self.settings = flat_settings(cfg)
         self.iteration = self.frames = 0
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = self.task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
-        self.policy = self.task.build_policy(self.description).to(cfg.device)
+        self.policy = self.task.build_policy(self.description).to(self.device)
         if cfg.compile:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
-        self.envs = make_rank_envs(self.task, cfg, ranks)
+        self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
@@ -116,8 +117,8 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """The whole run on rank 0 (what belongs to other ranks is gathered); an empty dict elsewhere."""
         own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()} | self.learner.rank_state()
-        if self.cfg.device.startswith("cuda"):
-            own["cuda_rng"] = torch.cuda.get_rng_state()
+        if self.device != "cpu":
+            own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
         everyone = self.ranks.gather(own)
         if not self.ranks.is_first:
             return {}
@@ -159,8 +160,8 @@ class Run:
         self.collector.load_state_dict(own["collector"])
         self.learner.load_rank_state(own)
         torch.set_rng_state(own["rng"].cpu())
-        if "cuda_rng" in own:
-            torch.cuda.set_rng_state(own["cuda_rng"].cpu())
+        if "cuda_rng" in own and self.device != "cpu":
+            torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
         if changes["changes"]:
             return f"with changed {', '.join(changes['changes'])}"
         return EXACT
@@ -194,7 +195,7 @@ def refuse_misfits(
     return changes
 
 
-def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks) -> list[TensorEnv]:
+def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
     """This rank's share of the envs (in two, where halves take turns)."""
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
@@ -202,7 +203,7 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks) -> list[TensorEnv
     return [
         task.make_env(
             dataclasses.replace(cfg.env, num_envs=share),
-            device=cfg.device,
+            device=device,
             seed=cfg.seed,
             num_threads=1 if ranks.size > 1 else spare,
             env_offset=ranks.rank * share * parts + part * share,

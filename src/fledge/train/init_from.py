@@ -1,0 +1,72 @@
+"""`init_from`: a run that starts from the weights of another, and from the shape of its network."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fledge.agents.policy_file import load_weights, read_policy
+from fledge.core.errors import ConfigError
+from fledge.evaluate.policies import find_policy_file, may_be
+from fledge.tasks.base import Task
+from fledge.train.config import TrainConfig
+
+
+def read_initial_policy(name: str) -> dict[str, Any]:
+    """The policy that `init_from` names."""
+    path = find_policy_file(name)
+    if path is None:
+        raise ConfigError(f"init_from is {name!r}, but there is no such run, policy file or shipped policy.")
+    return read_policy(path)
+
+
+def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> list[str]:
+    """Set `policy.*` to the network that `init_from` holds; returns what that changed, as key=value.
+
+    Args:
+        words: Settings that the user asked for, which are refused where they do not fit.
+
+    Raises:
+        ConfigError: when the weights fit no network that this algorithm learns with in this world.
+    """
+    entries = read_initial_policy(cfg.init_from)
+    if not may_be(entries["task"], task):
+        raise ConfigError(
+            f"init_from={cfg.init_from} belongs to the task {entries['task']}, not to {task.reference}: "
+            "give a policy of this task."
+        )
+    found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
+    for key, value in network_settings(cfg.policy, found).items():
+        if value == getattr(cfg.policy, key):
+            continue
+        shown = value.name if isinstance(value, enum.Enum) else value
+        if f"policy.{key}" in asked:
+            raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
+        setattr(cfg.policy, key, value)
+        taken.append(f"policy.{key}={shown}")
+    wanted = task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
+    if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
+        parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
+        raise ConfigError(
+            f"init_from={cfg.init_from} does not fit: its network has {parts}. Train with the algorithm and the world that "
+            "it is from."
+        )
+    load_weights(task.build_policy(wanted), entries["model"], cfg.init_from)
+    return taken
+
+
+def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of `policy.*` that a description tells."""
+    told: dict[str, Any] = {}
+    for field in dataclasses.fields(policy):
+        if field.name not in description:
+            continue
+        value, kind = description[field.name], type(getattr(policy, field.name))
+        if issubclass(kind, enum.Enum):
+            if value in [member.value for member in kind]:  # others are an algorithm's own
+                told[field.name] = kind(value)
+        else:
+            told[field.name] = value
+    return told
