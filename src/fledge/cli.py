@@ -195,7 +195,9 @@ def report(
 @main.command(epilog=OVERRIDES)
 @click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
-    "--preset", help="Training preset: for navigation fast, navrl, sac, td3, dqn; or a YAML file. [default: algo's]"
+    "--preset",
+    help="Training preset: for navigation fast, navrl, sac, td3, dqn; or a YAML file of what differs from one, which its "
+    "`base: NAME` names. [default, of both: algo's]",
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")

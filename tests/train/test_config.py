@@ -58,10 +58,70 @@ def test_every_field_can_be_overridden_with_its_own_default() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [("env.static_obstacles=9", "env.num_obstacles=9"), ("env.moving_obstacles=8", "env_dyn.num_obstacles=8")],
+    [
+        ("env.static_obstacles=9", "env.num_obstacles=9"),
+        ("env.moving_obstacles=8", "env_dyn.num_obstacles=8"),
+        ("total_frames=1200000000", "max_frame_num=12e8"),
+        ("ppo.rollout_steps=16", "algo.training_frame_num=16"),
+        ("ppo.value_clip=0.3", "algo.critic.clip_ratio=0.3"),
+        ("seed=0", "headless=True"),
+        ("seed=0", "sim.gravity=[0,0,-9.81]"),
+        ("seed=0", "env_dyn.vel_range=[0.5, 1.5]"),
+    ],
 )
-def test_navrls_names_mean_ours(ours: str, theirs: str) -> None:
+def test_navrls_names_mean_ours_in_words_and_in_files(ours: str, theirs: str, tmp_path: Path) -> None:
     assert make(ours) == make(theirs)
+    key, value = theirs.split("=")
+    (tmp_path / "mine.yaml").write_text(f"{key}: {value}\n")  # a dotted key is OmegaConf's
+    nest = "".join(f"{'  ' * depth}{part}:\n" for depth, part in enumerate(key.split(".")))
+    (tmp_path / "nested.yaml").write_text(f"{nest[:-1]} {value}\n")
+    for name in ("mine.yaml", "nested.yaml"):
+        assert make(preset=str(tmp_path / name)) == make(ours), name
+
+
+NAVRL_TRAIN = """
+defaults: [_self_, drone, ppo, sim]
+headless: False
+device: cpu
+max_frame_num: 12e8 # max frame
+env: {num_envs: 2, max_episode_length: 2200, env_spacing: 8.0, num_obstacles: 350}
+env_dyn: {num_obstacles: 80, vel_range: [0.5, 1.5], local_range: [5.0, 5.0, 4.5]}
+viewer: {eye: [0., 40., 40.], resolution: [960, 720]}
+wandb: {project: NavRL, name: navigation_training, entity: LAB, mode: offline, run_id: }
+algo:
+  feature_extractor: {learning_rate: 5e-4, dyn_obs_num: 5}
+  actor: {learning_rate: 5e-4, clip_ratio: 0.1, action_limit: 2.0}
+  training_frame_num: 32
+"""
+
+
+def test_navrls_own_files_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(f"base: navrl\n{NAVRL_TRAIN}")
+    cfg = make(preset=str(tmp_path / "train.yaml"))
+    words = ["env.num_envs=2", "wandb.project=NavRL", "wandb.mode=offline", "device=cpu"]
+    assert cfg == make(*words, preset="navrl")
+
+
+def test_what_navrl_may_change_and_we_cannot_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"env_dyn.vel_range=\[1, 3\] does not fit: here it is always \[0.5, 1.5\]"):
+        make("env_dyn.vel_range=[1, 3]")
+
+
+@pytest.mark.parametrize("text", ["1e6", "1_000_000", "1000000", "1.0e6", "'1000000'"])
+def test_a_whole_number_may_be_written_as_people_write_it(text: str, tmp_path: Path) -> None:
+    assert make(f"total_frames={text}").total_frames == 1_000_000
+    (tmp_path / "mine.yaml").write_text(f"total_frames: {text}\n")
+    cfg = make(preset=str(tmp_path / "mine.yaml"))
+    assert (cfg.total_frames, type(cfg.total_frames)) == (1_000_000, int)
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "many", "true", "inf", "[1]", "null"])
+def test_what_is_no_whole_number_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"total_frames: {text}\n")
+    with pytest.raises(ConfigError, match=r"^total_frames=.* does not fit: total_frames takes a whole number"):
+        make(f"total_frames={text}")
+    with pytest.raises(ConfigError, match=r"mine.yaml: total_frames=.* does not fit: total_frames takes a whole number"):
+        make(preset=str(tmp_path / "mine.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -234,13 +294,38 @@ def test_the_algorithm_brings_its_preset_unless_one_is_named(algo: Algo) -> None
     assert make_config(TASK, "", [f"algo={algo.value}"]).algo is algo
 
 
-def test_a_preset_may_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("env:\n  num_envs: 3\nppo:\n  lr: 0.5\n")
-    cfg = make("ppo.lr=0.25", preset=str(tmp_path / "mine.yaml"))
-    assert (cfg.env.num_envs, cfg.ppo.lr) == (3, 0.25)
-    (tmp_path / "mine.yaml").write_text("env:\n  num_env: 3\n")
-    with pytest.raises(ConfigError, match="num_env"):
-        make(preset=str(tmp_path / "mine.yaml"))
+def test_a_preset_may_be_a_file_that_says_what_differs_from_the_algorithms(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("env:\n  num_envs: 3\nppo:\n  lr: 0.5\npolicy:\n")
+    assert make("ppo.lr=0.25", preset=str(file)) == make("env.num_envs=3", "ppo.lr=0.25", preset="fast")
+    assert make("algo=sac", preset=str(file)) == make("env.num_envs=3", "ppo.lr=0.5", preset="sac")
+    file.write_text("algo: td3\nseed: 4\n")
+    assert make(preset=str(file)) == make("seed=4", preset="td3")
+    file.write_text("env: navrl\nseed: 4\n")
+    assert make(preset=str(file)) == make("env=navrl", "seed=4", preset="fast")
+
+
+def test_a_file_may_name_what_it_is_based_on(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("base: navrl\nseed: 4\nppo: {lr: 0.5}\n")
+    assert make(preset=str(one)) == make("seed=4", "ppo.lr=0.5", preset="navrl")
+    two.write_text(f"base: {one}\nppo: {{lr: 0.25}}\n")
+    assert make(preset=str(two)) == make("seed=4", "ppo.lr=0.25", preset="navrl")
+    one.write_text('base: ""\nseed: 4\n')
+    assert make(preset=str(one)) == make("seed=4", preset="")
+    one.write_text(f"base: {two}\n")
+    with pytest.raises(ConfigError, match="which is based on it"):
+        make(preset=str(one))
+    one.write_text("base: [fast]\n")
+    with pytest.raises(ConfigError, match="must name a preset"):
+        make(preset=str(one))
+
+
+def test_a_file_that_does_not_fit_is_refused_by_its_name_with_the_nearest_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("env:\n  num_env: 3\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml: There is no setting env.num_env. Did you mean env.num_envs?"):
+        make(preset=str(file))
     with pytest.raises(ConfigError, match="There is no preset file"):
         make(preset=str(tmp_path / "none.yaml"))
 
@@ -296,5 +381,5 @@ def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_t
     assert (plain.total_frames, plain.ppo.epochs, plain.ppo.lr) == (123, 9, 0.5)
     assert (changed.total_frames, changed.ppo.epochs, changed.ppo.lr) == (123, 8, 0.25)
     Own.training = {"ppo": {"epoch": 9}}
-    with pytest.raises(ConfigError, match="training of task own: Key 'epoch'"):
+    with pytest.raises(ConfigError, match="training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs?"):
         make_config(task)

@@ -1,6 +1,8 @@
 """From presets and `key=value` words to a config, with an error that names the nearest valid key.
 
 defaults  <-  presets (mappings, from YAML)  <-  words of the command line
+
+Keys mean the same in a YAML file as on the command line, other people's names for them too.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import enum
 import functools
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,35 +48,78 @@ def build_config(
     """Return a config of `kind`: defaults, then presets, then `key=value` words.
 
     Args:
-        aliases: Other people's names for our settings; an alias for "" is accepted and ignored.
-        groups: Presets by group and name, which a word `group=name` puts in place.
+        aliases: Other people's names for our settings, or for whole sections of them: an alias for "" is accepted and
+            ignored, one for "=value" is accepted if that is its value.
+        groups: Presets by group and name, which `group=name` puts in place.
         prefix: What keys begin with in words and in errors, where `kind` is a part of a larger config: "env.".
 
     Raises:
         ConfigError: for an unknown key, or a value that does not fit its field.
     """
-    node = OmegaConf.structured(kind)
+    config = _Config(kind, aliases or {}, groups or {}, prefix)
     for source, content in presets:
-        node = _merge(node, content, source)
-    known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
-    aliases, groups = aliases or {}, groups or {}
+        for key, value in leaves(content):
+            config.put(f"{prefix}{key}", value, f"{source}: ")
     for word in words:
-        key, value = split_word(word)
-        key = aliases.get(key, key)
-        if not key:
-            continue
-        if value in groups.get(key, {}):
-            node = _merge(node, {key: groups[key][value]}, word)
-            continue
-        if key not in known:
-            raise ConfigError(unknown_key(key, list(known)))
+        config.put(*split_word(word), is_word=True)
+    return _to_object(config.node, kind)
+
+
+class _Config:
+    """A config in the making."""
+
+    def __init__(
+        self,
+        kind: type,
+        aliases: Mapping[str, str],
+        groups: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        prefix: str,
+    ) -> None:
+        self.node: Any = OmegaConf.structured(kind)
+        self.known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
+        self.aliases, self.groups, self.prefix = aliases, groups, prefix
+
+    def put(self, key: str, value: Any, source: str = "", is_word: bool = False) -> None:
+        """Set one value, which a word gives as text; `source` begins an error."""
+        ours = self._our_name(key, value, source)
+        if not ours or (value is None and any(k.startswith(f"{ours}.") for k in self.known)):  # an empty section
+            return
+        if isinstance(value, str) and value in self.groups.get(ours, {}):
+            self.node = _merge(self.node, {ours: self.groups[ours][value]}, f"{key}={value}")
+            return
+        if ours not in self.known:
+            raise ConfigError(source + unknown_key(ours, list(self.known)))
         try:
-            OmegaConf.update(node, key.removeprefix(prefix), _parse(value, known[key]), merge=True)
+            parsed = _parse(value, self.known[ours]) if is_word else value
+            OmegaConf.update(self.node, ours.removeprefix(self.prefix), _whole(parsed, self.known[ours]), merge=True)
         except (OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(bad_value(kind, key, value, prefix)) from error
+            takes = self.known[ours].type_name
+            raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
-            raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}.") from error
-    return _to_object(node, kind)
+            raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
+
+    def _our_name(self, key: str, value: Any, source: str) -> str:
+        """The setting that a key means, "" for one to ignore."""
+        parts = key.split(".")
+        names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]  # the key, then sections around it
+        theirs = next((name for name in names if name in self.aliases), None)
+        if theirs is None or key in self.known:
+            return key
+        ours = self.aliases[theirs]
+        if not ours.startswith("="):
+            return ours
+        if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
+            raise ConfigError(f"{source}{key}={value} does not fit: here it is always {ours[1:]}.")
+        return ""
+
+
+def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings in nested mappings, by dotted key."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _parse(value: str, field: FieldHelp) -> Any:
@@ -82,6 +127,17 @@ def _parse(value: str, field: FieldHelp) -> Any:
     if not value or (field.type_name == TYPE_NAMES[str] and value[0] not in "'\""):
         return value
     return yaml.safe_load(value)
+
+
+def _whole(value: Any, field: FieldHelp) -> Any:
+    """A whole number that is written otherwise, 1e6, as one; anything else as it is."""
+    if field.type_name != TYPE_NAMES[int] or not isinstance(value, str | float):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if number.is_integer() else value
 
 
 def from_plain(kind: type[C], content: Mapping[str, Any]) -> C:
@@ -122,10 +178,6 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
         near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.4)]
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
-
-
-def bad_value(kind: type, key: str, value: str, prefix: str = "") -> str:
-    return f"{key}={value} does not fit: {key} takes {field_help(kind, prefix)[key].type_name}."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The configuration of a run: typed dataclasses, YAML presets, `key=value` overrides (OmegaConf structured configs).
 
-    defaults  <-  `training` of the task  <-  preset (YAML)  <-  overrides of the command line
+    defaults  <-  `training` of the task  <-  preset (YAML), and what it is based on  <-  overrides of the command line
 
 What belongs to the world (`env`, `policy`, `curriculum`) is the task's: `config_class(task)` puts it in place. The string
 under a field is its help text; its limits, and what changing it means for a resumed run, stand in the field itself
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, read_yaml
+from fledge.core.overrides import Preset, build_config, read_yaml
 from fledge.core.settings import setting
 from fledge.learn.dqn import DQNConfig
 from fledge.learn.off_policy import ReplayConfig
@@ -169,16 +169,32 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     """The config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
 
     Args:
-        preset: Name of a preset of the task, or a YAML file; "" for none.
+        preset: Name of a preset of the task, or a YAML file; "" for none. A file says what differs from the preset that
+            its `base` names, by default the algorithm's.
     """
     task = find_task(task) if isinstance(task, str) else task
-    if preset is None:
-        algo = next((word.partition("=")[2].strip() for word in words if word.startswith("algo=")), "ppo")
-        preset = task.default_preset(algo)
+    algo = next((word.partition("=")[2].strip() for word in words if word.startswith("algo=")), None)
     presets = [(f"training of task {task.name}", task.training)] if task.training else []
-    presets += [(f"preset {preset}", task.preset("train", preset))] if preset else []
+    presets += preset_layers(task, preset, algo)
     groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
     return settled(build_config(config_class(task), presets, words, task.aliases, groups))
+
+
+def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
+    """A training preset (None: the algorithm's; "": none) and what it is based on, in the order they are laid."""
+    name = task.default_preset(algo or "ppo") if name is None else name
+    if not name:
+        return []
+    if name in above:
+        raise ConfigError(f"{above[-1]} has base: {name}, which is based on it: name another base, or none.")
+    content = task.preset("train", name)
+    is_file = name.endswith((".yaml", ".yml"))
+    base = content.pop("base", None if is_file else "")
+    if base is not None and not isinstance(base, str):
+        raise ConfigError(f"{name} has base: {base}, but must name a preset, or a YAML file.")
+    own = content.get("algo")
+    below = preset_layers(task, base, algo or (own if isinstance(own, str) else None), [*above, name])
+    return [*below, (name if is_file else f"preset {name}", content)]
 
 
 def settled(cfg: TrainConfig) -> TrainConfig:

@@ -100,7 +100,30 @@ class NavigationTask(Task):
         "env.moving_obstacles.floating": "env.floating_boxes",
         "max_frame_num": "total_frames",
         "eval_interval_episodes": "eval_episodes",
-        "headless": "",  # there is no window to hide
+        "env.max_episode_length": "env.max_episode_steps",
+        "sensor.lidar_range": "env.lidar_range_m",
+        "sim.dt": "env.dt_s",
+        "algo.training_frame_num": "ppo.rollout_steps",
+        "algo.training_epoch_num": "ppo.epochs",
+        "algo.entropy_loss_coefficient": "ppo.entropy_coef",
+        "algo.actor.learning_rate": "ppo.lr",
+        "algo.feature_extractor.learning_rate": "ppo.lr",
+        "algo.actor.clip_ratio": "ppo.clip",
+        "algo.actor.action_limit": "env.speed_limit",
+        "algo.critic.clip_ratio": "ppo.value_clip",
+        "algo.critic.learning_rate": "",  # NavRL itself uses the actor's
+        "algo.feature_extractor.dyn_obs_num": "=5",
+        "env_dyn.vel_range": "=[0.5, 1.5]",
+        "env_dyn.local_range": "=[5.0, 5.0, 4.5]",
+        "headless": "",  # there is no window to hide, and no Isaac Sim to set up
+        "viewer": "",
+        "sim": "",
+        "drone.model_name": "=hummingbird",
+        "env.env_spacing": "",
+        "wandb.name": "",
+        "wandb.entity": "",
+        "wandb.run_id": "",
+        "defaults": "",
     }
 
     # ---- the env ---------------------------------------------------------------------------------------------------
