@@ -12,8 +12,10 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from fledge.core.errors import FledgeError
+from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, details, fly_with_progress, row_of, table
 from fledge.evaluate.policies import flight_world, load_policy
 from fledge.evaluate.report import Report, read_curves, write_report
@@ -34,18 +36,18 @@ NAVRL_FILES = ("../shared/data/navrl_checkpoint.pt", "navrl_checkpoint.pt")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     """Train the fast preset, evaluate it, and write a report."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     run = out / time.strftime("run-%Y%m%d-%H%M%S")
-    console.rule("[bold]1 of 2  learning to fly")
+    console.rule(Text("1 of 2  learning to fly", "bold"))
     result = run_training(["navigation"], "fast", list(overrides), run, None)
     assert result is not None
-    console.rule("[bold]2 of 2  flying on unseen maps")
+    console.rule(Text("2 of 2  flying on unseen maps", "bold"))
     rows, tracks = evaluate_all(run, episodes, console)
     task = find_task("navigation")
-    Console().print(table(rows, task), *details(rows, task))
+    make_console().print(table(rows, task), *details(rows, task))
     path = out / "report.html"
     write_report(path, make_report(run, result, rows, tracks))
-    console.print(f"report: {path}", highlight=False)
+    say(console, f"report: {path}")
 
 
 def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Track]]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.extras import extra
 
 TOLERANCE = 1e-5
 
@@ -50,11 +51,9 @@ def export_agent(agent: BaseAgent, path: Path) -> dict[str, Any]:
 
 
 def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path) -> None:
-    try:
+    with extra("export"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("ONNX export needs onnx and onnxscript: pip install 'fledge[export]'.") from error
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     with _quiet():
         program = torch.onnx.export(
@@ -87,10 +86,8 @@ def run_file(path: Path, inputs: dict[str, Tensor], outputs: Sequence[str]) -> l
     if path.suffix == ".ts":
         with torch.no_grad(), _quiet():
             return [out.numpy() for out in torch.jit.load(str(path))(*inputs.values())]
-    try:
+    with extra("export"):
         import onnxruntime
-    except ImportError as error:
-        raise ConfigError("The parity check needs onnxruntime: pip install 'fledge[export]'.") from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return session.run(list(outputs), {name: tensor.numpy() for name, tensor in inputs.items()})
 

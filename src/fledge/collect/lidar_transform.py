@@ -27,13 +27,16 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.envs.transforms import Transform
 
 from fledge.collect.compressed import Key, check_present, lidar_keys, time_axis
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.core.extras import extra
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import TORCH_DTYPES
+
+with extra("torchrl"):
+    from torchrl.envs.transforms import Transform
 
 SUFFIX = "_packed"
 _DTYPES = list(TORCH_DTYPES.values())

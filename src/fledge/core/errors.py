@@ -3,6 +3,7 @@
     FledgeError                     everything below; the command line prints it as one sentence
     ├── ConfigError                 an unknown key, a bad value, an impossible combination     (exit 2)
     ├── InputError                  a tensor or argument of the wrong shape, type or range     (exit 2)
+    ├── MissingExtraError           an optional package that is not installed                  (exit 2)
     ├── FormatError                 a file that is not what it should be, torn, or altered     (exit 1)
     ├── StorageError                a save or a load that could not be carried out             (exit 1)
     ├── MemoryBudgetError           the request needs more memory than the machine has         (exit 2)
@@ -28,6 +29,12 @@ class ConfigError(FledgeError, ValueError):
 
 class InputError(FledgeError, ValueError):
     """An argument with a wrong shape, type, device or range."""
+
+    exit_code = 2
+
+
+class MissingExtraError(FledgeError, ImportError):
+    """An optional package that is not installed."""
 
     exit_code = 2
 

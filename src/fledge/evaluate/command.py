@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
 from fledge.tasks.base import Task, World
@@ -52,7 +52,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every policy in every world, print a table (unless quiet), and return the figures."""
     policies = load_policies(request)
     rows: list[dict[str, Any]] = []
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     home = home_of(policies)
     total = len(policies) * len(list(request.words()))
     for policy in policies:
@@ -60,15 +60,15 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
         for words in request.words():
             flight = flight_world(policy, request.env_preset, words, home)
             if (notice := flight.notice()) and not request.quiet:
-                console.print(f"{label}: {notice}", highlight=False, soft_wrap=True)
+                say(console, f"{label}: {notice}")
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             rows.append(row_of(policy, flight, result, request, label))
             if request.picture and result.tracks:
                 path = numbered(request.picture, len(rows), total)
                 save_picture(path, policy.task, result, label, policy.task.world_label(flight.cfg))
-                console.print(f"picture: {path}", highlight=False, soft_wrap=True)
+                say(console, f"picture: {path}")
     if not request.quiet:
-        Console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
+        make_console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
     return rows
 
 
@@ -104,9 +104,8 @@ def row_of(
 
 
 def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=request.quiet, transient=True) as progress:
-        bar = progress.add_task(f"{name} at {policy.task.world_label(cfg)}", total=request.episodes)
+    label = f"{name} at {policy.task.world_label(cfg)}"
+    with counting(console, label, request.episodes, request.quiet) as on_progress:
         return evaluate(
             policy.agent,
             policy.task,
@@ -116,7 +115,7 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
             num_threads=request.threads,
             deterministic=request.deterministic,
             record=RECORDED if request.picture else 0,
-            on_progress=lambda done: progress.update(bar, completed=done),
+            on_progress=on_progress,
         )
 
 

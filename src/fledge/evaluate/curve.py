@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
 from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of
 from fledge.evaluate.policies import build_policy, flight_world
 from fledge.storage import CheckpointHistory
@@ -27,7 +27,7 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every kept checkpoint of one run in every world; print a table (unless quiet), draw it, return the figures."""
     if len(request.policies) != 1 or not (Path(request.policies[0]) / "checkpoints").is_dir():
         raise ConfigError("--checkpoints takes one run's folder, as `fledge train` printed it.")
-    run, console = Path(request.policies[0]), Console(stderr=True)
+    run, console = Path(request.policies[0]), make_console(stderr=True)
     task = find_task(request.task) if request.task else None
     history = CheckpointHistory(run / "checkpoints")
     flown = dataclasses.replace(request, picture=None)
@@ -45,9 +45,9 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
         raise ConfigError(f"{run} holds no checkpoint yet.")
     if request.picture:
         draw(rows, request.picture, run.name)
-        console.print(f"picture: {request.picture}", highlight=False, soft_wrap=True)
+        say(console, f"picture: {request.picture}")
     if not request.quiet:
-        Console().print(table(rows))
+        make_console().print(table(rows))
     return rows
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
+from fledge.core.terminal import make_console
 from fledge.evaluate.command import (
     EvalRequest,
     class_score,
@@ -208,7 +208,7 @@ def image(figure: Any, text: str) -> str:
 
 def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
     """Evaluate a run in its own world, beside the task's pilots, and write its report."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
     policies += [load_policy(name, task) for name in task.pilots()]

@@ -136,21 +136,22 @@ class ConsoleLogger:
     """
 
     def __init__(self, total_steps: int, headline: str = "success") -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from fledge.core.terminal import make_console
 
         self.total, self.start = total_steps, 0
         self._figures = {"frames_per_second": "{:,.0f} decisions/s", f"{headline}_recent": headline + " {:.3f}"}
         if headline != "return":
             self._figures["return"] = "return {:+.1f}"
         self._started = self._last_line = time.monotonic()
-        self._console = Console(stderr=True)
+        self._console = make_console(stderr=True)
         self._bar: Progress | None = None
         if self._console.is_terminal:
             self._bar = Progress(
-                TextColumn("[bold]learning"),
+                TextColumn("learning", style="bold"),
                 BarColumn(),
-                TextColumn("{task.percentage:3.0f}%  {task.fields[figures]}"),
+                TextColumn("{task.percentage:3.0f}%  {task.fields[figures]}", markup=False),
                 TimeRemainingColumn(),
                 console=self._console,
             )
@@ -177,7 +178,7 @@ class ConsoleLogger:
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False, emoji=False)  # brackets are no tags
+        self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar is not None:

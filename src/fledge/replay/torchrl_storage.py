@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
-from torchrl.data.replay_buffers.storages import LazyStackStorage
 
 from fledge.core.errors import FledgeError, InputError
+from fledge.core.extras import extra
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
 from fledge.replay.saved import damaged, reading
@@ -29,6 +29,9 @@ from fledge.replay.schema import KeySpec, from_words, to_words
 from fledge.replay.stores.block import BITS, decode_block, encode_block
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.workers import Workers
+
+with extra("torchrl"):
+    from torchrl.data.replay_buffers.storages import LazyStackStorage
 
 ROWS = PACKED_ROWS
 Key = str | tuple[str, ...]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Beta
 from torch.nn import functional as F
 
+from fledge.core.extras import extra
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPOConfig
 from fledge.tasks.registry import find_task
@@ -40,7 +41,8 @@ class PriorTraining:
     """Collect with TorchRL, learn with plain modules and TensorDict minibatches."""
 
     def __init__(self, env: TensorEnv, policy: Any, cfg: PPOConfig) -> None:
-        from torchrl.collectors import Collector
+        with extra("torchrl"):
+            from torchrl.collectors import Collector
 
         from fledge.envs.adapters.torchrl import TorchRLEnv
 

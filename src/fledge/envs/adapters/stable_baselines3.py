@@ -22,12 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv
 
 from fledge.core.errors import InputError
+from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
 from fledge.envs.adapters.gymnasium import Array, copies, copy_of, reseeded, space_of
 from fledge.envs.base import TensorEnv
+
+with extra("stable-baselines3"):
+    from stable_baselines3.common.vec_env import VecEnv
 
 
 class StableBaselinesVecEnv(VecEnv):

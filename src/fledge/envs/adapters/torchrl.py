@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Bounded, Categorical, Composite, Unbounded
-from torchrl.data import TensorSpec as TorchRLSpec
-from torchrl.envs import EnvBase
 
 from fledge.core.errors import InputError
+from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import TensorEnv
+
+with extra("torchrl"):
+    from torchrl.data import Bounded, Categorical, Composite, Unbounded
+    from torchrl.data import TensorSpec as TorchRLSpec
+    from torchrl.envs import EnvBase
 
 EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
