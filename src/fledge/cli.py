@@ -253,10 +253,9 @@ def advise(
     tasks = [word for word in words if "=" not in word]
     if help_config:
         return show_config_help(next(iter(tasks), None))
-    from rich.console import Console
-
     from fledge.advise import advise as measure_and_decide
     from fledge.advise import render, save_plot
+    from fledge.core.terminal import doing, make_console
     from fledge.train.config import make_config
 
     if len(tasks) > 1:
@@ -264,14 +263,14 @@ def advise(
     cfg = make_config(tasks[0] if tasks else "navigation", preset, [word for word in words if "=" in word])
     if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
         raise ConfigError(f"{picture} cannot be written: give a .png in a folder that exists.")
-    with Console(stderr=True).status("advise") as status:
-        result = measure_and_decide(cfg, budget, seconds, status.update)
+    with doing(make_console(stderr=True), "advise") as on_progress:
+        result = measure_and_decide(cfg, budget, seconds, on_progress)
     if picture:
         save_plot(result, picture)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        Console().print(*render(result), sep="\n")
+        make_console().print(*render(result), sep="\n")
 
 
 @main.command()
@@ -301,9 +300,9 @@ def export(policy: str, file: Path, words: tuple[str, ...], task: str | None, as
 @as_json
 def inspect(file: str, as_json: bool) -> None:
     """List what is inside a checkpoint: .fledge, .pt, .pt.lz4 or .safetensors."""
-    from rich.console import Console
     from rich.table import Table
 
+    from fledge.core.terminal import make_console
     from fledge.storage import inspect_checkpoint
 
     found = inspect_checkpoint(file)
@@ -316,7 +315,7 @@ def inspect(file: str, as_json: bool) -> None:
     for row in found["tensors"]:
         shape = "x".join(str(n) for n in row["shape"]) or "scalar"
         table.add_row(row["name"], row["dtype"], shape, f"{row['bytes']:,}", f"{row['stored']:,}", row["codec"])
-    Console().print(table)
+    make_console().print(table)
 
 
 @main.command()
@@ -339,35 +338,44 @@ def bench() -> None:
 def _bench(name: str, as_json: bool, **options: Any) -> None:
     import importlib
 
-    from rich.console import Console
+    from fledge.core.terminal import doing, make_console
 
     module = importlib.import_module(f"fledge.bench.{name}")
-    console = Console(stderr=True)
-    with console.status(f"bench {name}") as status:
-        result = module.run(on_progress=status.update, **options)
+    with doing(make_console(stderr=True), f"bench {name}") as on_progress:
+        result = module.run(on_progress=on_progress, **options)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        Console().print(*module.render(result), sep="\n")
+        make_console().print(*module.render(result), sep="\n")
 
 
 @bench.command("sim")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones in the comparison.")
-@click.option("--threads", type=int, help="CPU threads. [default: all cores]")
+@click.option("--threads", type=int, help="CPU threads of the comparison with all. [default: all cores]")
 @click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each measurement.")
 @as_json
 def bench_sim(num_envs: int, threads: int | None, seconds: float, as_json: bool) -> None:
-    """Simulation speed beside plain NumPy and plain torch, and a table from 64 to 16,384 drones."""
+    """Simulation speed beside plain NumPy and plain torch, and a table from 64 to 16,384 drones.
+
+    One thread is compared with one thread, and all with all (NumPy in shares of the drones, torch with its own threads and in
+    shares), in turns; the cores that each kept busy stand beside it. Nothing is timed unless all fly the same.
+    """
     _bench("sim", as_json, num_envs=num_envs, threads=threads, seconds=seconds)
 
 
 @bench.command("train")
-@click.option("--iterations", default=5, show_default=True, help="Iterations to time, after two to warm up.")
+@click.option("--turns", default=5, show_default=True, help="Turns of each design.")
+@click.option("--iterations", default=2, show_default=True, help="Iterations counted in a turn, after one that is not.")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones.")
 @as_json
-def bench_train(iterations: int, num_envs: int, as_json: bool) -> None:
-    """Training speed beside TorchRL's collector and NavRL's Conv2d PPO; and of the fast preset."""
-    _bench("train", as_json, iterations=iterations, num_envs=num_envs)
+def bench_train(turns: int, iterations: int, num_envs: int, as_json: bool) -> None:
+    """Training speed beside TorchRL's collector and NavRL's Conv2d PPO; and of the fast preset.
+
+    The designs take turns, on the same env, network and hyper-parameters. The baseline has torch on one thread and on all of
+    them; both are shown, and the better one counts. Ratios are of turns side by side. Nothing is timed unless both designs
+    compute the same. Needs the extra torchrl.
+    """
+    _bench("train", as_json, turns=turns, iterations=iterations, num_envs=num_envs)
 
 
 @bench.command("checkpoint")
@@ -376,7 +384,12 @@ def bench_train(iterations: int, num_envs: int, as_json: bool) -> None:
 @click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
 @as_json
 def bench_checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as_json: bool) -> None:
-    """Checkpoints beside torch.save, torch.distributed.checkpoint, safetensors and LZ4 in a thread."""
+    """Checkpoints beside torch.save, torch.distributed.checkpoint, safetensors and LZ4 in a thread.
+
+    A save costs its caller the call, and then the fence: what the next optimizer.step() waits, measured right after the call,
+    where it is longest. Both are shown, and their sum. Ours is durable, so torch.save with fsync is the fair baseline; the one
+    without is shown too. Nothing is timed unless every way gives back, bit for bit, what it was given.
+    """
     _bench("checkpoint", as_json, size_mb=size_mb, navrl_checkpoint=navrl_checkpoint, quick=quick)
 
 

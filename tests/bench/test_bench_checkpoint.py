@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +31,51 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_contender_is_measured(result: dict[str, Any]) -> None:
     assert set(result["waits"]) == {kind.name for kind in bench.CONTENDERS}
     for row in result["waits"].values():
-        assert 0 < row["wait_p50_ms"] <= row["wait_p99_ms"]
+        assert 0 < row["call_p50_ms"] <= row["call_p99_ms"]
         assert row["bytes"] > 500_000
+        assert row["saves"] == bench.TURNS
+
+
+def test_what_a_caller_waits_is_the_call_and_the_fence(result: dict[str, Any]) -> None:
+    for row in result["waits"].values():
+        assert row["total_p50_ms"] >= max(row["call_p50_ms"], row["fence_p50_ms"])
+        assert row["written_p99_ms"] >= row["total_p99_ms"]
+
+
+def test_the_fence_is_where_the_attached_saver_stages(tmp_path: Path) -> None:
+    """A way whose fence waits is shown with it, and not by its call alone."""
+
+    class Late(bench.TorchSaveAlone):
+        name = "late"
+
+        def fence(self) -> None:
+            time.sleep(0.02)
+
+    waits = bench.measure_waits([Late], bench.Training(64, 1, 4, 1, 1, 0), tmp_path, 0.0, 1)["late"]
+    assert waits["fence_p50_ms"] >= 20
+    assert waits["total_p50_ms"] >= waits["fence_p50_ms"] + waits["call_p50_ms"] / 2
+    assert waits["durable"] is False
+
+
+def test_torch_save_is_shown_with_and_without_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    for kind, count in ((bench.TorchSave, 1), (bench.TorchSaveAlone, 0)):
+        synced.clear()
+        kind(torch.optim.SGD([torch.zeros(1)])).save({"w": torch.zeros(3)}, tmp_path / "a.pt")
+        assert len(synced) == count
+        assert kind in bench.CONTENDERS
 
 
 def test_the_result_is_json_and_can_be_rendered(result: dict[str, Any]) -> None:
     json.dumps(result)
-    console = Console(width=160, record=True)
+    console = Console(width=80, record=True, file=io.StringIO())
     for part in bench.render(result):
         console.print(part)
     text = console.export_text()
-    assert "prior design" in text
-    assert "quick: not a measurement" in text
+    for word in (*result["waits"], "fence", "both", "quick: not a measurement"):
+        assert word in text
+    assert "…" not in text  # it fits
 
 
 def test_each_bar_has_a_verdict(result: dict[str, Any]) -> None:
@@ -49,7 +85,7 @@ def test_each_bar_has_a_verdict(result: dict[str, Any]) -> None:
     assert result["navrl"]["lossless"]
 
 
-def test_a_contender_that_loses_data_is_not_timed(tmp_path: Path) -> None:
+def test_nothing_is_timed_when_a_contender_loses_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(bench.TorchSave):
         name = "forgetful"
 
@@ -59,5 +95,6 @@ def test_a_contender_that_loses_data_is_not_timed(tmp_path: Path) -> None:
             return state
 
     training = bench.Training(64, 1, 4, 1, 1, 0)
+    monkeypatch.setattr(bench, "time_save", lambda *_: pytest.fail("timed"))
     with pytest.raises(FledgeError, match="forgetful does not give back what it saved"):
-        bench.check(Forgetful(training.optimizer), training, tmp_path)
+        bench.measure_waits([bench.TorchSave, Forgetful], training, tmp_path, 0.0, 1)

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from fledge.bench import sim
+from fledge.bench import sim, tables
+from fledge.bench.baselines.shares import Shares
 from fledge.core.errors import FledgeError, InputError
 from fledge.tasks.navigation.config import RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
@@ -24,14 +26,15 @@ full_config = sim.PLAIN.bench_config
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_maps() -> Iterator[None]:
+def few_maps_and_turns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sim.PLAIN, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
+        patch.setattr(sim, "TURNS", 2)
         yield
 
 
 @pytest.fixture(scope="module")
-def result(few_maps: None) -> dict[str, Any]:
+def result(few_maps_and_turns: None) -> dict[str, Any]:
     return sim.run(num_envs=64, threads=2, seconds=0.02, sizes=(16, 64), seed=3)
 
 
@@ -48,12 +51,18 @@ def flying_env() -> Any:
 
 
 def test_a_run_returns_machine_agreement_comparison_ratios_and_sizes(result: dict[str, Any]) -> None:
-    assert set(result) == {
-        "machine", "settings", "agreement", "comparison", "ratio_vs_numpy", "ratio_vs_torch", "sizes",
-    }  # fmt: skip
+    assert set(result) == {"machine", "settings", "agreement", "comparison", "sizes"}
     assert {"cpu", "cores", "python", "torch", "warp", "numpy"} <= set(result["machine"])
-    assert set(result["comparison"]) == {"fledge", "numpy", "torch"}
     assert [row["num_envs"] for row in result["sizes"]] == [16, 64]
+
+
+def test_one_thread_is_compared_with_one_and_all_with_all(result: dict[str, Any]) -> None:
+    one, every = result["comparison"]["one"], result["comparison"]["all"]
+    assert list(one) == ["fledge", "numpy", "torch"]
+    assert list(every) == ["fledge", "numpy", "torch", "torch in shares"]
+    assert {row["threads"] for row in one.values()} == {1}
+    assert {row["threads"] for row in every.values()} == {2}
+    assert all(row["cores_used"] > 0 for row in (*one.values(), *every.values()))
 
 
 def test_the_task_is_navrls() -> None:
@@ -68,7 +77,7 @@ def test_a_result_survives_json(result: dict[str, Any]) -> None:
 
 def test_figures_of_a_row_belong_together(result: dict[str, Any]) -> None:
     for row, drones in [
-        *((r, 64) for r in result["comparison"].values()),
+        *((r, 64) for group in result["comparison"].values() for r in group.values()),
         *((r, r["num_envs"]) for r in result["sizes"]),
     ]:
         assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"]
@@ -77,10 +86,29 @@ def test_figures_of_a_row_belong_together(result: dict[str, Any]) -> None:
         assert row["us_per_drone_step"] == pytest.approx(1e3 * row["median_ms"] / drones, rel=0.01)
 
 
-def test_ratios_are_those_of_the_speeds(result: dict[str, Any]) -> None:
-    speed = {name: row["env_steps_per_second"] for name, row in result["comparison"].items()}
-    for name in ("numpy", "torch"):
-        assert result[f"ratio_vs_{name}"] == pytest.approx(speed["fledge"] / speed[name], abs=0.01)
+def test_ratios_are_of_turns_side_by_side(result: dict[str, Any]) -> None:
+    for group in result["comparison"].values():
+        for name, row in group.items():
+            faster = row["fledge_faster_by"]
+            assert len(faster["turns"]) == 2
+            assert 0 < faster["low"] <= faster["median"] <= faster["high"]
+            assert name != "fledge" or set(faster["turns"]) == {1.0}
+
+
+def test_shares_fly_all_drones_as_one_simulation_does(flying_env: Any) -> None:
+    env, _ = flying_env
+    start, action = snapshot_of(env), np.random.default_rng(0).random((64, 3), dtype=np.float32)
+    crowd = [env.bank.tensors["trail"][-1].numpy(), env.bank.tensors["vel"].numpy()]
+    whole, shares = NumpySim(start), Shares(NumpySim, 3, start)
+    for _ in range(2):
+        want, got = whole.step(action, *crowd), shares.step(action, *crowd)
+        assert {key: len(value) for key, value in got.items()} == dict.fromkeys(want, 64)
+        for key, value in want.items():
+            np.testing.assert_allclose(got[key], value, atol=1e-5)
+    shares.load(start)
+    np.testing.assert_allclose(
+        shares.step(action, *crowd)["state"], NumpySim(start).step(action, *crowd)["state"], atol=1e-5
+    )
 
 
 def test_memory_counts_the_grids_of_all_maps_and_grows_with_drones(result: dict[str, Any]) -> None:
@@ -94,30 +122,34 @@ def test_memory_counts_the_grids_of_all_maps_and_grows_with_drones(result: dict[
 
 
 def test_agreement_is_reported_with_its_tolerances_for_both_baselines(result: dict[str, Any]) -> None:
-    agreement = result["agreement"]
-    assert agreement["steps"] >= 10
-    assert agreement["still_flying"] > 32
-    for name in ("numpy", "torch"):
-        assert set(agreement[name]) == set(TOLERANCES)
-        assert all(verdict["ok"] for verdict in agreement[name].values())
-        assert agreement[name]["state"]["max_difference"] < 1e-4
-    assert agreement["numpy"]["lidar"]["share_outside"] <= 1e-3
+    one, every = result["agreement"]["one"], result["agreement"]["all"]
+    for agreement in (one, every):
+        assert agreement["steps"] >= 10
+        assert agreement["still_flying"] > 32
+    for verdicts in (one["numpy"], one["torch"], every["numpy"], every["torch"], every["torch in shares"]):
+        assert set(verdicts) == set(TOLERANCES)
+        assert all(verdict["ok"] for verdict in verdicts.values())
+        assert verdicts["state"]["max_difference"] < 1e-4
+    assert one["numpy"]["lidar"]["share_outside"] <= 1e-3
 
 
 def test_rendering_shows_every_contestant_and_size(result: dict[str, Any]) -> None:
-    console = Console(width=160, file=io.StringIO())
+    console = Console(width=80, file=io.StringIO())
     for part in sim.render(result):
         console.print(part)
     text = console.file.getvalue()
-    for word in ("fledge", "numpy", "torch", "lidar", "terminated", f"{result['ratio_vs_numpy']:.1f}x", "µs per drone"):
+    ratios = [row["fledge_faster_by"] for group in result["comparison"].values() for row in group.values()]
+    shown = [tables.shown(ratio) for k, ratio in enumerate(ratios) if k not in (0, 3)]  # of the baselines
+    for word in ("fledge", "numpy", "torch in shares", "lidar", "terminated", "µs/drone", *shown):
         assert word in text
+    assert "…" not in text  # it fits
 
 
-def test_progress_is_told_part_by_part() -> None:
-    lines: list[str] = []
-    sim.run(num_envs=8, seconds=0.001, sizes=(8,), on_progress=lines.append)
-    assert len(lines) == 3
-    assert lines[0].startswith("checking")
+def test_progress_is_told_part_by_part_and_torchs_thread_count_stays_as_it_was() -> None:
+    before, lines = torch.get_num_threads(), list[str]()
+    sim.run(num_envs=8, threads=before + 1, seconds=0.001, sizes=(8,), on_progress=lines.append)
+    assert [line.split()[0] for line in lines] == ["warming", "warming", "checking", "timing", "timing"]
+    assert torch.get_num_threads() == before
 
 
 # ---- wrong baselines ---------------------------------------------------------------------------------------------------
@@ -181,15 +213,23 @@ def test_nothing_is_timed_when_a_baseline_is_wrong(monkeypatch: pytest.MonkeyPat
         sim.run(num_envs=16, seconds=0.001, sizes=(16,))
 
 
+def test_a_simulator_that_depends_on_its_threads_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sim._warm_env
+
+    @contextmanager
+    def warm(num_envs: int, threads: int, seed: int) -> Iterator[Any]:
+        with right(num_envs, threads, seed) as (env, out):
+            out["reward"][0] += 1e-6 * threads
+            yield env, out
+
+    monkeypatch.setattr(sim, "_warm_env", warm)
+    with pytest.raises(FledgeError, match=r"one thread and on all\. Nothing was timed"):
+        sim.run(num_envs=16, threads=2, seconds=0.001, sizes=())
+
+
 def test_no_time_at_all_is_refused() -> None:
     with pytest.raises(InputError, match="seconds is 0"):
         sim.run(seconds=0)
-
-
-def test_timing_leaves_torchs_thread_count_as_it_was() -> None:
-    before = torch.get_num_threads()
-    sim.run(num_envs=8, threads=before + 1, seconds=0.001, sizes=())
-    assert torch.get_num_threads() == before
 
 
 def test_a_snapshot_is_a_copy_that_flying_on_does_not_change(flying_env: Any) -> None:

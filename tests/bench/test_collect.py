@@ -76,7 +76,7 @@ def test_figures_of_a_row_belong_together(result: dict[str, Any]) -> None:
 
 
 def test_rendering_shows_every_collector_and_the_ratios(result: dict[str, Any]) -> None:
-    console = Console(width=200, file=io.StringIO())
+    console = Console(width=80, file=io.StringIO())
     for part in bench.render(result):
         console.print(part)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -84,6 +84,7 @@ def test_rendering_shows_every_collector_and_the_ratios(result: dict[str, Any]) 
         assert label in text
     for row in result["collectors"].values():
         assert f"{row['ratio']:.2f}" in text
+    assert "…" not in text  # it fits
 
 
 def wrong_pipeline(patch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from fledge.bench.collect_checks import check_results
 from fledge.bench.collect_loop import Loop
+from fledge.bench.tables import table
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.train.config import TrainConfig, make_config
@@ -179,19 +179,12 @@ def render(result: Mapping[str, Any]) -> list[Any]:
     settings, machine = result["settings"], result["machine"]
     size = f"{settings['num_envs']:,} drones x {settings['rollout_steps']} decisions"
     size += f", {settings['threads']} cores, {settings['torch_threads']} torch threads"
-    table = Table(title=f"PPO with each collector: {size}, {settings['rounds']} rounds")
-    headings = (
-        "collector",
-        "decisions/s",
-        "ratio",
-        "its range",
-        "waits, s",
-        "learns, s",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "collector" else "right")
+    view = table(
+        f"PPO with each collector: {size}, {settings['rounds']} rounds",
+        "collector", "decisions/s", "ratio", "its range", "waits, s", "learns, s",
+    )  # fmt: skip
     for kind, row in result["collectors"].items():
-        table.add_row(
+        view.add_row(
             LABELS[kind],
             f"{row['decisions_per_second']:,}",
             f"{row['ratio']:.2f}",
@@ -202,7 +195,7 @@ def render(result: Mapping[str, Any]) -> list[Any]:
     packed = result["compression"]
     agreement = ", ".join(f"{kind} {row['values']:,} values" for kind, row in result["agreement"].items())
     return [
-        table,
+        view,
         f"compressed LiDAR: {packed['bytes_before'] / 1e6:,.1f} MB in {packed['bytes_after'] / 1e6:,.1f} MB "
         f"({packed['ratio']:.1f} times smaller); {packed['encode_s']:.3f} s to compress, "
         f"{packed['decode_s']:.3f} s to decode, {packed['decode_eighth_s']:.3f} s for every eighth env",

@@ -20,6 +20,7 @@ from fledge.bench import replay_contenders as contend
 from fledge.bench.baselines.prior_replay import PriorReplay
 from fledge.bench.replay_flights import FLIGHT, MAPS, Episode, fly
 from fledge.bench.replay_memory import measure_memory
+from fledge.bench.tables import table
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.replay import DictReplayBuffer
@@ -176,6 +177,8 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
         f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the start · "
         f"{settings['policy']} flies, batches of {settings['batch']}"
     ]
+    if contend.TENSOR not in result["parts"]["flight"]["buffers"]:
+        shown.append("TorchRL is not installed, so its storages are missing below: pip install 'fledge[torchrl]'.")
     for part, found in result["parts"].items():
         size = f"{found['transitions']:,} transitions, {found['raw_bytes_per_frame']:,} bytes raw each"
         shown += [_buffers(f"{TITLES[part]}: {size}", found["buffers"]), _fields(found["keys"])]
@@ -190,32 +193,25 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
     return [*shown, _bars(result["bars"])]
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right")
-    return table
-
-
 def _buffers(title: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
-    table = _table(title, "buffer", "bytes/frame", "added/s", "sampled/s", "p10 to p90")
+    view = table(title, "buffer", "bytes/frame", "added/s", "sampled/s", "p10 to p90")
     for name, row in rows.items():
         figures = [f"{row[k]:,.0f}" for k in ("bytes_per_frame", "add_rate", "sample_rate")]
-        table.add_row(name, *figures, f"{row['p10']:,.0f} to {row['p90']:,.0f}")
-    return table
+        view.add_row(name, *figures, f"{row['p10']:,.0f} to {row['p90']:,.0f}")
+    return view
 
 
 def _fields(keys: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = _table("Bytes per frame and field", "field", "raw", "Fledge", "smaller by", "LZ4 per episode", "codec")
+    view = table("Bytes per frame and field", "field", "raw", "Fledge", "smaller by", "LZ4 per episode", "codec")
     for name, row in keys.items():
         ratio = f"{row['raw'] / row['fledge']:.1f}x"
-        table.add_row(name, str(row["raw"]), f"{row['fledge']:.2f}", ratio, f"{row['lz4']:.2f}", row["codec"])
-    return table
+        view.add_row(name, str(row["raw"]), f"{row['fledge']:.2f}", ratio, f"{row['lz4']:.2f}", row["codec"])
+    return view
 
 
 def _bars(rows: list[dict[str, Any]]) -> Table:
-    table = _table("Asked for, and measured", "", "measured", "asked", "met")
+    view = table("Asked for, and measured", "", "measured", "asked", "met", wrap=True)
     for row in rows:
         asked = f"{'at most' if row['at_most'] else 'at least'} {row['wanted']:g}"
-        table.add_row(row["bar"], f"{row['measured']:.2f}", asked, "yes" if row["met"] else "no")
-    return table
+        view.add_row(row["bar"], f"{row['measured']:.2f}", asked, "yes" if row["met"] else "no")
+    return view

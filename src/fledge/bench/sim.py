@@ -1,15 +1,19 @@
 """`fledge bench sim`: env steps per second of the simulator, beside the same step in plain NumPy and torch.
 
-First all three fly on from the same moment and must agree; only then are they timed, in turns, so that whatever else
-the machine does meanwhile falls on all of them. The task is NavRL's: 350 columns, 80 moving obstacles, a decision each
-physics step, full observation and NavRL's reward.
+First all fly on from the same moment and must agree; only then are they timed, in turns, so that whatever else the machine
+does meanwhile falls on all of them. One thread is compared with one thread, and all with all: NumPy, which has no threads
+of its own, then flies its drones in shares, one a thread; torch is tried with its own threads and in shares. Beside each
+stands how many cores it really kept busy. The task is NavRL's: 350 columns, 80 moving obstacles, a decision each physics
+step, full observation and NavRL's reward. Left out of the baselines, in their favour: the crowd's own motion, and the start
+of new episodes.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,15 +22,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from tensordict import TensorDict
 
+from fledge.bench.baselines.shares import Shares
 from fledge.bench.machine import release_memory, resident_bytes
-from fledge.core.errors import InputError
+from fledge.bench.tables import shown, table
+from fledge.bench.turns import ratio
+from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import default_threads, machine_info
 from fledge.tasks.registry import find_task
 
 SIZES = (64, 256, 1024, 4096, 16384)
 ACTION = (0.9, 0.5, 0.5)  # goal frame: 1.6 m/s straight towards the goal
 WARM_UP_STEPS = 125  # 2 s: drones are at speed, and some have crashed and begun again
-ROUNDS = 5  # turns of each contestant; the baselines return to the warmed-up moment before each
+TURNS = 10  # of each contestant; the baselines return to the warmed-up moment before each
 
 TASK: Any = find_task("navigation")
 PLAIN = TASK.references
@@ -48,7 +55,7 @@ def run(
 
     Args:
         num_envs: Drones of the comparison with the baselines.
-        threads: CPU threads of the simulator, and the most that torch may use.
+        threads: CPU threads of the second comparison; the first is of one thread.
         seconds: Time given to each contestant and to each size.
         sizes: Numbers of drones for the simulator alone.
         seed: Decides maps, starts and crowds.
@@ -62,14 +69,17 @@ def run(
     threads = threads or default_threads()
     say = on_progress or (lambda line: None)
     result: dict[str, Any] = {"machine": machine_info(), "settings": _settings(num_envs, threads, seconds, seed)}
-    say(f"checking that {num_envs:,} drones fly the same in NumPy and torch")
-    with _warm_env(num_envs, threads, seed) as (env, out):
-        result["agreement"] = PLAIN.check_agreement(env, out, BASELINES)
+    with ExitStack() as stack:
+        groups = []
+        for name, count in {"one": 1, "all": threads}.items():
+            say(f"warming up {num_envs:,} drones on {count} threads")
+            env, out = stack.enter_context(_warm_env(num_envs, count, seed))
+            groups.append(Group(name, count, env, out))
+        say(f"checking that {num_envs:,} drones fly the same in NumPy and torch")
+        _check_threads(groups)
+        result["agreement"] = {group.name: group.check() for group in groups}
         say(f"timing {num_envs:,} drones beside NumPy and torch")
-        result["comparison"] = _compare(env, out, threads, seconds)
-    speed = {name: row["env_steps_per_second"] for name, row in result["comparison"].items()}
-    for name in BASELINES:
-        result[f"ratio_vs_{name}"] = round(speed["fledge"] / speed[name], 2)
+        result["comparison"] = _compare(groups, seconds)
     result["sizes"] = []
     for size in sizes:
         say(f"timing {size:,} drones")
@@ -103,47 +113,80 @@ def _action(num_envs: int) -> torch.Tensor:
     return torch.tensor(ACTION).repeat(num_envs, 1)
 
 
-# ---- speed and memory ------------------------------------------------------------------------------------------------
+# ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-def _compare(env: Any, out: TensorDict, threads: int, seconds: float) -> dict[str, Any]:
-    """Time the env and the baselines in turns, all from the same moment."""
-    start, action = PLAIN.snapshot_of(env), _action(env.num_envs)
-    sims = {name: make(start) for name, (make, _) in BASELINES.items()}
-    crowd = {key: env.bank.tensors[key].clone() for key in ("trail", "vel")}
+class Group:
+    """Contestants with the same number of threads, from the same moment of a flight.
 
-    def stepper(name: str) -> Callable[[], Any]:
-        native, sim = BASELINES[name][1], sims[name]
-        given = native(action), native(crowd["trail"][-1]), native(crowd["vel"])
-        return lambda: sim.step(*given)
+    Args:
+        name: "one" or "all".
+        threads: Of every contestant.
+        env: The simulator, warmed up with as many threads.
+        out: Its buffers.
+    """
 
-    steps: dict[str, Callable[[], Any]] = {"fledge": lambda: env.step(action, out=out)}
-    steps |= {name: stepper(name) for name in sims}
+    def __init__(self, name: str, threads: int, env: Any, out: TensorDict) -> None:
+        self.name, self.threads, self.env, self.out = name, threads, env, out
+        self.baselines = BASELINES
+        if name == "all":
+            shares = {k: (functools.partial(Shares, make, threads), native) for k, (make, native) in BASELINES.items()}
+            self.baselines = {"numpy": shares["numpy"], "torch": BASELINES["torch"], "torch in shares": shares["torch"]}
+
+    def check(self) -> dict[str, Any]:
+        """How far the baselines differ from the simulator; raises where it is too far."""
+        return PLAIN.check_agreement(self.env, self.out, self.baselines)
+
+    def contestants(self) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+        """By name: how to go back to this moment, and a step."""
+        start, action = PLAIN.snapshot_of(self.env), _action(self.env.num_envs)
+        crowd = [self.env.bank.tensors["trail"][-1].clone(), self.env.bank.tensors["vel"].clone()]
+        found: dict[str, Any] = {"fledge": (lambda: None, lambda: self.env.step(action, out=self.out))}
+        for name, (make, native) in self.baselines.items():
+            sim, given = make(start), [native(tensor) for tensor in (action, *crowd)]
+            found[name] = (functools.partial(sim.load, start), functools.partial(sim.step, *given))
+        return found
+
+
+def _check_threads(groups: Sequence[Group]) -> None:
+    """The simulator must fly the same, whatever its number of threads."""
+    first, *others = (group.out for group in groups)
+    for other in others:
+        if not bool((first == other).all()):
+            raise FledgeError(
+                "The simulator flies differently on one thread and on all. Nothing was timed: it is wrong."
+            )
+
+
+def _compare(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
+    """Time all contestants of all groups in turns."""
+    entries = {(group.name, name): found for group in groups for name, found in group.contestants().items()}
+    threads = {group.name: group.threads for group in groups}
+    drones = groups[0].env.num_envs
+    times: dict[Any, list[list[float]]] = {entry: [] for entry in entries}
+    cpu: dict[Any, float] = dict.fromkeys(entries, 0.0)
     before = torch.get_num_threads()
     try:
-        used = {"fledge": env.launcher.num_threads, "numpy": 1}
-        if "torch" in sims:
-            used["torch"] = _faster_torch_threads(steps["torch"], threads)
-            torch.set_num_threads(used["torch"])
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(ROUNDS):
-            for name, step in steps.items():
-                if name in sims:
-                    sims[name].load(start)
-                times[name] += _time(step, seconds / ROUNDS)
+        for _ in range(TURNS):
+            for entry, (go_back, step) in entries.items():
+                torch.set_num_threads(threads[entry[0]])
+                go_back()
+                begun = time.process_time()
+                times[entry].append(_time(step, seconds / TURNS))
+                cpu[entry] += time.process_time() - begun
     finally:
         torch.set_num_threads(before)
-    return {name: {"threads": used.get(name, 1), **_figures(times[name], env.num_envs)} for name in steps}
+    result: dict[str, Any] = {group.name: {} for group in groups}
+    for (group, name), turns in times.items():
+        every = [second for turn in turns for second in turn]
+        row = {"threads": threads[group], "cores_used": round(cpu[group, name] / sum(every), 2)}
+        row |= _figures(every, drones)
+        medians = {who: [float(np.median(turn)) for turn in times[group, who]] for who in ("fledge", name)}
+        result[group][name] = row | {"fledge_faster_by": ratio(medians[name], medians["fledge"])}
+    return result
 
 
-def _faster_torch_threads(step: Callable[[], Any], threads: int) -> int:
-    """One thread or all of them: whichever serves torch better, for many small tensors may not gain from more."""
-    trials = {}
-    for count in sorted({1, threads}):
-        torch.set_num_threads(count)
-        step()
-        trials[count] = min(_time(step, 0.0) + _time(step, 0.0) + _time(step, 0.0))
-    return min(trials, key=lambda count: trials[count])
+# ---- speed and memory ------------------------------------------------------------------------------------------------
 
 
 def _time(step: Callable[[], Any], seconds: float) -> list[float]:
@@ -213,46 +256,49 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
     return [title, task, _agreement_table(result), _comparison_table(result), _sizes_table(result)]
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
 def _agreement_table(result: Mapping[str, Any]) -> Table:
     agreement = result["agreement"]
-    title = f"Same flight: {agreement['drones']:,} drones, {agreement['steps']} steps from the same moment"
-    table = _table(title, "largest difference", *BASELINES, "tolerance", "allowed outside", "outside")
-    for key in next(iter(agreement[name] for name in BASELINES)):
-        rows = [agreement[name][key] for name in BASELINES]
-        largest = [f"{row['max_difference']:.1e}" for row in rows]
-        outside = f"{max(row['share_outside'] for row in rows):.4%}"
-        table.add_row(key, *largest, f"{rows[0]['tolerance']:g}", f"{rows[0]['allowed_share']:.1%}", outside)
-    return table
+    one = agreement["one"]
+    title = f"Same flight: {one['drones']:,} drones, {one['steps']} steps from the same moment"
+    view = table(title, "largest difference", *BASELINES, "tolerance", "allowed", "outside")
+    for key in one["numpy"]:
+        rows = {name: [found[k][key] for found in agreement.values() for k in found if k.startswith(name)]
+                for name in BASELINES}  # fmt: skip
+        largest = [f"{max(row['max_difference'] for row in rows[name]):.1e}" for name in BASELINES]
+        outside = max(row["share_outside"] for found in rows.values() for row in found)
+        limits = one["numpy"][key]
+        view.add_row(key, *largest, f"{limits['tolerance']:g}", f"{limits['allowed_share']:.1%}", f"{outside:.3%}")
+    return view
 
 
 def _comparison_table(result: Mapping[str, Any]) -> Table:
-    title = f"{result['settings']['num_envs']:,} drones"
-    table = _table(title, "", "threads", "ms per step", "p10 to p90", "env steps/s", "Fledge is faster by")
-    for name, row in result["comparison"].items():
-        ratio = "" if name == "fledge" else f"{result[f'ratio_vs_{name}']:.1f}x"
-        spread = f"{row['p10_ms']:.2f} to {row['p90_ms']:.2f}"
-        speed = f"{row['env_steps_per_second']:,}"
-        table.add_row(name, str(row["threads"]), f"{row['median_ms']:.2f}", spread, speed, ratio)
-    return table
+    view = table(
+        f"{result['settings']['num_envs']:,} drones, in turns (quartiles)",
+        "",
+        "threads",
+        "cores",
+        "ms a step",
+        "steps/s",
+        "Fledge faster by",
+    )
+    for group in result["comparison"].values():
+        for name, row in group.items():
+            faster = "" if name == "fledge" else shown(row["fledge_faster_by"])
+            figures = [f"{row['cores_used']:.2f}", f"{row['median_ms']:.2f}", f"{row['env_steps_per_second']:,}"]
+            view.add_row(name, str(row["threads"]), *figures, faster)
+        view.add_section()
+    return view
 
 
 def _sizes_table(result: Mapping[str, Any]) -> Table:
     title = f"Fledge alone, {result['settings']['threads']} threads, {result['settings']['num_maps']} maps"
-    columns = ("ms per step", "p10 to p90", "µs per drone", "env steps/s", "MiB drones", "MiB maps", "RSS +MiB")
-    table = _table(title, "drones", *columns)
+    columns = ("ms a step", "p10-p90", "µs/drone", "env steps/s", "MiB drones", "maps", "RSS +MiB")
+    view = table(title, "drones", *columns)
     for row in result["sizes"]:
         memory = [f"{row['memory_bytes'][key] / 2**20:.1f}" for key in ("drones", "maps", "rss_delta")]
-        spread = f"{row['p10_ms']:.2f} to {row['p90_ms']:.2f}"
+        spread = f"{row['p10_ms']:.2f}-{row['p90_ms']:.2f}"
         speed = f"{row['env_steps_per_second']:,}"
-        table.add_row(
+        view.add_row(
             f"{row['num_envs']:,}", f"{row['median_ms']:.2f}", spread, f"{row['us_per_drone_step']:.2f}", speed, *memory
         )
-    return table
+    return view

@@ -18,9 +18,11 @@ from fledge.storage.format.tree import flatten
 
 
 class Contender:
-    """A way to save. `save` returns when its caller may train on; `wait` when the file is durable."""
+    """A way to save. `save` returns when its caller may go on, `fence` when weights may change, `wait` when the file is
+    written: on the disk, where the way is `durable`."""
 
     name = ""
+    durable = True
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         pass
@@ -28,8 +30,11 @@ class Contender:
     def save(self, state: dict[str, Any], path: Path) -> None:
         raise NotImplementedError
 
+    def fence(self) -> None:
+        """Until weights may change: what an `optimizer.step()` right after the save waits."""
+
     def wait(self) -> None:
-        """Until durable."""
+        """Until the file is written."""
 
     def load(self, path: Path) -> dict[str, Any]:
         return torch.load(path, weights_only=True)
@@ -43,7 +48,7 @@ class Contender:
 
 
 class Fledge(Contender):
-    name = "Fledge, optimiser attached"
+    name = "Fledge, attached"
     attach = True
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -53,6 +58,9 @@ class Fledge(Contender):
 
     def save(self, state: dict[str, Any], path: Path) -> None:
         self.saver.save_async(state, path)
+
+    def fence(self) -> None:
+        self.saver.fence()
 
     def wait(self) -> None:
         self.saver.drain()
@@ -68,7 +76,7 @@ class Fledge(Contender):
 
 
 class FledgeAlone(Fledge):
-    name = "Fledge, nothing attached"
+    name = "Fledge, not attached"
     attach = False
 
 
@@ -78,8 +86,14 @@ class TorchSave(Contender):
     def save(self, state: dict[str, Any], path: Path) -> None:
         with path.open("wb") as stream:
             torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if self.durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+
+
+class TorchSaveAlone(TorchSave):
+    name = "torch.save, not durable"
+    durable = False
 
 
 class Safetensors(Contender):
@@ -124,7 +138,8 @@ class DcpAsync(Contender):
 class Prior(Contender):
     """The prior design: a deep copy in the caller, then a thread that packs a torch.save buffer with LZ4 level 9."""
 
-    name = "prior design (deep copy, LZ4-9, thread)"
+    name = "prior: copy, LZ4-9 thread"
+    durable = False
     thread: threading.Thread | None = None
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -149,4 +164,4 @@ class Prior(Contender):
         self.wait()
 
 
-CONTENDERS = (Fledge, FledgeAlone, TorchSave, DcpAsync, Safetensors, Prior)
+CONTENDERS = (Fledge, FledgeAlone, TorchSave, TorchSaveAlone, DcpAsync, Safetensors, Prior)

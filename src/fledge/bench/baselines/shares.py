@@ -1,0 +1,49 @@
+"""A plain simulation on several threads: each flies its share of the drones. How NumPy, which has no threads, gets them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Shares:
+    """As many simulations as threads, stepped together.
+
+    Args:
+        make: Makes a simulation from a snapshot.
+        threads: Shares to make.
+        snapshot: All drones.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], threads: int, snapshot: Any) -> None:
+        count = len(snapshot.pos)
+        edges = [count * k // threads for k in range(threads + 1)]
+        self.rows = [slice(a, b) for a, b in itertools.pairwise(edges) if b > a]
+        self.sims = [make(part_of(snapshot, rows)) for rows in self.rows]
+        # each worker is one thread; torch's own would be threads of threads
+        self.pool = ThreadPoolExecutor(len(self.rows), initializer=torch.set_num_threads, initargs=(1,))
+
+    def load(self, snapshot: Any) -> None:
+        """Continue from a snapshot."""
+        for sim, rows in zip(self.sims, self.rows, strict=True):
+            sim.load(part_of(snapshot, rows))
+
+    def step(self, action: Any, *crowd: Any) -> dict[str, Any]:
+        """Fly one decision; returns all drones' results."""
+        parts = list(self.pool.map(lambda sim, rows: sim.step(action[rows], *crowd), self.sims, self.rows))
+        join: Callable[..., Any] = np.concatenate if isinstance(action, np.ndarray) else torch.cat
+        return {key: join([part[key] for part in parts]) for key in parts[0]}
+
+
+def part_of(snapshot: Any, rows: slice) -> Any:
+    """Some drones of a snapshot, on the same maps."""
+    count = len(snapshot.pos)
+    fields = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
+    per_drone = {k: v[rows] for k, v in fields.items() if k != "grid" and np.ndim(v) and len(v) == count}
+    return dataclasses.replace(snapshot, **per_drone)
