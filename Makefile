@@ -1,39 +1,56 @@
 # Every target sets up what it needs; `make setup` is instant when there is nothing to do.
-PYTHON ?= python3.11
+# PYTHON names the interpreters to try, the first that is 3.11 or later makes .venv: make PYTHON=/path/to/python
+PYTHON ?= python3.11 python3.12 python3.13 python3 python
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: setup check test test-all bench demo format clean
+.DEFAULT_GOAL := help
+.PHONY: help setup shell check test test-all bench demo format clean
 
-setup: $(STAMP)
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
 
-$(STAMP): requirements.txt pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+setup: $(STAMP)  ## make .venv with the versions of requirements.txt, and Fledge in it
+
+$(STAMP): requirements.txt pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(STAMP)
 
-check: setup
+$(BIN)/python:
+	@for python in $(PYTHON); do \
+		if "$$python" -c "import sys; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1; then \
+			echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "Fledge needs Python 3.11 or later, but there is none among: $(PYTHON). Install one, or name it: make PYTHON=/path/to/python." >&2; \
+	exit 1
+
+shell: setup  ## open a shell in which `fledge` and `python` are those of .venv
+	@echo "exit leaves this shell; without it: . $(BIN)/activate"
+	@. $(BIN)/activate && exec "$${SHELL:-/bin/sh}"
+
+check: setup  ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: setup
+test: setup  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: setup
+test-all: setup  ## all tests that need no GPU
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 
-bench: setup
+bench: setup  ## simulation speed beside its baselines; more with `fledge bench`
 	$(BIN)/fledge bench sim
 
-demo: setup
+demo: setup  ## learn to fly from nothing and show it: demo/report.html
 	$(BIN)/python -m fledge.demo
 
-format: setup
+format: setup  ## format the code, and mend what lint can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache runs
+clean:  ## remove .venv, caches, builds and runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist runs

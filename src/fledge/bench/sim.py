@@ -24,7 +24,7 @@ from tensordict import TensorDict
 
 from fledge.bench.baselines.shares import Shares
 from fledge.bench.machine import release_memory, resident_bytes
-from fledge.bench.tables import shown, table
+from fledge.bench.tables import shown, table, three_digits
 from fledge.bench.turns import ratio
 from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import default_threads, machine_info
@@ -180,6 +180,7 @@ def _compare(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     for (group, name), turns in times.items():
         every = [second for turn in turns for second in turn]
         row = {"threads": threads[group], "cores_used": round(cpu[group, name] / sum(every), 2)}
+        row["cpu_ms"] = round(1e3 * cpu[group, name] / len(every), 4)
         row |= _figures(every, drones)
         medians = {who: [float(np.median(turn)) for turn in times[group, who]] for who in ("fledge", name)}
         result[group][name] = row | {"fledge_faster_by": ratio(medians[name], medians["fledge"])}
@@ -277,6 +278,7 @@ def _comparison_table(result: Mapping[str, Any]) -> Table:
         "",
         "threads",
         "cores",
+        "CPU ms",
         "ms a step",
         "steps/s",
         "Fledge faster by",
@@ -284,21 +286,22 @@ def _comparison_table(result: Mapping[str, Any]) -> Table:
     for group in result["comparison"].values():
         for name, row in group.items():
             faster = "" if name == "fledge" else shown(row["fledge_faster_by"])
-            figures = [f"{row['cores_used']:.2f}", f"{row['median_ms']:.2f}", f"{row['env_steps_per_second']:,}"]
+            figures = [f"{row['cores_used']:.2f}", *(three_digits(row[key]) for key in ("cpu_ms", "median_ms"))]
+            figures.append(f"{row['env_steps_per_second']:,}")
             view.add_row(name, str(row["threads"]), *figures, faster)
         view.add_section()
     return view
 
 
 def _sizes_table(result: Mapping[str, Any]) -> Table:
-    title = f"Fledge alone, {result['settings']['threads']} threads, {result['settings']['num_maps']} maps"
-    columns = ("ms a step", "p10-p90", "µs/drone", "env steps/s", "MiB drones", "maps", "RSS +MiB")
+    title = (
+        f"Fledge alone, {result['settings']['threads']} threads, {result['settings']['num_maps']} maps; memory in MiB"
+    )
+    columns = ("ms a step", "p10-p90", "µs/drone", "steps/s", "of drones", "of maps", "RSS +")
     view = table(title, "drones", *columns)
     for row in result["sizes"]:
         memory = [f"{row['memory_bytes'][key] / 2**20:.1f}" for key in ("drones", "maps", "rss_delta")]
-        spread = f"{row['p10_ms']:.2f}-{row['p90_ms']:.2f}"
+        times = [three_digits(row[key]) for key in ("median_ms", "p10_ms", "p90_ms", "us_per_drone_step")]
         speed = f"{row['env_steps_per_second']:,}"
-        view.add_row(
-            f"{row['num_envs']:,}", f"{row['median_ms']:.2f}", spread, f"{row['us_per_drone_step']:.2f}", speed, *memory
-        )
+        view.add_row(f"{row['num_envs']:,}", times[0], f"{times[1]}-{times[2]}", times[3], speed, *memory)
     return view
