@@ -1,0 +1,321 @@
+"""What the README and docs show works: Python blocks run, and every `fledge` line is understood.
+
+Blocks of a page run in order, as one program, with what the reader is taken to have. A command line is parsed by the real
+command line; then its settings are read by the real config, its policies loaded and their worlds built; only the work itself
+is left out. Lines that cost little are run as well; `NOT_RUN` says of all others why not.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fledge.cli import main, read_vary
+from fledge.core.settings import check_settings
+from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+from fledge.tasks.registry import find_task
+from fledge.train.command import run_training
+from fledge.train.config import make_config, read_run_config
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# what the reader of a page is taken to have
+MODEL = "import torch\nmodel = torch.nn.Linear(3, 2)\noptimizer = torch.optim.Adam(model.parameters())\n"
+GIVEN = {
+    "README.md": MODEL,
+    "checkpoints.md": MODEL + "state = {'model': model.state_dict(), 'optimizer': optimizer.state_dict()}\n",
+    "replay.md": "import numpy as np\n"
+    "episode = {'lidar': np.zeros((10, 36, 4), 'f4'), 'state': np.zeros((10, 8), 'f4'), 'action': np.zeros((9, 3), 'f4'), "
+    "'reward': np.zeros(9, 'f4'), 'terminated': np.arange(9) == 8, 'truncated': np.zeros(9, bool)}\n",
+}
+# words that stand for the reader's own
+PLACEHOLDERS = {
+    "RUN": "runs/mine",
+    "RUNS": "runs/mine",
+    "FILE": "file.pt",
+    "MODE": "pipelined",
+    "S": "1",
+    "demo/run-...": "runs/mine",
+}
+
+# by the first words of a line: run for real (with these words added), or why not
+RUN = {
+    "fledge train --help-config": [],
+    "fledge inspect": [],
+}
+RUN_SLOW = {
+    "fledge eval": ["--episodes", "16", "env.num_envs=16"],
+    "fledge report": ["--episodes", "16", "env.num_envs=16"],
+    "fledge export": [],
+}
+NOT_RUN = {
+    "fledge train": "learns for minutes to hours; small runs are in tests/train",
+    "fledge advise": "measures for minutes; a small one is in tests/advise",
+    "fledge bench": "measures for minutes; small ones are in tests/bench",
+}
+
+
+class Block(NamedTuple):
+    """A fenced block, or words between backticks."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(page, text[: m.start()].count("\n") + 1, m[1], m[2]) for m in found]
+
+
+def inline_of(page: Path) -> list[Block]:
+    text = re.sub(r"^```.*?^```$", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.finditer(r"`(fledge [a-z][^`]*)`", text)
+    return [Block(page, text[: m.start()].count("\n") + 1, "", " ".join(m[1].split())) for m in found]
+
+
+def lines_of(block: Block) -> list[Block]:
+    """Commands of a block, continued lines joined."""
+    joined = block.text.replace("\\\n", " ")
+    return [block._replace(text=line) for line in joined.splitlines() if line.strip()]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+SHOWN = [line for block in BLOCKS if block.language == "" for line in lines_of(block)]
+COMMANDS = [line for line in SHOWN if line.text.startswith("fledge ")]
+INLINE = [line for page in PAGES for line in inline_of(page) if len(line.text.split()) > 2]
+
+
+def words_of(line: Block) -> list[str]:
+    words = shlex.split(line.text, comments=True)[1:]
+    for name, value in PLACEHOLDERS.items():
+        words = [value if word == name else re.sub(rf"={name}$", f"={value}", word) for word in words]
+    return words
+
+
+def label(block: Block) -> str:
+    return f"{block.page.name}:{block.line}:{' '.join(block.text.split()[:4])}"
+
+
+# ---- Python ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_block_is_python_or_command_lines() -> None:
+    assert {block.language for block in BLOCKS} == {"", "python"}
+    kinds = {line.text.split()[0] for line in SHOWN if "=" not in line.text.split()[0]}
+    assert kinds == {"fledge", "make"}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))], ids=lambda page: page.name
+)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "torchrl" in page.read_text() and page.name == "replay.md":
+        pytest.importorskip("torchrl")
+    run_page(page, tmp_path, monkeypatch)
+
+
+def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Run the blocks of a page as one module, whose lines are numbered as the page's."""
+    monkeypatch.chdir(folder)
+    lines: list[str] = []
+    for block in blocks_of(page):
+        if block.language == "python":
+            lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+    source = folder / f"{page.stem.lower()}_page.py"
+    source.write_text("\n".join(lines) + "\n")
+    module = types.ModuleType(source.stem)
+    module.__file__ = str(source)
+    monkeypatch.setitem(sys.modules, source.stem, module)
+    exec(GIVEN.get(page.name, ""), vars(module))
+    exec(compile(source.read_text(), source, "exec"), vars(module))
+    return module
+
+
+# ---- command lines -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The reader's folder: the examples, a world of their own, and small runs by the names that the pages use."""
+    folder = tmp_path_factory.mktemp("reader")
+    before = Path.cwd()
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "my_world.py").write_text(blocks_of(ROOT / "docs" / "worlds.md")[-1].text)
+    (folder / "src/fledge/tasks/navigation/policies").mkdir(parents=True)
+    small = [
+        "ranks=1",
+        "env.num_envs=4",
+        "ppo.rollout_steps=8",
+        "ppo.minibatch=32",
+        "total_frames=32",
+        "tensorboard=false",
+    ]
+    sys.path.insert(0, str(folder))
+    os.chdir(folder)
+    try:
+        words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
+        run_training(["navigation"], None, words, Path("runs/mine"), None)
+        run_training(["examples/hover.py"], None, small, Path("runs/hover"), None)
+        names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}
+        for name in sorted(name for name in names if name.startswith("runs/")):
+            run = Path(*Path(name).parts[:2])
+            if not run.exists():
+                shutil.copytree("runs/mine", run)
+            if name.endswith(".fledge"):
+                shutil.copy(next((run / "checkpoints").glob("*.fledge")), name)
+        yield folder
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(folder))
+
+
+def leaves(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Commands that do something, by the words they are called with."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path}{name} ")
+        else:
+            yield path + name, command
+
+
+@functools.cache
+def policy_called(name: str, task: str | None) -> LoadedPolicy:
+    return load_policy(name, find_task(task) if task else None)
+
+
+def check_training(words: tuple[str, ...], preset: str | None, resume: Path | None = None, **_: Any) -> None:
+    tasks, overrides = [w for w in words if "=" not in w], [w for w in words if "=" in w]
+    if resume is not None:
+        _, cfg = read_run_config(resume, overrides, find_task(tasks[0]) if tasks else None)
+    else:
+        cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)
+        assert cfg.init_from == "" or policy_called(cfg.init_from, None)
+    check_settings(cfg)
+
+
+def check_flight(
+    words: tuple[str, ...],
+    task: str | None,
+    movers: str | None = None,
+    vary: str | None = None,
+    env_preset: str | None = None,
+    **_: Any,
+) -> None:
+    policies = [policy_called(word, task) for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    key, values = read_vary(movers, vary) or ("", [""])
+    for policy in policies:
+        for value in values:
+            flight_world(policy, env_preset, [*overrides, f"{key}={value}"] if key else overrides)
+
+
+def check_nothing_more(**_: Any) -> None:
+    """Parsing was all."""
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "train": check_training,
+    "advise": check_training,
+    "eval": check_flight,
+    "report": lambda run, words, **options: check_flight((str(run), *words), **options),
+    "export": lambda policy, file, words, task, **_: check_flight((policy, *words), task),
+}
+
+
+@pytest.mark.parametrize("line", [*COMMANDS, *INLINE], ids=label)
+def test_a_command_line_is_understood(line: Block, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    calls: list[str] = []
+
+    def check_instead(path: str) -> Callable[..., None]:
+        def check(**options: Any) -> None:
+            calls.append(path)
+            CHECKS.get(path, check_nothing_more)(**options)
+
+        return check
+
+    for path, command in leaves(main):
+        monkeypatch.setattr(command, "callback", check_instead(path))
+    done = CliRunner().invoke(main, words_of(line), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert calls
+
+
+def test_a_wrong_command_option_or_setting_is_noticed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in (
+        "fledge fly fledge-nav",
+        "fledge eval fledge-nav --episode-count 3",
+        "fledge train navigation env.moving_obstacle=3",
+        "fledge train navigation algo=sca",
+        "fledge eval fledge-nav env.speed=3",
+        "fledge eval no-such-policy",
+        "fledge export runs/mine a.fledge env.decimations=3",
+        "fledge advise --preset nowhere",
+    ):
+        with pytest.raises((AssertionError, ValueError)):
+            test_a_command_line_is_understood(Block(ROOT, 1, "", wrong), home, monkeypatch)
+
+
+def chosen(line: Block, table: dict[str, Any]) -> str | None:
+    """The entry of a table that a line belongs to: the longest that it starts with."""
+    return max((start for start in table if line.text.startswith(start)), key=len, default=None)
+
+
+def test_every_command_line_is_run_or_there_is_a_reason() -> None:
+    undecided = [line.text for line in COMMANDS if chosen(line, RUN | RUN_SLOW | NOT_RUN) is None]
+    assert not undecided
+    assert all(NOT_RUN.values())
+
+
+def to_run(table: dict[str, list[str]]) -> list[Any]:
+    every = RUN | RUN_SLOW | NOT_RUN
+    return [pytest.param(line, table[start], id=label(line))
+            for line in COMMANDS if (start := chosen(line, every)) in table]  # fmt: skip
+
+
+def run_line(line: Block, more: list[str]) -> None:
+    done = CliRunner().invoke(main, [*words_of(line), *more])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(("line", "more"), to_run(RUN))
+def test_a_quick_command_line_runs(line: Block, more: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    run_line(line, more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "more"), to_run(RUN_SLOW))
+def test_a_longer_command_line_runs(line: Block, more: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    run_line(line, more)
+
+
+def test_settings_shown_alone_are_known() -> None:
+    shown = [line for line in SHOWN if "=" in line.text.split()[0]]
+    assert shown
+    for line in shown:
+        check_settings(make_config("navigation", None, shlex.split(line.text)))
+
+
+def test_every_make_target_shown_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    inline = [target for page in PAGES for target in re.findall(r"`make ([a-z-]+)`", page.read_text())]
+    assert {line.text.split()[1] for line in SHOWN if line.text.startswith("make ")} | set(inline) <= targets
