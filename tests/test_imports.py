@@ -24,7 +24,8 @@ ALLOWED["learn"] = ALLOWED["agents"] | {"agents", "replay"}
 ALLOWED["evaluate"] = ALLOWED["tasks"] | {"tasks", "monitor"}
 ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "replay"}
 ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
-ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise"}
+ALLOWED["compat"] = ALLOWED["bench"] | {"bench", "advise"}
+ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise", "compat"}
 FILES = sorted(SRC.rglob("*.py"))
 WORLDS = sorted(folder.parent.name for folder in (SRC / "tasks").glob("*/__init__.py"))
 # where a world may stand as a string: the package's lazy names, and its own registration

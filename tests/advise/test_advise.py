@@ -85,6 +85,13 @@ def numbers() -> dict[str, Any]:
             "decode_s": 0.05,
             "available_bytes": 8_000_000_000,
         },
+        "stream": {
+            "raw_bytes": 80_000_000,
+            "bytes": 10_000_000,
+            "pack_s": 0.2,
+            "unpack_s": 0.15,
+            "break_even_bytes_per_s": 200e6,
+        },
         "decoding": {"frames": 64, "one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
         "modes": {
             "sync, 2 ranks": speed("sync", 2, 30_000),
@@ -183,7 +190,7 @@ def test_checkpoints_that_do_not_shrink_are_stored_raw() -> None:
     for level in ("level 1", "level 9"):
         given["checkpoint"]["levels"][level]["bytes"] = 960_000
     result = decide(given, 0.02)
-    assert not branch(result, "A:")["yes"]
+    assert not branch(result, "checkpoints save space")["yes"]
     assert result["config"]["compress_checkpoint"] is False
     assert "save_compression_level" not in result["config"]
 

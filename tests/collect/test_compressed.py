@@ -245,7 +245,7 @@ def test_the_transform_refuses_an_envs_single_steps() -> None:
     from fledge.envs.adapters.torchrl import TorchRLEnv
 
     env = TransformedEnv(TorchRLEnv(NavigationEnv(CFG, seed=2, num_threads=1)), CompressedLidarTransform())
-    with pytest.raises(ConfigError, match="whole rollouts"):
+    with pytest.raises(ConfigError, match="inside an env"):
         env.reset()
     env.close()
 

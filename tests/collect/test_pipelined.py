@@ -141,17 +141,29 @@ def test_a_handed_out_batch_is_not_written_while_the_learner_has_it(learner: Lea
     assert_same([batch], [before])
 
 
-def test_more_rollouts_keep_batches_valid_for_longer() -> None:
-    learner = Learner()
+def test_with_several_ahead_a_curriculum_still_comes_before_its_batch(learner: Learner) -> None:
     learner.collector.shutdown()
     env = NavigationEnv(CFG, seed=2, num_threads=1)
-    collector = PipelinedDataCollector(SyncDataCollector(env, learner.policy, N * T), prefetch_count=3)
-    first = collector.rollout()
-    before = first.clone()
-    collector.rollout()
-    collector.wait()
-    assert_same([first], [before])
-    collector.shutdown()
+    base = SyncDataCollector(env, learner.policy, N * T)
+    seen: list[int] = []
+    with PipelinedDataCollector(base, prefetch_count=3) as collector:
+        for _ in range(3):
+            collector.rollout(lambda: seen.append(base._frames))
+        collector.wait()
+        with pytest.raises(ConfigError, match="prefetch_count is 3"):
+            collector.state_dict()
+    assert seen == [k * N * T for k in range(6)]
+
+
+def test_several_ahead_stop_at_total_frames() -> None:
+    learner = Learner(total_frames=3 * N * T, return_same_td=False)
+    learner.collector.shutdown()
+    env = NavigationEnv(CFG, seed=2, num_threads=1)
+    base = SyncDataCollector(env, learner.policy, N * T, total_frames=4 * N * T)
+    with PipelinedDataCollector(base, prefetch_count=3) as collector:
+        assert len(list(collector)) == 4
+        assert base._frames == 4 * N * T
+        assert not collector._ahead
 
 
 def test_iteration_ends_at_total_frames_with_nothing_in_the_air() -> None:
@@ -159,7 +171,7 @@ def test_iteration_ends_at_total_frames_with_nothing_in_the_air() -> None:
     batches = list(learner.collector)
     assert len(batches) == 3
     assert len({b["reward"].data_ptr() for b in batches}) == 3
-    assert learner.collector._ahead is None
+    assert not learner.collector._ahead
     assert learner.collector._frames == learner.sync._frames == 3 * N * T
     learner.close()
 
@@ -300,8 +312,8 @@ def test_any_iterable_is_drawn_ahead_to_its_end() -> None:
 
 
 def test_misuse_is_refused_with_a_sentence(learner: Learner) -> None:
-    with pytest.raises(ConfigError, match="prefetch_count is 1"):
-        PipelinedDataCollector(learner.sync, prefetch_count=1)
+    with pytest.raises(ConfigError, match="prefetch_count is 0"):
+        PipelinedDataCollector(learner.sync, prefetch_count=0)
     with pytest.raises(ConfigError, match="wrapper itself"):
         PipelinedDataCollector(learner.collector)
 
@@ -391,7 +403,7 @@ def test_shutting_down_while_another_thread_waits_is_told() -> None:
 
     waiting = threading.Thread(target=wait_for_a_batch)
     waiting.start()
-    while collector._ahead is None:
+    while not collector._ahead:
         time.sleep(0.001)
     ending = threading.Thread(target=collector.shutdown)
     ending.start()

@@ -3,8 +3,8 @@
     measured = measure(cfg, ...)          what each thing costs and gains here
     decided = decide(measured, budget)    a pure function of those numbers
 
-The three schemes: A, checkpoints are compressed and training is untouched; B, chosen rollouts are archived on disk; C, the
-rollout's LiDAR lives compressed in memory.
+The three schemes for rollouts: A, none, training is untouched; B, chosen ones are archived on disk; C, their LiDAR lives
+compressed in memory. Checkpoints are compressed or not beside each of them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Contract
     `decide(measured, budget)` returns, JSON-able:
         way         how to collect, a name in measured["modes"]
         config      settings to make, by the names of `TrainConfig`
+        scheme      what to do with rollouts, a name in `SCHEMES`
         branches    the decision tree, in order: a question, whether the answer is yes, the numbers it follows from, what
                     either answer means
     Every threshold is a named constant here. A branch that the numbers do not speak for keeps things simple: not compressed,
@@ -22,10 +23,13 @@ SAME_SPACE = 1.03  # of two levels this close in size, the cheaper one
 LEAST_SAVE_S = 10.0  # seconds between checkpoints that are often enough: a crash loses no more than that
 MEMORY_SHARE = 0.25  # rollouts above this share of the free memory are worth compressing there
 MOST_SLOWDOWN = 0.25  # ... unless that would cost more than this
+SMALLER_BATCH = 0.5  # share of the envs that must fit for a smaller batch to be the simpler way
+NETWORK = 125e6  # bytes per second: a gigabit, what machines are commonly joined by
 EXACT_GAIN = 1.03  # speed-up worth a setting that changes nothing else
 LAGGED_GAIN = 1.10  # ... and worth rollouts that are one update old
 MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must really have been faster
 
+SCHEMES = {"A": "none", "B": "archive", "C": "compressed in memory"}  # for rollouts
 
 Measured = Mapping[str, Any]
 Settings = dict[str, Any]
@@ -48,11 +52,15 @@ def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     way, branches = _modes(measured)
     chosen = measured["modes"][way]
     config = {"ranks": chosen["ranks"], "collect.mode": chosen["mode"]}
-    for question in (_compress, _interval, _archive, _pack):
+    for question in (_compress, _interval, _archive):
         settings, branch = question(measured, budget, config, chosen["iteration_s"])
         config |= settings
         branches.append(branch)
-    return {"way": way, "config": config, "branches": [asdict(branch) for branch in branches]}
+    archive = branches[-1].yes
+    branches += _memory(measured, chosen["iteration_s"])
+    scheme = "C" if branches[-1].yes else "B" if archive else "A"
+    branches.append(_send(measured))
+    return {"way": way, "config": config, "scheme": scheme, "branches": [asdict(branch) for branch in branches]}
 
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
@@ -62,7 +70,7 @@ def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Scheme A."""
+    """Checkpoints, beside any scheme."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
     packed = {n: row for n, row in levels.items() if n != "level 0"}
@@ -74,7 +82,7 @@ def _compress(measured: Measured, budget: float, config: Settings, iteration: fl
     settings = {"compress_checkpoint": yes} | ({"save_compression_level": packed[chosen]["level"]} if yes else {})
     lz4 = measured["checkpoint"]["levels"]["LZ4 around torch.save"]["bytes"]
     return settings, Branch(
-        "A: do compressed checkpoints save space?",
+        "Do compressed checkpoints save space?",
         yes,
         f"{chosen} takes {share:.0%} of {raw / 1e6:.2f} MB and {1e3 * packed[chosen]['cpu_s']:.0f} ms of CPU per save; "
         f"LZ4 around torch.save takes {lz4 / measured['checkpoint']['torch_save_bytes']:.0%}",
@@ -122,20 +130,68 @@ def _archive(measured: Measured, budget: float, config: Settings, iteration: flo
     )
 
 
-def _pack(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Scheme C."""
-    packed, ranks = measured["packed"], measured["settings"]["ranks"]
+def _memory(measured: Measured, iteration: float) -> list[Branch]:
+    """Does it fit, would a smaller batch do, is speed critical; and from these, scheme C."""
+    packed, settings = measured["packed"], measured["settings"]
+    ranks, envs = settings["ranks"], settings["num_envs"]
     slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration
     need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
-    scarce = 0 < MEMORY_SHARE * packed["available_bytes"] < need  # 0: the system does not tell
-    return {}, Branch(
-        "C: should the LiDAR live compressed in memory?",
-        scarce and slowdown <= MOST_SLOWDOWN,
-        f"it would save {saved / 2**20:.0f} of {need / 2**20:.0f} MiB of rollouts, with "
-        f"{packed['available_bytes'] / 2**20:.0f} MiB free, and make an iteration {slowdown:.0%} longer",
-        "in your own loop, wrap the collector in CompressedDataCollector (`fledge train` has no setting for it)",
-        "memory is not scarce" if not scarce else f"more than {MOST_SLOWDOWN:.0%} is too slow: take fewer drones",
-        {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
+    free = packed["available_bytes"]  # 0: the system does not tell
+    fits = not 0 < MEMORY_SHARE * free < need
+    fewer = math.floor(envs * MEMORY_SHARE * free / need) if need else envs
+    smaller = not fits and fewer >= SMALLER_BATCH * envs
+    critical = slowdown > MOST_SLOWDOWN
+    sizes = f"rollouts take {need / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+    cost = f"it would save {saved / 2**20:.0f} MiB and make an iteration {slowdown:.0%} longer"
+    return [
+        Branch(
+            "Do rollouts fit the memory of the device?",
+            fits,
+            sizes,
+            "leave them as they are",
+            f"they take more than {MEMORY_SHARE:.0%} of what is free",
+            {"need_bytes": need, "free_bytes": free},
+        ),
+        Branch(
+            "Would a smaller batch do first?",
+            smaller,
+            f"{sizes}; {fewer if not fits else envs} of {envs} envs fit into {MEMORY_SHARE:.0%} of it",
+            f"env.num_envs={fewer}: the simplest way to fit",
+            "the batch fits as it is" if fits else f"less than {SMALLER_BATCH:.0%} of it would be left",
+            {"envs": fewer},
+        ),
+        Branch(
+            "Is speed critical?",
+            critical,
+            cost,
+            f"more than {MOST_SLOWDOWN:.0%} is too slow: stay with A or B",
+            "compressing in memory is quick enough here, should memory be scarce",
+            {"slowdown": slowdown},
+        ),
+        Branch(
+            "C: should the LiDAR live compressed in memory?",
+            not fits and not smaller and not critical,
+            f"{sizes}; {cost}",
+            "wrap the collector in CompressedDataCollector",
+            "memory is not scarce" if fits else "a smaller batch is better" if smaller else "it is too slow",
+            {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
+        ),
+    ]
+
+
+def _send(measured: Measured) -> Branch:
+    """Rollouts that another machine learns from."""
+    found = measured["stream"]
+    limit = found["break_even_bytes_per_s"]
+    work = found["pack_s"] + found["unpack_s"]
+    return Branch(
+        "Should rollouts between machines be sent compressed?",
+        limit > NETWORK,
+        f"{found['bytes'] / 1e6:.1f} MB instead of {found['raw_bytes'] / 1e6:.1f}, for {work:.2f} s of work at both ends: it "
+        f"pays below {limit / 1e6:,.0f} MB/s ({8 * limit / 1e9:.2f} Gbit/s)",
+        "fledge.send(rollout, connection) as it is, unless your network is faster than that",
+        f"on a gigabit ({NETWORK / 1e6:.0f} MB/s) send with compression_level=0; compress on slower ones",
+        {"break_even_bytes_per_s": limit},
     )
 
 

@@ -1,4 +1,5 @@
-"""What the advisor measures of storage: checkpoints (scheme A), rollout archives (B), LiDAR compressed in memory (C).
+"""What the advisor measures of storage: checkpoints, rollout archives (scheme B), LiDAR compressed in memory (C), and
+rollouts sent to another machine.
 
 A cost is what the training thread waits, and the CPU time that background threads take from it where all cores are busy.
 """
@@ -20,8 +21,9 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch, lidar_keys
-from fledge.core.machine import default_threads
+from fledge.core.machine import available_bytes, default_threads, meminfo
 from fledge.storage import AsyncCheckpointSaver, RolloutStorage
+from fledge.storage.stream import pack_rollout, unpack_rollout
 
 if TYPE_CHECKING:
     from fledge.advise.measure import Loop
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
 LEVELS = (0, 1, 3, 6, 9)
 REPEATS = 3
 PACK_LEVEL = 4
+SEND_LEVEL = 1
 POOL = 4  # threads of the prior design's pool
 DRONES = 16  # whose LiDAR is one LZ4 frame, half a megabyte: about an episode
 
 
 def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Figures of A, B and C on the state and rollouts of a running loop; JSON-able."""
+    """Figures of all of these on the state and rollouts of a running loop; JSON-able."""
     rollout = loop.iterate()
     say("checkpoints: levels, and what a save costs the loop")
     found: dict[str, Any] = {"checkpoint": measure_checkpoints(loop, folder)}
@@ -42,6 +45,8 @@ def measure_storage(loop: Loop, folder: Path, say: Callable[[str], None]) -> dic
     found["archive"] = measure_archive(rollout, folder)
     say("LiDAR compressed in memory")
     found["packed"] = measure_packed(rollout)
+    say("rollouts as they would be sent")
+    found["stream"] = measure_stream(rollout)
     return found
 
 
@@ -68,7 +73,7 @@ def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
 
 def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
     """Bytes given and written, background CPU seconds and seconds until durable, per save."""
-    with AsyncCheckpointSaver(handle_signals=False, **options) as saver:
+    with AsyncCheckpointSaver(handle_signals=False, find_optimizers=False, **options) as saver:
         saver.save_async(state, folder / "warm")
         saver.drain()
         before, begun = saver.get_stats(), time.perf_counter()
@@ -162,7 +167,31 @@ def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
         "bytes": batch.nbytes,
         "pack_s": pack,
         "decode_s": decode,
-        "available_bytes": available_bytes(),
+        "available_bytes": free_bytes(rollout["reward"].device),
+    }
+
+
+def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
+    """Compressing a rollout for the wire and restoring it, and the bandwidth below which that is faster than sending it raw.
+
+    What is saved on the wire is (raw - packed) / bandwidth seconds; it pays while that is more than the work at both ends.
+    """
+    pack, unpack, message = [], [], b""
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        message = pack_rollout(rollout, SEND_LEVEL)
+        middle = time.perf_counter()
+        unpack_rollout(message, max_bytes=2**40)
+        pack.append(middle - begun)
+        unpack.append(time.perf_counter() - middle)
+    raw = sum(t.nbytes for t in rollout.flatten_keys().values())
+    work = float(np.median(pack)) + float(np.median(unpack))
+    return {
+        "raw_bytes": raw,
+        "bytes": len(message),
+        "pack_s": float(np.median(pack)),
+        "unpack_s": float(np.median(unpack)),
+        "break_even_bytes_per_s": max(0.0, (raw - len(message)) / work),
     }
 
 
@@ -183,10 +212,6 @@ def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:
     return {"frames": len(frames), "one_s": min(one), "pool_s": min(many), "threads": POOL, "cores": default_threads()}
 
 
-def available_bytes() -> int:
-    """Memory that is free for programs, or 0 where the system does not tell."""
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 0
+def free_bytes(device: torch.device) -> int:
+    """Memory of the device that rollouts live on which is free, or 0 where the system does not tell."""
+    return available_bytes(device) if device.type == "cuda" else meminfo("MemAvailable") or 0

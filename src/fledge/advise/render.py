@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from fledge.advise.decide import SCHEMES
+
 BUSY = 0.5  # load at the start, above which others share the cores
 
 
@@ -28,7 +30,8 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
     )
     if (machine["load_average"] or 0) > BUSY:
         title += "\nOthers work on this machine: speeds are rough. Ask again when it is quiet."
-    lines = Text.assemble(("Set: ", "bold"), config_line(result["config"]))
+    scheme = f"{result['scheme']} ({SCHEMES[result['scheme']]})"
+    lines = Text.assemble(("Scheme for rollouts: ", "bold"), scheme, ("\nSet: ", "bold"), config_line(result["config"]))
     return [title, _tree(result), _speeds(measured), _checkpoints(measured), _storage(measured), lines]
 
 
@@ -103,6 +106,13 @@ def _storage(measured: Mapping[str, Any]) -> Table:
         f"{packed['bytes'] / 1e6:.1f}",
         f"{packed['bytes'] / lidar:.1%} of {lidar / 1e6:.1f}",
         f"{packed['pack_s']:.2f} to pack, {packed['decode_s']:.2f} to decode",
+    )
+    sent = measured["stream"]
+    table.add_row(
+        "sent to another machine",
+        f"{sent['bytes'] / 1e6:.1f}",
+        f"{sent['bytes'] / sent['raw_bytes']:.1%}; pays below {sent['break_even_bytes_per_s'] / 1e6:,.0f} MB/s",
+        f"{sent['pack_s']:.2f} to pack, {sent['unpack_s']:.2f} to restore",
     )
     speedup = f"{decoding['one_s'] / decoding['pool_s']:.2f}x the speed"
     table.add_row(

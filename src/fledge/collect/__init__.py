@@ -11,6 +11,7 @@ from fledge.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fledge.collect.compressed import CompressedBatch, CompressedDataCollector
+    from fledge.collect.exploration import ExplorationType, set_exploration_type
     from fledge.collect.halves import HalvesDataCollector
     from fledge.collect.lidar_transform import CompressedLidarTransform
     from fledge.collect.pipelined import PipelinedDataCollector
@@ -20,9 +21,11 @@ __all__ = [
     "CompressedBatch",
     "CompressedDataCollector",
     "CompressedLidarTransform",
+    "ExplorationType",
     "HalvesDataCollector",
     "PipelinedDataCollector",
     "SyncDataCollector",
+    "set_exploration_type",
     "split_trajectories",
 ]
 
@@ -30,9 +33,11 @@ _HOME = {
     "CompressedBatch": "compressed",
     "CompressedDataCollector": "compressed",
     "CompressedLidarTransform": "lidar_transform",
+    "ExplorationType": "exploration",
     "HalvesDataCollector": "halves",
     "PipelinedDataCollector": "pipelined",
     "SyncDataCollector": "sync",
+    "set_exploration_type": "exploration",
     "split_trajectories": "sync",
 }
 

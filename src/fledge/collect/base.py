@@ -19,10 +19,12 @@ The rollout, glossary of its keys ([T, N] time-major; off-policy collectors leav
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
+
+from fledge.core.errors import InputError
 
 RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
 Prepare = Callable[[], None]
@@ -48,6 +50,21 @@ class Collector(ABC):
         Args:
             prepare: Called before flying, while the env rests: the place to change it (a curriculum).
         """
+
+    def iterator(self) -> Iterator[Any]:
+        """Another name of iterating."""
+        return iter(self)
+
+    def collect(self) -> Any:
+        """The next batch as iteration hands it out: what `rollout` flew, finished (copied, split, post-processed)."""
+        batch = next(iter(self), None)
+        if batch is None:
+            raise InputError("collect() came after the last batch: raise total_frames.")
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self.rollout()
 
     @property
     @abstractmethod

@@ -1,8 +1,9 @@
 """What a pipelined collector flies: our own collectors in place, or any other iterable of TensorDicts.
 
 Contract
-    `take_weights` and `state_dict` are called while nothing is in the air, `fly` on the background thread. After a base has
-    been taken over, it flies a frozen copy of its policy, which changes in `take_weights` only.
+    `take_weights` and `state_dict` are called while nothing is in the air, `fly` on the background thread, `snapshot` at any
+    time on the learner's. After a base has been taken over, it flies a frozen copy of its policy, which changes in
+    `take_weights` only.
 """
 
 from __future__ import annotations
@@ -32,13 +33,22 @@ class FrozenPolicy(Generic[Policy]):
         self.module: Policy = copy.deepcopy(source).requires_grad_(False)
 
     @torch.no_grad()
-    def take(self) -> None:
-        for own, source in zip(_tensors(self.module), _tensors(self.source), strict=True):
-            own.copy_(source)
+    def take(self, weights: Weights | None = None) -> None:
+        for name, own in _tensors(self.module).items():
+            own.copy_((weights or _tensors(self.source))[name])
+
+    def snapshot(self) -> Weights:
+        return {name: tensor.detach().clone() for name, tensor in _tensors(self.source).items()}
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return itertools.chain(module.parameters(), module.buffers())
+Weights = dict[str, Tensor]
+
+
+def _tensors(module: nn.Module) -> Weights:
+    named = itertools.chain(
+        module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    )
+    return dict(named)
 
 
 class Base(ABC):
@@ -50,9 +60,16 @@ class Base(ABC):
     fps: float
     simulate_s: float
 
-    @abstractmethod
-    def take_weights(self) -> None:
-        """Fly with the learner's present weights from now on."""
+    frozen: FrozenPolicy[Any] | None
+
+    def take_weights(self, weights: Weights | None = None) -> None:
+        """Fly with the learner's present weights from now on, or with those of a snapshot."""
+        if self.frozen is not None:
+            self.frozen.take(weights)
+
+    def snapshot(self) -> Weights:
+        """A copy of the learner's present weights."""
+        return {} if self.frozen is None else self.frozen.snapshot()
 
     @abstractmethod
     def fly(self) -> TensorDictBase | None:
@@ -62,14 +79,14 @@ class Base(ABC):
     def finish(self, data: TensorDictBase) -> TensorDictBase:
         """A batch as iteration hands it out."""
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Weights:
         """A copy of the weights being flown."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def load_state_dict(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
         raise NotImplementedError
 
     @abstractmethod
@@ -84,14 +101,11 @@ class OwnBase(Base):
     def __init__(self, collector: SyncDataCollector, seed: int, rollouts: int) -> None:
         self.collector = collector
         self.total_frames, self.frames_per_batch = collector.total_frames, collector.frames_per_batch
-        self.frozen = FrozenPolicy(collector.policy)
+        self.frozen: FrozenPolicy[Any] = FrozenPolicy(collector.policy)
         collector.policy = self.frozen.module
         collector.keep(rollouts)
         if collector.generator is None:
             collector.draw_from(torch.Generator(collector.env.device).manual_seed(seed))
-
-    def take_weights(self) -> None:
-        self.frozen.take()
 
     def fly(self) -> TensorDict:
         return self.collector.rollout()
@@ -107,15 +121,16 @@ class OwnBase(Base):
     def simulate_s(self) -> float:  # type: ignore[override]
         return self.collector.simulate_s
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Weights:
         return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
         return self.collector.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
         self.collector.load_state_dict(state)
-        self.frozen.module.load_state_dict(weights)
+        module = self.frozen.module
+        module.load_state_dict({name: weights[name] for name in module.state_dict()})  # a snapshot may have more
 
     def shutdown(self) -> None:
         self.collector.shutdown()
@@ -138,7 +153,7 @@ class ForeignBase(Base):
                 "the learner reads. Make it with return_same_td=False."
             )
         self.base, self.copies = base, same is None
-        self.frozen: FrozenPolicy[nn.Module] | None = None
+        self.frozen: FrozenPolicy[Any] | None = None
         policy: Any = getattr(base, "_wrapped_policy", None)  # what TorchRL's collector calls
         if isinstance(policy, nn.Module):
             self.frozen = FrozenPolicy(policy)
@@ -146,10 +161,6 @@ class ForeignBase(Base):
         device = getattr(base, "policy_device", None) or "cpu"
         self.draws = DrawFrom(torch.Generator(device).manual_seed(seed))
         self.batches: Iterator[TensorDictBase] | None = None
-
-    def take_weights(self) -> None:
-        if self.frozen is not None:
-            self.frozen.take()
 
     def fly(self) -> TensorDictBase | None:
         with self.draws:

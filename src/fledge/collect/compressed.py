@@ -1,8 +1,9 @@
-"""CompressedDataCollector: batches whose LiDAR lives compressed; only the envs of a minibatch are decoded.
+"""CompressedDataCollector: batches whose LiDAR lives compressed; only what a minibatch needs is decoded.
 
     batch = collector.rollout()         a CompressedBatch
     batch["reward"]                     entries that are not compressed, as they are
     batch.decode(envs=[3, 17, 40])      a TensorDict of these envs, LiDAR decoded, bit for bit
+    batch.decode(transitions=index)     ... of these transitions, numbered as in `reshape(-1)`
     batch["input"], batch.decode()      one compressed entry of all envs; everything
 
 Contract
@@ -47,7 +48,14 @@ class CompressedBatch:
     def __init__(self, data: TensorDictBase, keys: Sequence[Key], level: int, copy: bool) -> None:
         self.batch_size = data.batch_size
         self.time_dim = time_axis(data)
-        self.packed = {key: PackedTensor.pack(data.get(key), self.time_dim, level) for key in keys}
+        self.packed: dict[Key, PackedTensor] = {}
+        known: dict[Any, PackedTensor] = {}  # one entry under two names is compressed once
+        for key in keys:
+            tensor = data.get(key)
+            place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if place not in known:
+                known[place] = PackedTensor.pack(tensor, self.time_dim, level)
+            self.packed[key] = known[place]
         rest = data.exclude(*keys)
         self.rest: TensorDictBase = rest.clone() if copy else rest
 
@@ -59,16 +67,28 @@ class CompressedBatch:
         """All entries, by nested key."""
         return [*self.rest.keys(include_nested=True, leaves_only=True), *self.packed]
 
-    def decode(self, envs: Envs | None = None, keys: Sequence[Key] | None = None) -> TensorDictBase:
-        """An ordinary TensorDict of some envs, in the order asked for; all by default.
+    def decode(
+        self,
+        envs: Envs | None = None,
+        keys: Sequence[Key] | None = None,
+        *,
+        transitions: Envs | None = None,
+    ) -> TensorDictBase:
+        """An ordinary TensorDict of some envs, or of some transitions, in the order asked for; all by default.
 
         Args:
             envs: Slice, list of env numbers, or mask.
             keys: Compressed entries to decode; all by default. Those left out are not in the result.
+            transitions: Slice or list of numbers, as in `reshape(-1)` of the batch, or a mask over it: the result has one
+                axis. Envs are what is compressed together, so few transitions of many envs cost as much as all of them.
         """
+        if envs is not None and transitions is not None:
+            raise InputError("decode() got envs and transitions: choose by envs or transitions, not by both.")
         chosen_keys = list(self.packed) if keys is None else list(keys)
         if missing := [key for key in chosen_keys if key not in self.packed]:
             raise InputError(f"{missing} are not compressed; compressed are {list(self.packed)}.")
+        if transitions is not None:
+            return self._decode_transitions(transitions, chosen_keys)
         # a TensorDict takes a list or a tuple for something else than one index
         chosen = envs
         if isinstance(envs, Sequence):
@@ -79,15 +99,37 @@ class CompressedBatch:
             out.set(key, self.packed[key].unpack(chosen))
         return out
 
+    def _decode_transitions(self, transitions: Envs, keys: Sequence[Key]) -> TensorDictBase:
+        count = self.batch_size.numel()
+        if isinstance(transitions, slice):
+            index = torch.arange(count)[transitions]
+        else:
+            index = torch.as_tensor(transitions).cpu()
+            if index.dtype == torch.bool and index.numel() == count:
+                index = index.flatten().nonzero().flatten()
+            elif not index.numel():
+                index = index.long().flatten()
+        whole = not (index.dtype.is_floating_point or index.dtype == torch.bool) and index.ndim == 1
+        if not whole or (index.numel() and not -count <= int(index.min()) <= int(index.max()) < count):
+            raise InputError(f"transitions must be numbers below {count} in a list, a slice, or a mask over the batch.")
+        index = index.long() % count
+        out = self.rest.reshape(-1)[index.to(self.rest.device)] if self.rest.device else self.rest.reshape(-1)[index]
+        for key in keys:
+            out.set(key, self.packed[key].rows(index))
+        return out
+
     @property
     def nbytes(self) -> int:
         """Bytes that the compressed entries take."""
-        return sum(entry.nbytes for entry in self.packed.values())
+        return sum(entry.nbytes for entry in self._entries())
 
     @property
     def raw_nbytes(self) -> int:
         """Bytes that they would take as tensors."""
-        return sum(entry.raw_nbytes for entry in self.packed.values())
+        return sum(entry.raw_nbytes for entry in self._entries())
+
+    def _entries(self) -> Iterable[PackedTensor]:
+        return {id(entry): entry for entry in self.packed.values()}.values()
 
     @property
     def ratio(self) -> float:
@@ -204,6 +246,12 @@ def lidar_keys(data: TensorDictBase) -> list[Key]:
         if name in LIDAR_NAMES and isinstance(data.get(key), Tensor):
             found.append(key)
     return found
+
+
+def tensor_keys(data: TensorDictBase) -> list[Key]:
+    """Every entry that is a tensor."""
+    keys = data.keys(include_nested=True, leaves_only=True)
+    return [key for key in keys if isinstance(data.get(key), Tensor)]
 
 
 def time_axis(data: TensorDictBase) -> int:

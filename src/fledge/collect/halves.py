@@ -22,8 +22,9 @@ import torch
 from tensordict import TensorDict
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.collect.exploration import ExplorationType
 from fledge.collect.lane import Lane, Slot
-from fledge.collect.sync import ExplorationType, SyncDataCollector
+from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv
 
@@ -40,9 +41,10 @@ class HalvesDataCollector(SyncDataCollector):
         total_frames: Stop iterating after this many decisions; -1 never stops.
         device: Where rollouts live; the envs' device.
         return_same_td: Yield one object, updated in place; otherwise every rollout stays valid.
-        exploration_type: "random" samples actions, "deterministic" takes the mean.
+        exploration_type: "random" samples actions, "deterministic" takes the mean; or an `ExplorationType`.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [T, N].
         postproc: Applied to every rollout before it is handed out.
+        keys: "navrl" gives rollouts the names of NavRL and TorchRL beside ours (see `collect.key_names`).
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class HalvesDataCollector(SyncDataCollector):
         total_frames: int = -1,
         device: str | torch.device | None = None,
         return_same_td: bool = True,
-        exploration_type: ExplorationType = "random",
+        exploration_type: ExplorationType | str = "random",
         split_trajs: bool = False,
         postproc: Callable[[TensorDict], TensorDict] | None = None,
+        keys: str = "fledge",
     ) -> None:
         if isinstance(envs, TensorEnv) or len(envs) != 2:
             given = "one env" if isinstance(envs, TensorEnv) else f"{len(envs)} envs"
@@ -70,6 +73,7 @@ class HalvesDataCollector(SyncDataCollector):
             exploration_type,
             split_trajs,
             postproc,
+            keys,
         )
         self._ended = False
         self._flying: dict[int, Future[None]] = {}  # by the lane's first column

@@ -1,4 +1,4 @@
-"""CompressedLidarTransform: LiDAR entries of a rollout as bytes, in a TensorDict that still indexes by env.
+"""CompressedLidarTransform: LiDAR entries of a rollout, or of single steps, as bytes in a TensorDict that indexes by env.
 
 For TorchRL users: a transform for whole rollouts, after they were collected.
 
@@ -6,8 +6,9 @@ For TorchRL users: a transform for whole rollouts, after they were collected.
     for batch in collector:                          "lidar" [N, T, 1, 36, 4] is now "lidar_packed" [N, T, W] uint8
         few = transform.inv(batch[[3, 17, 40]])      these envs, "lidar" restored bit for bit
 
-`forward` compresses, `inv` restores; so it does in a Compose. It is no transform of an env's steps: a single step hardly
-compresses. In a replay buffer, which writes through `inv`, the roles would be the wrong way round: use
+`forward` compresses, `inv` restores; so it does in a Compose. Single steps, [N] or one alone, work too: "lidar_packed" is
+then [N, W]; but a rollout compresses several times better, since neighbours in time are alike. W changes from call to call,
+so it is no transform inside an env, whose steps must stack. In a replay buffer, which writes through `inv`, the roles would be the wrong way round: use
 `fledge.replay`'s storage there.
 
 Bytes of an entry, one run per env, spread over the time axis so that they fit the batch size, zeros behind:
@@ -44,7 +45,7 @@ _HEAD = struct.Struct("<IBBB")
 
 
 class CompressedLidarTransform(Transform):
-    """Compresses LiDAR entries of rollouts [N, T] (axis named time) or [T, N], without loss.
+    """Compresses LiDAR entries of rollouts, [N, T] (axis named time) or [T, N], and of single steps, [N] or [], without loss.
 
     Args:
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
@@ -60,7 +61,7 @@ class CompressedLidarTransform(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The rollout with its LiDAR entries replaced by bytes; what was given stays as it is."""
-        time_dim = time_axis(tensordict)
+        time_dim, missing = _axes(tensordict)
         keys = lidar_keys(tensordict) if self.chosen is None else list(self.chosen)
         check_present(keys, tensordict)
         if 0 in tensordict.batch_size:
@@ -69,12 +70,13 @@ class CompressedLidarTransform(Transform):
             )
         out = tensordict.exclude(*keys)
         for key in keys:
-            packed = PackedTensor.pack(tensordict.get(key), time_dim, self.compression_level, group=1)
-            out.set(_renamed(key, SUFFIX), _to_bytes(packed))
+            tensor = _with(tensordict.get(key), missing)
+            packed = PackedTensor.pack(tensor, time_dim, self.compression_level, group=1)
+            out.set(_renamed(key, SUFFIX), _without(_to_bytes(packed), missing))
         return out
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        time_dim = time_axis(tensordict)
+        time_dim, missing = _axes(tensordict)
         leaves = tensordict.keys(include_nested=True, leaves_only=True)
         keys = [
             key
@@ -83,7 +85,8 @@ class CompressedLidarTransform(Transform):
         ]
         out = tensordict.exclude(*keys)
         for key in keys:
-            out.set(_renamed(key, "", len(SUFFIX)), _from_bytes(tensordict.get(key), time_dim))
+            data = _from_bytes(_with(tensordict.get(key), missing), time_dim)
+            out.set(_renamed(key, "", len(SUFFIX)), _without(data, missing))
         return out
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -91,9 +94,29 @@ class CompressedLidarTransform(Transform):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         raise ConfigError(
-            "CompressedLidarTransform compresses whole rollouts, not an env's single steps: pass it to the collector as "
-            "postproc, or call it on batches."
+            "CompressedLidarTransform does not work inside an env, whose steps must have one size: pass it to the "
+            "collector as postproc, or call it on steps and batches."
         )
+
+
+def _axes(data: TensorDictBase) -> tuple[int, tuple[int, ...]]:
+    """The axis of time, and which axes of [T, N] a batch lacks: none of a rollout, time (and envs) of single steps."""
+    if len(data.batch_size) > 1:
+        return time_axis(data), ()
+    names = [*data.names] if data._has_names() else []
+    return 0, (1,) if "time" in names else (0,) if data.batch_size else (0, 1)
+
+
+def _with(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    for axis in axes:
+        tensor = tensor.unsqueeze(axis)
+    return tensor
+
+
+def _without(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    for axis in reversed(axes):
+        tensor = tensor.squeeze(axis)
+    return tensor
 
 
 def _renamed(key: Key, suffix: str, cut: int = 0) -> Key:

@@ -81,6 +81,18 @@ class PackedTensor:
                 rows[places] = self._decode(number)[inside[places]]
         return out.to(self.device)
 
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the tensor with its first two axes as one, [len(index), ...]. Decodes each block once, one at a time."""
+        index = index.cpu()
+        first, second = index // self.shape[1], index % self.shape[1]
+        step, env = (second, first) if self.time_dim else (first, second)
+        out = torch.empty(len(index), *self.shape[2:], dtype=self.dtype)
+        block_of, inside = env // self.group, env % self.group
+        for number in block_of.unique().tolist():
+            places = (block_of == number).nonzero().flatten()
+            out[places] = self._decode(number).movedim(-1, 1)[inside[places], step[places]]
+        return out.to(self.device)
+
     def _decode(self, number: int) -> Tensor:
         """Block `number`, [envs, ..., T]."""
         name, block = self.blocks[number]

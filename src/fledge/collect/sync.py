@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -21,11 +21,11 @@ from torch import Tensor
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.base import Collector, Prepare
 from fledge.collect.draws import DrawFrom
+from fledge.collect.exploration import ExplorationType, is_deterministic, read_exploration_type
+from fledge.collect.key_names import KEY_NAMES, add_navrl_names, fill_done
 from fledge.collect.lane import Lane, Slot, fill_next_value
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
-
-ExplorationType = Literal["random", "deterministic"]
 
 
 class SyncDataCollector(Collector):
@@ -38,9 +38,10 @@ class SyncDataCollector(Collector):
         total_frames: Stop iterating after this many decisions; -1 never stops.
         device: Where rollouts live; the env's device.
         return_same_td: Yield one object, updated in place; otherwise every rollout stays valid.
-        exploration_type: "random" samples actions, "deterministic" takes the mean.
+        exploration_type: "random" samples actions, "deterministic" takes the mean; or an `ExplorationType`.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [T, N].
         postproc: Applied to every rollout before it is handed out.
+        keys: "navrl" gives rollouts the names of NavRL and TorchRL beside ours (see `collect.key_names`).
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class SyncDataCollector(Collector):
         total_frames: int = -1,
         device: str | torch.device | None = None,
         return_same_td: bool = True,
-        exploration_type: ExplorationType = "random",
+        exploration_type: ExplorationType | str = "random",
         split_trajs: bool = False,
         postproc: Callable[[TensorDict], TensorDict] | None = None,
+        keys: str = "fledge",
     ) -> None:
         several = isinstance(env, Sequence) and all(isinstance(e, TensorEnv) for e in env)
         if not isinstance(env, TensorEnv) and not several:
@@ -72,11 +74,12 @@ class SyncDataCollector(Collector):
             raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no end.")
         if device is not None and torch.device(device).type != self.env.device.type:
             raise ConfigError(f"device is {device}, but rollouts live where the env is: {self.env.device}.")
-        if exploration_type not in ("random", "deterministic"):
-            raise ConfigError(f"exploration_type is {exploration_type!r}, but must be 'random' or 'deterministic'.")
+        if keys not in KEY_NAMES:
+            raise ConfigError(f"keys is {keys!r}, but must be one of {', '.join(KEY_NAMES)}.")
         self.frames_per_batch, self.total_frames = frames_per_batch, total_frames
         self.return_same_td, self.split_trajs, self.postproc = return_same_td, split_trajs, postproc
-        self.deterministic = exploration_type == "deterministic"
+        self.deterministic = read_exploration_type(exploration_type) is ExplorationType.MEAN
+        self.keys = keys
         self.steps = frames_per_batch // self.num_envs
         self._frames = 0
         self._fps = 0.0
@@ -113,7 +116,10 @@ class SyncDataCollector(Collector):
         for name in ("log_prob", "value", "next_value"):
             rollout[name] = torch.zeros(t, n, device=device)
         data = TensorDict(rollout, [t, n])
-        return data, [lane.slots(data) for lane in self._lanes]
+        slots = [lane.slots(data) for lane in self._lanes]
+        if self.keys == "navrl":
+            add_navrl_names(data)
+        return data, slots
 
     def keep(self, count: int) -> None:
         """Fly into `count` rollouts in turn from now on: each stays valid until `count - 1` more have been flown."""
@@ -133,6 +139,8 @@ class SyncDataCollector(Collector):
         self._current = (self._current + 1) % len(self._rollouts)
         data, slots = self._rollouts[self._current]
         self._fly(slots)
+        if self.keys == "navrl":
+            fill_done(data)
         self.simulate_s = sum(lane.simulate_s for lane in self._lanes)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
@@ -161,7 +169,7 @@ class SyncDataCollector(Collector):
         row, head = slot.row, self.policy.head
         row["input"].copy_(self.policy.encode(slot.obs))
         params, value = self.policy(row["input"])
-        if self.deterministic:
+        if is_deterministic(self.deterministic):
             raw = head.mean(params)
         else:
             with self._draws:

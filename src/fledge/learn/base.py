@@ -30,6 +30,10 @@ class Learner(ABC):
             NumericsError: on NaN, with what `repeat` needs as its `cause`.
         """
 
+    def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
+        """Another name of `update`."""
+        return self.update(data, progress)
+
     @abstractmethod
     def begin(self, progress: float = 0.0) -> None:
         """Get ready to fly and learn with the weights that the policy has now, after any that were put into it.

@@ -138,11 +138,17 @@ class PerformanceMonitor:
         return stats
 
     def get_summary(self, window: int | None = None) -> str:
-        """One line per name: `name: mean ms (± std) [min, max]`, in milliseconds."""
-        lines = []
-        for name, stat in self.get_stats(window).items():
-            mean, std, low, high = (1e3 * stat[key] for key in ("mean", "std", "min", "max"))
-            lines.append(f"{name}: {mean:.2f} ms (± {std:.2f}) [{low:.2f}, {high:.2f}]")
+        """A title, and a line per name: `name: mean ms (± std ms) [min, max]`, in columns; empty without durations."""
+        stats = self.get_stats(window)
+        if not stats:
+            return ""
+        names, keys = [f"{name}:" for name in stats], ("mean", "std", "min", "max")
+        rows = [[f"{1e3 * stat[key]:.2f}" for key in keys] for stat in stats.values()]
+        wide, widths = max(map(len, names)), [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["Performance Summary" + (f" (last {window}):" if window else ":")]
+        for name, row in zip(names, rows, strict=True):
+            mean, std, low, high = (text.rjust(width) for text, width in zip(row, widths, strict=True))
+            lines.append(f"  {name:<{wide}} {mean} ms (± {std} ms) [{low}, {high}]")
         return "\n".join(lines)
 
     def reset(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fledge.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
     from fledge.replay.index.prefix_sum import PrefixSum
     from fledge.replay.index.sum_tree import SumTree
+    from fledge.replay.intake.forms import read_text
     from fledge.replay.schema import KeySpec
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "compress_image_seq",
     "decompress_image",
     "decompress_image_seq",
+    "read_text",
 ]
 
 _HOME = {
@@ -36,6 +38,7 @@ _HOME = {
     "compress_image_seq": "images",
     "decompress_image": "images",
     "decompress_image_seq": "images",
+    "read_text": "intake.forms",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

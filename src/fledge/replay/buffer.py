@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -29,12 +29,14 @@ from fledge.replay import snapshot
 from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
-from fledge.replay.intake.episodes import read_episode
+from fledge.replay.intake.episodes import episode_names, read_episode
+from fledge.replay.intake.forms import plain_values
 from fledge.replay.intake.open_episodes import OpenEpisodes
-from fledge.replay.intake.rollouts import read_observations, read_rollout
+from fledge.replay.intake.rollouts import read_observations, read_rollout, rollout_names
 from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import LAYOUTS, Layout, plan_stores
+from fledge.replay.view import EpisodesByKey
 from fledge.replay.workers import Workers
 
 MEASURE_FRAMES = 512  # after this many, stores are chosen a second and last time: the first episode may be untypical
@@ -46,11 +48,13 @@ class DictReplayBuffer:
 
     Args:
         max_size: The most transitions kept; the oldest episodes leave for new ones.
-        keys: Names of what a batch holds, or names with a `KeySpec` each. `next_X` beside X is not stored.
+        keys: Names of what a batch holds, or names with a `KeySpec` each; None takes those of what is added first. `next_X`
+            beside X is not stored.
         device: Where batches go.
         pin_memory: Copy them there through pinned memory, without waiting; for a CUDA device.
-        img_compressed: Compress keys of bytes with two axes or more (images, grid maps); False stores them raw.
-        layout: What is compressed together: each "frame", a "chunk" of time, or a whole "episode".
+        img_compressed: Compress keys with two axes or more (images, grid maps, LiDAR); False stores them raw.
+        layout: What is compressed together: each "frame", a "chunk" of time (the default), or a whole "episode".
+        compress_epi: True is another name of layout "episode", False of "frame".
         n_step: Transitions span this many steps.
         gamma: Discount of n-step returns.
         prioritized: Draw in proportion to priority^alpha instead of uniformly.
@@ -65,11 +69,12 @@ class DictReplayBuffer:
     def __init__(
         self,
         max_size: int,
-        keys: Sequence[str] | Mapping[str, KeySpec | None],
+        keys: Sequence[str] | Mapping[str, KeySpec | None] | None = None,
         device: str | torch.device = "cpu",
         img_compressed: bool = True,
         *,
-        layout: Layout = "chunk",
+        layout: Layout | None = None,
+        compress_epi: bool | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
         prioritized: bool = False,
@@ -85,13 +90,13 @@ class DictReplayBuffer:
             raise ConfigError(f"pin_memory=True is for a CUDA device, but batches go to {device}: leave it out.")
         if not isinstance(max_size, int | np.integer) or max_size < 1:
             raise ConfigError(f"max_size is {max_size}, but must be a whole number of at least 1.")
-        if layout not in LAYOUTS:
-            raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+        layout = _layout(layout, compress_epi)
         if segment_frames is not None and not 1 <= segment_frames <= max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
         own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
         self.schema = Schema(keys, own)
-        check_n_step(self.schema, n_step, gamma)
+        if not self.schema.open:
+            check_n_step(self.schema, n_step, gamma)
         self.max_size, self.device, self.layout = max_size, torch.device(device), layout
         self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
         self.n_step, self.gamma, self.pin_memory = n_step, gamma, pin_memory
@@ -113,17 +118,32 @@ class DictReplayBuffer:
     def num_episodes(self) -> int:
         return len(self.index)
 
+    @property
+    def episode_lens_prefix_sum(self) -> PrefixSum:
+        """The index: lengths of the episodes kept, and where each begins."""
+        return self.index
+
+    @property
+    def buffer(self) -> EpisodesByKey:
+        """The episodes kept, to look at: `buffer["lidar"][i]` are the frames of episode i, decoded."""
+        return EpisodesByKey(self)
+
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Store one episode: arrays or tensors [T, ...] per key (see `intake.episodes` for final observations)."""
+        """Store one episode: arrays or tensors [T, ...] per key (see `intake.episodes` for final observations).
+
+        Frames that are compressed already and text are taken too: see `intake.forms`.
+        """
         with self.lock, self._learning():
-            self._insert(*read_episode(self.schema, episode))
+            self._settle(episode_names, episode)
+            self._insert(*read_episode(self.schema, plain_values(self.schema, episode)))
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Take [T, N] steps of parallel envs (see `intake.rollouts`); returns the episodes completed and stored."""
         with self.lock, self._learning():
             stored = 0
+            self._settle(rollout_names, rollout)
             for rows, done, final in read_rollout(self.schema, rollout):
                 for length, words in self._open_for(len(done)).push(rows, done, final):
                     self._insert(length, words)
@@ -142,16 +162,23 @@ class DictReplayBuffer:
                 self._insert(length, words)
             return len(closed)
 
+    def _settle(self, names: Callable[[Mapping[str, Any]], list[str]], data: Mapping[str, Any]) -> None:
+        """Take the keys from what is added, if nobody has named them."""
+        if self.schema.open:
+            self.schema.settle(names(data))
+            check_n_step(self.schema, self.n_step, self.gamma)
+
     @contextlib.contextmanager
     def _learning(self) -> Iterator[None]:
         """What the schema learns from data that is then refused is forgotten."""
         self._check_alive()
-        known = dict(self.schema.specs)
+        known, nameless = dict(self.schema.specs), self.schema.open
         try:
             yield
         except BaseException:
             if not self.stores and self.open is None:
                 self.schema.specs = known
+                self.schema = Schema(None, self.schema.reserved) if nameless else self.schema
             raise
 
     def _open_for(self, num_envs: int) -> OpenEpisodes:
@@ -229,6 +256,10 @@ class DictReplayBuffer:
             batch = self._transitions(number)
             batch["weight"] = torch.from_numpy(weight).to(self.device)
             return batch
+
+    def sample_batch(self, batch_size: int) -> Batch:
+        """Another name of `sample`."""
+        return self.sample(batch_size)
 
     def sample_sequences(self, batch_size: int, length: int) -> Batch:
         """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask"."""
@@ -346,6 +377,15 @@ class DictReplayBuffer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
+    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
+    if layout is not None and layout not in LAYOUTS:
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+    if None not in (layout, named) and layout != named:
+        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: give one.")
+    return layout or named or "chunk"
 
 
 def _integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:

@@ -93,11 +93,31 @@ class Schema:
     """Keys of a buffer: which are stored, which derived, and what their frames look like once that is known.
 
     Args:
-        keys: Names, or names with their `KeySpec`. What is not given is learned from what is added first.
+        keys: Names, or names with their `KeySpec`; None leaves them open until `settle`. What is not given is learned from
+            what is added first.
         reserved: Names that batches use themselves.
     """
 
-    def __init__(self, keys: Sequence[str] | Mapping[str, KeySpec | None], reserved: Collection[str] = ()) -> None:
+    def __init__(
+        self, keys: Sequence[str] | Mapping[str, KeySpec | None] | None, reserved: Collection[str] = ()
+    ) -> None:
+        self.reserved = frozenset(reserved)
+        self.names: list[str] = []
+        self.nexts: list[str] = []
+        self.stored: list[str] = []
+        self.observed: set[str] = set()
+        self.steps: list[str] = []
+        self.specs: dict[str, KeySpec] = {}
+        if keys is not None:
+            self.settle(keys)
+
+    @property
+    def open(self) -> bool:
+        """Whether the keys are not known yet."""
+        return not self.names
+
+    def settle(self, keys: Sequence[str] | Mapping[str, KeySpec | None]) -> None:
+        """Set the keys, once."""
         names = list(keys)
         if isinstance(keys, str) or not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"keys is {keys!r}, but must list at least one name.")
@@ -114,14 +134,13 @@ class Schema:
             raise ConfigError(
                 f"keys asks for what follows {flags}, but nothing follows the end of an episode: leave it out."
             )
-        self.specs: dict[str, KeySpec] = {}
         if isinstance(keys, Mapping):
             if wrong := [n for n, spec in keys.items() if not isinstance(spec, KeySpec | None)]:
                 raise ConfigError(
                     f"the keys {wrong} come with something else, but each must have a KeySpec, or None to learn it."
                 )
             self.specs = {n: spec for n in self.stored if (spec := keys[n]) is not None}
-        taken = {*reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
+        taken = {*self.reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
         if clash := sorted(taken.intersection(names)):
             raise ConfigError(f"the keys {clash} have names that batches use for something else: rename them.")
 

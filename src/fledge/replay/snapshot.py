@@ -53,12 +53,13 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
             raise FormatError(
                 f"the saved replay has version {state['version']}; this Fledge reads {VERSION}: update Fledge."
             )
-        if list(state["keys"]) != buffer.schema.names:
+        if not buffer.schema.open and list(state["keys"]) != buffer.schema.names:
             raise InputError(
                 f"the saved replay has keys {state['keys']}, this buffer {buffer.schema.names}: make it with those keys."
             )
         saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
-        schema = Schema({name: saved.get(name) for name in buffer.schema.names})
+        names = [str(name) for name in state["keys"]]
+        schema = Schema({name: saved.get(name) for name in names} if names else None, buffer.schema.reserved)
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
                 raise InputError(
@@ -76,7 +77,8 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
         rng = np.random.default_rng()
         rng.bit_generator.state = state["rng"]
         measured = bool(state["measured"])
-    buffer.schema.specs = {**buffer.schema.specs, **schema.specs}
+    schema.specs = {**buffer.schema.specs, **schema.specs}
+    buffer.schema = schema
     buffer.index, buffer.stores, buffer.priorities, buffer.open = index, stores, priorities, opened
     buffer.measured, buffer.rng = measured, rng
 

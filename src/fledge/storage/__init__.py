@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fledge.storage.rollouts import RolloutStorage
     from fledge.storage.saving.handle import CheckpointHandle
     from fledge.storage.saving.saver import AsyncCheckpointSaver
+    from fledge.storage.stream import receive, send
 
 __all__ = [
     "AsyncCheckpointSaver",
@@ -33,7 +34,9 @@ __all__ = [
     "find_checkpoint",
     "inspect_checkpoint",
     "load_checkpoint",
+    "receive",
     "save_checkpoint",
+    "send",
 ]
 
 _HOME = {
@@ -46,7 +49,9 @@ _HOME = {
     "find_checkpoint": "checkpoint",
     "inspect_checkpoint": "checkpoint",
     "load_checkpoint": "checkpoint",
+    "receive": "stream",
     "save_checkpoint": "checkpoint",
+    "send": "stream",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

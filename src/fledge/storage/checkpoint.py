@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
-from fledge.storage.format import foreign
+from fledge.storage.format import codecs, foreign
 from fledge.storage.format.leaves import Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry
 from fledge.storage.format.tree import Node, flatten, select, unflatten
@@ -32,6 +33,7 @@ from fledge.storage.format.writer import Plans, Written, write_native
 
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")
+NUMBERED = re.compile(r"(?P<prefix>.+)_(?P<number>\d{1,18})(\.pt|\.pth|\.fledge)?")
 _SUFFIXES = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safetensors"}
 
 
@@ -43,6 +45,16 @@ def target_path(path: str | os.PathLike[str], format: str) -> Path:
     return path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
 
 
+def check_level(format: str, level: int | None) -> None:
+    """ConfigError for a compression level that a format does not have."""
+    if format != "lz4":
+        codecs.candidates(level, 0)
+    elif level is not None and (type(level) is not int or not 0 <= level <= foreign.MAX_LZ4_LEVEL):
+        raise ConfigError(
+            f"compression_level is {level!r}, but with codec lz4 must lie between 0 and {foreign.MAX_LZ4_LEVEL}."
+        )
+
+
 def format_of(path: str | os.PathLike[str]) -> str:
     """Format that a file's name asks for."""
     suffix = Path(path).suffix.lower()
@@ -52,6 +64,11 @@ def format_of(path: str | os.PathLike[str]) -> str:
             f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(formats)}: rename it."
         )
     return formats[suffix]
+
+
+def numbered_name(prefix: str, step: int) -> str:
+    """The file of a step in a history: of equal length, so that names sort."""
+    return f"{prefix}_{step:09d}{NATIVE}"
 
 
 def write_state(
@@ -117,10 +134,11 @@ def save_checkpoint(
         state: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
         path: Where to save; the native suffix is appended if the name has another.
         codec: "native", "lz4", "pt" or "safetensors".
-        compression_level: 0 (store) to 9 (densest); None goes by size.
+        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None goes by size.
         metadata: Plain values kept beside the state.
         base: An earlier native checkpoint in the same folder, to save the difference to.
     """
+    check_level(codec, compression_level)
     target = target_path(path, codec)
     node, leaves = stage_now(state)
     write_state(target, codec, node, leaves, level=compression_level, metadata=metadata, base=base)
@@ -128,12 +146,21 @@ def save_checkpoint(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file that a checkpoint's name stands for: itself, or the newest of `path.fledge` and `path.lz4`."""
+    """The file that a checkpoint's name stands for: itself, or the newest of `path.fledge` and `path.lz4`.
+
+    Failing these, `checkpoint_100.pt` stands for `checkpoint_000000100.fledge`, as a history names it, beside it or in
+    `checkpoints/` there: a run's folder.
+    """
     path = Path(path)
     if path.is_file():
         return path
     others = [path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4"), path.with_suffix(NATIVE)]
     found = [other for other in others if other.is_file()]
+    numbered = NUMBERED.fullmatch(path.name)
+    if not found and numbered is not None:
+        name = numbered_name(numbered["prefix"], int(numbered["number"]))
+        others = [path.parent / name, path.parent / "checkpoints" / name]
+        found = [other for other in others if other.is_file()]
     if not found:
         raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
     return max(found, key=lambda other: other.stat().st_mtime_ns)
@@ -262,9 +289,10 @@ def convert_checkpoint(
         src: Any format.
         dst: A name ending in `.fledge`, `.pt`, `.lz4` or `.safetensors`.
         keys: Parts to take, such as "model"; all by default.
-        compression_level: 0 to 9 for `.fledge` and `.lz4`.
+        compression_level: 0 to 9 for `.fledge`, to 16 for `.lz4`.
     """
     format = format_of(dst)
+    check_level(format, compression_level)
     found = find_checkpoint(src)
     state = load_checkpoint(found, keys=keys)
     metadata: dict[str, Any] = {}

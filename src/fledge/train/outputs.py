@@ -123,6 +123,7 @@ class RunOutputs:
         metrics["simulate_s"] = run.collector.simulate_s
         metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
         metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
+        metrics |= checkpoint_metrics(self.saver.get_stats())
         self.last = metrics
         self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
         if run.iteration % run.cfg.log_interval == 0 or run.finished:
@@ -133,8 +134,8 @@ class RunOutputs:
                 logger.log(run.iteration, row)
         if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
             self.summed_up = time.monotonic()
-            self.console.say(monitor.get_summary())
-            self.console.say(checkpoint_line(self.saver.get_stats()))
+            self.console.say(monitor.get_summary(window=100))
+            self.console.say(self.saver.get_summary())
 
     def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
         every = self.run.cfg.rollout_save_interval
@@ -174,9 +175,16 @@ def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]
     return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
 
 
-def checkpoint_line(stats: Mapping[str, Any]) -> str:
-    """The saver's figures in one line; what there is none of yet is a dash."""
-    ratio, stall = ("-" if stats[k] is None else f"{stats[k]:.2f}" for k in ("ratio", "stall_p99_ms"))
-    return (
-        f"[Checkpoint Stats] saved {stats['saves']}, ratio {ratio}, queue {stats['queue_size']}, stall p99 {stall} ms"
+def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
+    """The saver's figures for the loggers; what there is none of yet is left out."""
+    names = (
+        "saves",
+        "failures",
+        "queue_size",
+        "bytes_out",
+        "compression_ratio",
+        "stall_p99_ms",
+        "fence_p99_ms",
+        "age_s",
     )
+    return {f"checkpoint/{name}": stats[name] for name in names if stats[name] is not None}

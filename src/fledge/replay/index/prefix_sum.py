@@ -4,6 +4,7 @@
                                   numbers       0 1 2 3 4 5 6 7 8        total 9
     get_range_idx(4)           -> 1             number 4 lies in range 1
     get_range_relative_idx(4)  -> (1, 1)        ... and is the second of it
+    get_range_relative_idx(4, 1) -> 1           the same, when the range is known
     evict()                    -> 3             the oldest range (3 long) leaves; all numbers shift down
                                   ranges        0 0 1 1 1 1
                                   numbers       0 1 2 3 4 5              total 6
@@ -52,6 +53,16 @@ class PrefixSum:
         return int(self._ends.view()[-1]) - self.evicted_total if len(self._ends) else 0
 
     @property
+    def prefix_sum(self) -> np.ndarray:
+        """Sum of the lengths up to each range, oldest first, [len] int64."""
+        return self._ends.view() - self.evicted_total
+
+    @property
+    def ar(self) -> np.ndarray:
+        """Another name of `values`."""
+        return self.values
+
+    @property
     def values(self) -> np.ndarray:
         """Lengths of the ranges, oldest first, [len] int64."""
         ends = self._ends.view()
@@ -94,10 +105,23 @@ class PrefixSum:
     def get_range_relative_idx(self, number: int) -> tuple[int, int]: ...
     @overload
     def get_range_relative_idx(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-    def get_range_relative_idx(self, number: Any) -> Any:
-        """Range that a number (or each of an array) lies in, and its place inside that range."""
+    @overload
+    def get_range_relative_idx(self, number: int, range_idx: int) -> int: ...
+    @overload
+    def get_range_relative_idx(self, number: np.ndarray, range_idx: np.ndarray) -> np.ndarray: ...
+    def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
+        """Range that a number (or each of an array) lies in, and its place inside that range.
+
+        With `range_idx`, which `get_range_idx` gave, the place alone.
+        """
         numbers = self._checked(number)
         found = self._find(numbers)
+        if range_idx is not None:
+            if not np.array_equal(found, range_idx):
+                raise InputError(
+                    f"{number} lies in range {found}, not in {range_idx}: give what get_range_idx returned."
+                )
+            return self.get_range_relative_idx(number)[1]
         ends = self._ends.view()
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts

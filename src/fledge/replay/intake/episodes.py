@@ -42,6 +42,14 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
     return length, words
 
 
+def episode_names(episode: Mapping[str, Any]) -> list[str]:
+    """Keys of a buffer that is made for episodes like this one; a `final_X` asks for `next_X`."""
+    given = [str(name) for name in episode.keys()]  # noqa: SIM118 - a TensorDict is no dict
+    finals = [n.removeprefix(FINAL) for n in given if n.startswith(FINAL) and n.removeprefix(FINAL) in given]
+    names = [n for n in given if n.removeprefix(FINAL) not in finals or not n.startswith(FINAL)]
+    return names + [NEXT + n for n in finals if NEXT + n not in names]
+
+
 def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
     given = {str(name) for name in episode.keys()}  # noqa: SIM118 - a TensorDict is no dict
     allowed = {*schema.names, *(before + n for n in schema.observed for before in (FINAL, NEXT))}

@@ -16,7 +16,7 @@ import torch
 
 from fledge.core.errors import InputError
 from fledge.replay.intake import ragged
-from fledge.replay.schema import COUNT, DONE, FINAL, MASK, Schema, Words, as_tensor
+from fledge.replay.schema import COUNT, DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
 
 
 def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[Words, np.ndarray, Words | None]]:
@@ -45,6 +45,19 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
             done[t],
             None if final is None else {k: v[t] for k, v in final.items()},
         )
+
+
+def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
+    """Keys of a buffer that is made for rollouts like this one: observations, actions, rewards and ends.
+
+    A rollout without "obs" is taken whole. Where there is "final_obs", what follows an observation is asked for too.
+    """
+    given = [str(name) for name in rollout.keys()]  # noqa: SIM118 - a TensorDict is no dict
+    if "obs" not in given:
+        return [name for name in given if name != "final_obs"]
+    seen = [str(name) for name in rollout["obs"].keys()]
+    names = [*seen, *(name for name in ("action", "reward", *DONE) if name in given)]
+    return names + ([NEXT + name for name in seen] if "final_obs" in given else [])
 
 
 def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:

@@ -55,7 +55,7 @@ def plan_stores(
     blocks: list[Store] = []
     for key, spec in specs.items():
         rows = block_rows(spec, layout)
-        if spec.dtype.itemsize == 1 and len(spec.shape) >= 2 and not img_compressed:
+        if len(spec.shape) >= 2 and not img_compressed:
             codec = "raw"
         else:
             codec = _choose(spec, words[key], layout, rows)

@@ -31,6 +31,7 @@ from fledge.storage.format.zip_archive import open_archive
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
+MAX_LZ4_LEVEL = 16  # the highest that python-lz4 names
 TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
 
 

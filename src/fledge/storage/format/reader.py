@@ -4,7 +4,8 @@ Contract
     `CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and gives leaves one
     by one, each verified against its checksum. It takes no more memory than 256 times the file's size, opens no
     other file than the base that a delta names (a plain name in the same folder), and raises FormatError for
-    everything that is not right, with the file's name in the message.
+    everything that is not right, with the file's name in the message. With `stream` the bytes come from there, `path` is
+    only what they are called, and a delta is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -66,18 +67,19 @@ class Entry:
 class CheckpointFile:
     """An open checkpoint: its tree, its metadata, and its leaves on request."""
 
-    def __init__(self, path: str | os.PathLike[str], expect_id: str | None = None, depth_left: int = HARD_MAX_CHAIN):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        expect_id: str | None = None,
+        depth_left: int = HARD_MAX_CHAIN,
+        stream: BinaryIO | None = None,
+    ):
         self.path = Path(path)
         self._base: CheckpointFile | None = None
-        try:
-            if not stat.S_ISREG(os.stat(self.path).st_mode):
-                raise FormatError(f"{self.path} is not a regular file: give the name of a checkpoint.")
-            self._stream = open(self.path, "rb")  # noqa: SIM115 - closed by close()
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name.") from error
+        self._stream = self._open() if stream is None else stream
         try:
             with _named(str(self.path)):
-                self._load(expect_id, depth_left)
+                self._load(expect_id, 0 if stream is not None else depth_left)
         except RecursionError as error:
             self.close()
             raise FormatError(
@@ -86,6 +88,14 @@ class CheckpointFile:
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> BinaryIO:
+        try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):
+                raise FormatError(f"{self.path} is not a regular file: give the name of a checkpoint.")
+            return open(self.path, "rb")
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name.") from error
 
     def _load(self, expect_id: str | None, depth_left: int) -> None:
         label = str(self.path)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError, StorageError
-from fledge.storage.checkpoint import NATIVE, stage_now, write_state
+from fledge.storage.checkpoint import NATIVE, numbered_name, stage_now, write_state
 from fledge.storage.disk.durable import folder_lock, remove_stale, write_text
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
@@ -113,7 +113,7 @@ class CheckpointHistory:
             raise InputError(
                 f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key."
             )
-        path = self.folder / f"{self.prefix}_{step:09d}{NATIVE}"
+        path = self.folder / numbered_name(self.prefix, step)
         note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
         extra = dict(metadata or {})
         plain_node(extra)

@@ -9,7 +9,7 @@ from fledge.core.errors import StorageError
 
 
 class CheckpointHandle:
-    """One checkpoint on its way: first staged, then durable; or failed, dropped or skipped.
+    """One checkpoint on its way: first staged, then durable; or failed, dropped or skipped. As a path it waits.
 
     Attributes:
         path: The file that it becomes.
@@ -67,6 +67,13 @@ class CheckpointHandle:
         self.status, self.error = status, error
         self._staged.set()
         self._done.set()
+
+    def __fspath__(self) -> str:
+        """The file's path, once it is durable: a handle can be given to whatever opens files."""
+        return str(self.wait())
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     def __repr__(self) -> str:
         return f"CheckpointHandle({str(self.path)!r}, {self.status})"

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from fledge.core.errors import StorageError
 from fledge.storage.format.codecs import LADDER
 from fledge.storage.format.leaves import Leaf
@@ -50,6 +52,7 @@ class Job:
     write: Write
     events: dict[Any, Any] = field(default_factory=dict)  # CUDA marks, see Stager.prepare
     started: float = field(default_factory=time.perf_counter)
+    watched: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # of `later`, by their versions: see `split`
 
 
 class Pipeline:
@@ -66,6 +69,8 @@ class Pipeline:
         self.last_durable: float | None = None
         self._on_durable = on_durable
         self._to_stage: deque[Job] = deque()
+        self._to_prepare = 0  # bytes that the next save is expected to take
+        self._preparing = False
         self._jobs: deque[Job] = deque()  # waiting, in order
         self._writing: Job | None = None
         self._free: list[Arena] = []
@@ -88,10 +93,40 @@ class Pipeline:
     def arena(self) -> Arena:
         """A staging buffer, used before if there is one free."""
         with self.changed:
+            self._to_prepare = 0
+            while self._preparing:  # it is nearly there, and a second one would cost as much again
+                self.changed.wait()
             if self._free:
                 return self._free.pop()
             self._arenas.append(Arena())
             return self._arenas[-1]
+
+    def prepare(self, nbytes: int) -> None:
+        """Have a staging buffer of this size made ready in the background, before the first job."""
+        with self.changed:
+            self._to_prepare = nbytes
+            self.changed.notify_all()
+
+    def _make_ready(self) -> None:
+        """Take the memory that `prepare` asked for: pages that were never touched make a first copy ten times slower."""
+        with self.changed:
+            nbytes, self._to_prepare = self._to_prepare, 0
+            if not nbytes or self._closed:
+                return
+            self._preparing = True
+            arena = self._free.pop() if self._free else Arena()
+        cpu = time.thread_time()
+        with contextlib.suppress(MemoryError):  # then the save will say so
+            arena.reserve(nbytes)
+            arena.touch()
+        with self.changed:
+            self.cpu_s += time.thread_time() - cpu
+            self._preparing = False
+            if not self._closed:
+                self._free.append(arena)
+                if not any(known is arena for known in self._arenas):
+                    self._arenas.append(arena)
+            self.changed.notify_all()
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -160,8 +195,13 @@ class Pipeline:
                 while job is None:
                     if self._closed and not self._jobs and not self._to_stage:
                         return
+                    if self._to_prepare and take == self._next_to_stage:
+                        break
                     self.changed.wait()
                     job = take()
+            if job is None:
+                self._make_ready()
+                continue
             work(job)
 
     def _next_to_stage(self) -> Job | None:
@@ -180,6 +220,11 @@ class Pipeline:
         cpu = time.thread_time()
         try:
             self.stager.copy(job.later, job.arena, job.events)
+            if any(tensor._version != version for tensor, version in job.watched):
+                raise StorageError(
+                    f"{job.handle.path} was not saved: the optimiser's state was changed by something else than its step "
+                    "while it was copied. Call fence() before such a change."
+                )
         except Exception as raised:
             error = raised
         with self.changed:

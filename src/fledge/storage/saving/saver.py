@@ -6,7 +6,10 @@ Contract
     - With an attached optimiser, its parameters and state are staged in the background; the next `step()` waits for
       that, by a pre-hook. Everything else in the state is copied before the call returns. Whoever changes parameters
       by other means than an attached optimiser's step calls `fence()` first.
-    - Without one, everything is staged before the call returns.
+    - Without one, everything is staged before the call returns, but for the state of optimisers that were seen stepping
+      (Adam's moments, on the CPU): only `step()` changes it, and every step waits as if the optimiser were attached.
+      Should something else change it meanwhile, the save fails and says so. Parameters change in many ways, so these are
+      copied at once.
     - A full queue makes the call wait (or drops, or skips, as chosen), and says so.
     - An error in the background is logged at the next call, counted, and raised by its handle; training goes on, and
       older checkpoints are untouched.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,23 +29,26 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fledge.core.errors import ConfigError, StorageError
-from fledge.storage.checkpoint import target_path, write_state
+from fledge.core.machine import available_bytes
+from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
-from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.tree import Node, flatten
 from fledge.storage.format.writer import Plans, Written, plain_node
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
-from fledge.storage.saving.staging import padded, split
+from fledge.storage.saving.staging import owned_bytes, padded, split
+from fledge.storage.saving.summary import summary_of
 
 logger = logging.getLogger("fledge.storage")
 FULL_QUEUE = ("wait", "drop_oldest", "skip")
 ON_ERROR = ("warn", "raise")
 WARN_EVERY = 10.0  # seconds between two warnings that the queue is full; the stats count every one
+READY_SHARE = 0.25  # of the free memory, at most, is made ready for a save that has not been asked for yet
 
 
 class AsyncCheckpointSaver:
@@ -55,12 +62,14 @@ class AsyncCheckpointSaver:
 
     Args:
         max_queue_size: Checkpoints that may wait to be written, besides the one being written.
-        compression_level: 0 (store) to 9 (densest); None chooses by size. With codec "lz4" it is LZ4's own level.
-        verbose: Print a line for each checkpoint that became durable.
+        compression_level: 0 (store) to 9 (densest); None chooses by size. With codec "lz4" it is LZ4's own, 0 to 16.
+        verbose: Print a line for each checkpoint that became durable, and the statistics at the end.
         codec: Format of the files: "native", or "lz4", "pt" and "safetensors" for other tools.
         full_queue: What `save_async` does when the queue is full: "wait", "drop_oldest" or "skip".
         on_error: "warn" logs an error of the background at the next call; "raise" raises it there.
         handle_signals: Finish what is queued on SIGINT and SIGTERM, before the previous handler runs.
+        find_optimizers: Notice optimisers by their steps: then their state need not be copied in the call, and memory
+            for the first save is made ready beforehand.
     """
 
     def __init__(
@@ -73,6 +82,7 @@ class AsyncCheckpointSaver:
         full_queue: Literal["wait", "drop_oldest", "skip"] = "wait",
         on_error: Literal["warn", "raise"] = "warn",
         handle_signals: bool = True,
+        find_optimizers: bool = True,
     ) -> None:
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, but must be at least 1.")
@@ -81,11 +91,11 @@ class AsyncCheckpointSaver:
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error is {on_error!r}, but must be one of {', '.join(ON_ERROR)}.")
         target_path("x", codec)
-        if codec == "native":
-            codecs.candidates(compression_level, 0)
+        check_level(codec, compression_level)
         self.max_queue_size, self.compression_level, self.verbose = max_queue_size, compression_level, verbose
         self.codec, self.full_queue, self.on_error = codec, full_queue, on_error
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that had to wait
@@ -94,6 +104,8 @@ class AsyncCheckpointSaver:
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
+        if find_optimizers:
+            self._hooks.append(register_optimizer_step_pre_hook(self._on_step))
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
@@ -102,6 +114,15 @@ class AsyncCheckpointSaver:
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
+
+    def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Every optimiser's steps pass here: note those that have a state, and make memory ready for the first save."""
+        if optimizer not in self._seen and optimizer.state and os.getpid() == self._pid:
+            self._seen.add(optimizer)
+            expected = sum(owned_bytes(known) for known in self._seen)
+            if not self._stalls and expected < READY_SHARE * available_bytes(torch.device("cpu")):
+                self._pipeline.prepare(expected)
+        self._before_step()
 
     def _before_step(self, *_: Any) -> None:
         if self._pipeline.staging:  # a plain read: the common case costs nothing
@@ -127,23 +148,32 @@ class AsyncCheckpointSaver:
 
         Args:
             checkpoint: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
-            path: Where to save. The format's suffix is appended if the name lacks it; `handle.path` is the file.
-            compress: False stores tensors as they are (and, with codec "lz4", writes a plain `.pt`).
+            path: Where to save: `x.pt` becomes `x.pt.fledge`, with codec "lz4" `x.pt.lz4`, and stays `x.pt` without
+                compression; `handle.path` is the file.
+            compress: False writes what `torch.save` would, to the very name given; a name that ends in `.fledge` is
+                written natively, with tensors as they are.
             metadata: Plain values kept beside the state.
             codec: Format for this file only.
             base: An earlier native checkpoint in the same folder, to save the difference to.
 
         Raises:
+            ConfigError: The format cannot keep what is asked for: metadata in a `.pt`, say.
             InputError: The state holds something that cannot be saved.
             StorageError: The saver was shut down; or, with on_error="raise", an earlier save failed.
         """
         format = codec or self.codec
-        if format == "lz4" and not compress:
+        if not compress and format in ("native", "lz4") and not os.fspath(path).endswith(NATIVE):
             format = "pt"
         target = target_path(path, format)
         level = self.compression_level if compress else 0
+        check_level(format, level)
         metadata = dict(metadata or {})
         plain_node(metadata)
+        if format in ("pt", "lz4") and (metadata or base):
+            raise ConfigError(
+                f"{target.name} would be a torch.save file, which keeps neither metadata nor a base: put them into the "
+                f"checkpoint, or save compressed."
+            )
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             self._clean(target.parent)
@@ -161,12 +191,12 @@ class AsyncCheckpointSaver:
             return handle
         pipeline = self._pipeline
         node, leaves = flatten(checkpoint)
-        now, later = split(leaves, self._optimizers) if self._optimizers else (leaves, [])
+        now, later, watched = split(leaves, self._optimizers, self._seen)
         events = pipeline.stager.prepare(leaves)
         arena = pipeline.arena()
         arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
         pipeline.stager.copy(now, arena, events)
-        pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start))
+        pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start, watched))
         self._stalls.append(time.perf_counter() - start)
         return handle
 
@@ -196,7 +226,8 @@ class AsyncCheckpointSaver:
         with pipeline.changed:
             if pipeline.waiting() < self.max_queue_size:
                 return True
-            why = f"{self.max_queue_size} checkpoints wait to be written"
+            why = f"{self.max_queue_size} checkpoints wait to be written, as many as max_queue_size "
+            why += "(async_checkpoint_queue_size) allows"
             if self.full_queue == "skip":
                 pipeline.counts["skipped"] += 1
                 handle.finish("skipped", StorageError(f"{handle.path} was skipped: {why}."))
@@ -215,16 +246,16 @@ class AsyncCheckpointSaver:
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:
-            ratio = written.bytes_out / max(written.bytes_in, 1)
-            size = f"{written.bytes_in / 1e6:.1f} MB as {written.bytes_out / 1e6:.1f} MB ({ratio:.2f})"
+            ratio = written.bytes_in / max(written.bytes_out, 1)
+            size = f"{written.bytes_in / 1e6:.1f} MB as {written.bytes_out / 1e6:.1f} MB ({ratio:.2f}x)"
             print(f"[Checkpoint] {job.handle.path}: {size}, durable after {seconds:.2f} s", flush=True)
 
     def get_stats(self) -> dict[str, Any]:
         """Figures so far: counts, bytes, ratio, queue, what callers waited (ms), and the age of the last durable file.
 
         `stall_*` is what `save_async` took, `fence_*` what an optimiser's step then still had to wait. `ratio` is bytes
-        written over bytes given: smaller is better. `background_cpu_s` is the CPU time of our threads. `age_s` and
-        `last_error` are None as long as there is none.
+        written over bytes given, `compression_ratio` the other way round: 0.35 and 2.85. `background_cpu_s` is the CPU
+        time of our threads. Ratios, `age_s` and `last_error` are None as long as there is none.
         """
         pipeline = self._pipeline
         with pipeline.changed:
@@ -232,11 +263,17 @@ class AsyncCheckpointSaver:
             age = None if pipeline.last_durable is None else time.monotonic() - pipeline.last_durable
             stats = {**counts, "queue_size": pipeline.waiting(), "last_error": pipeline.last_error, "age_s": age}
             stats |= {"buffer_bytes": pipeline.buffer_bytes(), "background_cpu_s": pipeline.cpu_s}
-        stats["ratio"] = counts["bytes_out"] / counts["bytes_in"] if counts["bytes_in"] else None
+        given, written = counts["bytes_in"], counts["bytes_out"]
+        stats["ratio"] = written / given if given else None
+        stats["compression_ratio"] = given / written if written else None
         for name, seconds in (("stall", list(self._stalls)), ("fence", list(self._fences))):
             p50, p99 = np.percentile(seconds, [50, 99]) * 1e3 if seconds else (0.0, 0.0)
             stats |= {f"{name}_p50_ms": float(p50), f"{name}_p99_ms": float(p99)}
         return stats
+
+    def get_summary(self) -> str:
+        """The statistics as people read them: a title and three lines."""
+        return summary_of(self.get_stats(), self.max_queue_size)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until everything given so far is durable (or failed); False after `timeout` seconds."""
@@ -247,6 +284,7 @@ class AsyncCheckpointSaver:
 
         Later calls of `save_async` raise. Errors are logged, or raised with on_error="raise".
         """
+        tell = self.verbose and not self._closed
         self._closed = True
         for hook in self._hooks:
             hook.remove()
@@ -259,6 +297,8 @@ class AsyncCheckpointSaver:
         exit_drain.unregister(self)
         if os.getpid() == self._pid:
             self._pipeline.close()
+        if tell and self._pipeline.counts["saves"]:
+            print(self.get_summary(), flush=True)
         self._report_errors()
         return True
 

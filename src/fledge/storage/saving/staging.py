@@ -1,8 +1,9 @@
 """Staging: a copy of the state's bytes in memory of our own, made quickly and off the training thread if that is safe.
 
 Contract
-    `split(leaves, optimizers)` says which leaves only an optimiser's `step()` changes (its parameters and its state):
-    these may be copied in the background, as long as the next step waits. All others must be copied at once.
+    `split` says which leaves only an optimiser's `step()` changes: parameters and state of an attached one, the state
+    alone of one that was only seen stepping. These may be copied in the background, as long as the next step waits. All
+    others must be copied at once.
     `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
     CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
     worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
@@ -11,7 +12,7 @@ Contract
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -42,6 +43,10 @@ class Arena:
         self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else None
         self._buffer = self._pinned.numpy() if self._pinned is not None else np.empty(nbytes, np.uint8)
 
+    def touch(self) -> None:
+        """Write to all of it, without the GIL, so that the system gives the memory now."""
+        ctypes.memset(self._buffer.ctypes.data, 0, self._buffer.nbytes)
+
     def take(self, nbytes: int) -> np.ndarray:
         """The next part of the buffer."""
         start = self._used
@@ -54,24 +59,56 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def split(leaves: Sequence[Leaf], optimizers: Iterable[torch.optim.Optimizer]) -> tuple[list[Leaf], list[Leaf]]:
-    """Leaves that must be copied now, and those that an attached optimiser's step fences."""
+Watched = list[tuple[torch.Tensor, int]]
+
+
+def split(
+    leaves: Sequence[Leaf], attached: Iterable[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
+) -> tuple[list[Leaf], list[Leaf], Watched]:
+    """Leaves that must be copied now, those that a step fences, and of these the ones nobody vouched for.
+
+    The last, which belong to optimisers that are only `seen`, come with torch's count of changes in place: it must be the
+    same after the copy.
+    """
     owned: dict[int, int] = {}
-    for optimizer in optimizers:
+    for optimizer in attached:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 owned[parameter.data_ptr()] = parameter.nbytes
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor):
-                    owned[value.data_ptr()] = value.nbytes
+        owned |= {tensor.data_ptr(): tensor.nbytes for tensor in _state_tensors(optimizer)}
+    found = {
+        tensor.data_ptr(): tensor.nbytes
+        for optimizer in seen
+        for tensor in _state_tensors(optimizer)
+        if tensor.device.type == "cpu" and not tensor.is_inference() and tensor.data_ptr() not in owned
+    }
     now: list[Leaf] = []
     later: list[Leaf] = []
+    watched: Watched = []
     for leaf in leaves:
         # Dense and from the same first byte: a longer tensor may reach into memory that nobody fences.
-        fenced = leaf.place and leaf.nbytes <= owned.get(leaf.place, -1) and leaf.source.is_contiguous()
-        (later if fenced else now).append(leaf)
-    return now, later
+        room = max(owned.get(leaf.place, -1), found.get(leaf.place, -1))
+        if leaf.place and leaf.nbytes <= room and leaf.source.is_contiguous():
+            later.append(leaf)
+            if leaf.place in found:
+                watched.append((leaf.source, leaf.source._version))
+        else:
+            now.append(leaf)
+    return now, later, watched
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """What a checkpoint of an optimiser and its parameters takes in an arena, and a little more for the rest."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    total = sum(padded(tensor.nbytes) for tensor in (*parameters, *_state_tensors(optimizer)))
+    return total + total // 32 + 2**16
 
 
 class Stager:

@@ -1,0 +1,48 @@
+"""Names that NavRL and TorchRL give the entries of a rollout, beside ours: the same memory, under both.
+
+    ours                            theirs
+    obs/X                           (agents, observation, X)
+    action                          (agents, action)
+    log_prob, value                 sample_log_prob, state_value [..., 1]
+    next_value                      (next, state_value) [..., 1]
+    reward                          (next, agents, reward) [..., 1]
+    terminated, truncated           terminated, truncated stay; (next, terminated), (next, truncated) [..., 1]
+    terminated or truncated         done and (next, done) [..., 1]
+
+The rollout stays time-major, [T, N]. There is no (next, agents, observation): on-policy rollouts keep what followed as its
+value only, which is exact where an episode was cut off.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+
+KEY_NAMES = ("fledge", "navrl")
+
+
+def add_navrl_names(rollout: TensorDict) -> None:
+    """Give a rollout their names too; entries are views."""
+    batch = rollout.batch_size
+    terminated, truncated = rollout["terminated"][..., None], rollout["truncated"][..., None]
+    done = torch.zeros_like(terminated)
+    observation = TensorDict(dict(rollout["obs"].items()), batch)
+    rollout["agents"] = TensorDict({"observation": observation, "action": rollout["action"]}, batch)
+    rollout["sample_log_prob"] = rollout["log_prob"]
+    rollout["state_value"] = rollout["value"][..., None]
+    rollout["done"] = done
+    rollout["next"] = TensorDict(
+        {
+            "agents": TensorDict({"reward": rollout["reward"][..., None]}, batch),
+            "done": done,
+            "terminated": terminated,
+            "truncated": truncated,
+            "state_value": rollout["next_value"][..., None],
+        },
+        batch,
+    )
+
+
+def fill_done(rollout: TensorDict) -> None:
+    """Bring `done`, the one entry that is no view, up to date."""
+    torch.logical_or(rollout["terminated"][..., None], rollout["truncated"][..., None], out=rollout["done"])

@@ -1,0 +1,71 @@
+"""The documents' functions for compressed rollouts, over `CompressedBatch` and the archive's files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tensordict import TensorDictBase
+
+from fledge.collect.compressed import CompressedBatch, tensor_keys
+from fledge.core.errors import InputError
+from fledge.storage.checkpoint import NATIVE, find_checkpoint, stage_now, write_state
+from fledge.storage.format import codecs
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+
+
+def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
+    """A rollout [T, N] with every tensor compressed in memory, without loss; it owns its data.
+
+    Args:
+        compression_level: 0 (store) to 9 (densest).
+    """
+    check_rollout(data)
+    codecs.candidates(compression_level, 0)
+    return CompressedBatch(data, tensor_keys(data), compression_level, copy=True)
+
+
+def decompress_rollout(compressed: CompressedBatch, device: torch.device | str | None = None) -> TensorDictBase:
+    """The rollout that `compress_rollout` was given, on its own device or on `device`."""
+    return _on(_checked(compressed).decode(), device)
+
+
+def decompress_minibatch(
+    compressed: CompressedBatch, indices: torch.Tensor | Sequence[int], device: torch.device | str | None = None
+) -> TensorDictBase:
+    """Transitions of a compressed rollout, [len(indices)]: number t * N + n is step t of env n."""
+    return _on(_checked(compressed).decode(transitions=indices), device)
+
+
+def save_rollout_compressed(
+    data: TensorDictBase | CompressedBatch, path: str | os.PathLike[str], compression_level: int = 9
+) -> Path:
+    """Write a rollout to a file and wait until it is durable; returns the file, whose name gets `.fledge` at its end."""
+    rollout = data.decode() if isinstance(data, CompressedBatch) else data
+    check_rollout(rollout)
+    target = Path(path)
+    target = target if target.name.endswith(NATIVE) else target.with_name(target.name + NATIVE)
+    note = describe(rollout)
+    node, leaves = stage_now(to_tree(rollout))
+    time_last(leaves, note["time_dim"])
+    write_state(target, "native", node, leaves, level=compression_level, metadata={"rollout": note, "user": {}})
+    return target
+
+
+def load_rollout_compressed(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> TensorDictBase:
+    """The rollout that `save_rollout_compressed` wrote under a name."""
+    with CheckpointFile(find_checkpoint(path)) as opened:
+        return read_rollout(opened, device)
+
+
+def _checked(compressed: CompressedBatch) -> CompressedBatch:
+    if not isinstance(compressed, CompressedBatch):
+        raise InputError(f"compressed is a {type(compressed).__name__}, but must come from compress_rollout.")
+    return compressed
+
+
+def _on(data: TensorDictBase, device: torch.device | str | None) -> TensorDictBase:
+    return data if device is None else data.to(device)

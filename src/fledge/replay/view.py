@@ -1,0 +1,53 @@
+"""The episodes of a buffer by key, to look at: decoded when they are asked for, never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fledge.replay.schema import from_words
+
+if TYPE_CHECKING:
+    from fledge.replay.buffer import DictReplayBuffer
+
+
+class EpisodesByKey(Mapping[str, "Episodes"]):
+    """What a buffer stores, by key."""
+
+    def __init__(self, buffer: DictReplayBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, key: str) -> Episodes:
+        if key not in self._buffer.schema.stored:
+            raise KeyError(key)
+        return Episodes(self._buffer, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._buffer.schema.stored))
+
+    def __len__(self) -> int:
+        return len(self._buffer.schema.stored)
+
+
+class Episodes(Sequence[torch.Tensor]):
+    """One key's frames, [T, ...] per episode, the oldest first; with the final one where `next_X` is derived."""
+
+    def __init__(self, buffer: DictReplayBuffer, key: str) -> None:
+        self._buffer, self._key = buffer, key
+
+    def __len__(self) -> int:
+        return self._buffer.num_episodes
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(*number.indices(len(self)))]
+        buffer, key = self._buffer, self._key
+        with buffer.lock:
+            number = range(len(self))[number]
+            rows = int(buffer.index.values[number]) + (key in buffer.schema.with_final())
+            store = next(store for store in buffer.stores if key in store.keys)
+            got = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
+            return from_words(got.pick(key, slice(None)).copy(), buffer.schema.internal()[key])

@@ -1,0 +1,112 @@
+"""Rollouts between machines: compressed messages over a socket or a file object.
+
+    send(rollout, connection)            what was sent, in bytes
+    rollout = receive(connection)        the next one; None when the other side has closed after a whole one
+
+Contract
+    A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the same native file that `RolloutStorage`
+    writes, so every tensor is checked against its checksum. Whoever sends is not trusted: a message may be no longer, and
+    unfold to no more, than `max_bytes`; memory is taken as bytes arrive, not as they are announced; nothing is run or
+    opened that a message names; everything wrong is a FormatError. Encryption and addresses are the connection's business.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fledge.core.errors import FormatError, InputError
+from fledge.storage.checkpoint import check_level, stage_now
+from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.writer import write_native
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+MAGIC = b"FLR1"
+_HEAD = struct.Struct("<4sQ")
+MAX_BYTES = 2**30
+_PART = 2**20  # bytes asked for at a time
+
+
+def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> int:
+    """Send one rollout; returns the bytes sent.
+
+    Args:
+        rollout: A TensorDict [T, N], or [N, T] with an axis named "time".
+        stream: A connected socket, or a binary file object.
+        compression_level: 0 (as it is) to 9 (densest); what pays depends on the connection (`fledge advise` measures).
+    """
+    write = getattr(stream, "sendall", None) or getattr(stream, "write", None)
+    if write is None:
+        raise InputError(f"the stream is a {type(stream).__name__}, but must be a socket or a binary file object.")
+    check_rollout(rollout)
+    message = pack_rollout(rollout, compression_level)
+    write(_HEAD.pack(MAGIC, len(message)))
+    write(message)
+    if not hasattr(stream, "sendall") and hasattr(stream, "flush"):
+        stream.flush()
+    return _HEAD.size + len(message)
+
+
+def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase | None:
+    """Wait for one rollout and return it; None at a clean end.
+
+    Args:
+        stream: A connected socket, or a binary file object.
+        device: Where its tensors go.
+        max_bytes: The most that a message may take, on the way and unfolded.
+
+    Raises:
+        FormatError: The stream broke off inside a message, or brought something else than one.
+    """
+    read = getattr(stream, "recv", None) or getattr(stream, "read", None)
+    if read is None:
+        raise InputError(f"the stream is a {type(stream).__name__}, but must be a socket or a binary file object.")
+    head = _read(read, _HEAD.size)
+    if not head:
+        return None
+    if head[: len(MAGIC)] != MAGIC[: len(head)]:
+        raise FormatError("the stream holds no rollout where one should begin: is something else sent on it?")
+    if len(head) < _HEAD.size:
+        raise FormatError("the stream broke off inside the head of a message.")
+    length = _HEAD.unpack(head)[1]
+    if length > max_bytes:
+        raise FormatError(f"a message of {length} bytes was announced, more than max_bytes ({max_bytes}) allows.")
+    message = _read(read, length)
+    if len(message) < length:
+        raise FormatError(f"the stream broke off after {len(message)} of {length} bytes of a message.")
+    return unpack_rollout(message, device, max_bytes)
+
+
+def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
+    """A rollout as the bytes of a native file."""
+    check_level("native", compression_level)
+    note = describe(rollout)
+    node, leaves = stage_now(to_tree(rollout))
+    time_last(leaves, note["time_dim"])
+    out = io.BytesIO()
+    write_native(out, node, leaves, level=compression_level, metadata={"rollout": note})
+    return out.getvalue()
+
+
+def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase:
+    """The rollout in bytes that nobody vouches for."""
+    with CheckpointFile("the received rollout", stream=io.BytesIO(message)) as opened:
+        unfolded = sum(entry.nbytes for entry in opened.entries)
+        if unfolded > max_bytes:
+            raise FormatError(f"a message unfolds to {unfolded} bytes, more than max_bytes ({max_bytes}) allows.")
+        return read_rollout(opened, device)
+
+
+def _read(read: Any, count: int) -> bytes:
+    """Up to `count` bytes; fewer only where the stream ends."""
+    parts, left = [], count
+    while left and (part := read(min(left, _PART))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
