@@ -15,7 +15,7 @@ from typing import Any
 from fledge.core.errors import ConfigError
 
 
-class ExplorationType(str, enum.Enum):
+class ExplorationType(enum.StrEnum):
     """How actions come from a policy; equal to the word that stands for it."""
 
     RANDOM = "random"

@@ -7,9 +7,9 @@ For TorchRL users: a transform for whole rollouts, after they were collected.
         few = transform.inv(batch[[3, 17, 40]])      these envs, "lidar" restored bit for bit
 
 `forward` compresses, `inv` restores; so it does in a Compose. Single steps, [N] or one alone, work too: "lidar_packed" is
-then [N, W]; but a rollout compresses several times better, since neighbours in time are alike. W changes from call to call,
-so it is no transform inside an env, whose steps must stack. In a replay buffer, which writes through `inv`, the roles would be the wrong way round: use
-`fledge.replay`'s storage there.
+then [N, W]; but a rollout compresses better, since neighbours in time are alike. W changes from call to call, so it is no
+transform inside an env, whose steps must stack. In a replay buffer, which writes through `inv`, the roles would be the
+wrong way round: use `fledge.replay`'s storage there.
 
 Bytes of an entry, one run per env, spread over the time axis so that they fit the batch size, zeros behind:
 

@@ -221,7 +221,7 @@ class PipelinedDataCollector(Collector):
             raise ConfigError(
                 f"prefetch_count is {self.prefetch_count}, and what `prepare` will change cannot be saved: use 1 to resume."
             )
-        state = {"frames": self._frames, "flying": bool(self._ahead)}
+        state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._ahead)}
         if not self._ahead:
             return state | {"base": self._base.state_dict(), "policy": self._base.weights()}
         oldest, *others = self._ahead

@@ -48,7 +48,8 @@ class LazyRows:
         return LazyRows(self.packed, flat=True)
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        assert dim == 0 and self.flat
+        assert dim == 0
+        assert self.flat
         return self.packed.rows(index)
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -84,7 +84,7 @@ class _Frames:
         if any(is_lz4(item) for item in ([value] if isinstance(value, _BYTES) else value)):
             if spec is None:
                 raise InputError(
-                    f"{name!r} holds plain LZ4 frames, which do not say what is in them: make the buffer with a KeySpec for it."
+                    f"{name!r} holds plain LZ4 frames, which do not say what is in them: give the buffer a KeySpec for it."
                 )
             shape, dtype = spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype
         if single:

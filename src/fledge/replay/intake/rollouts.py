@@ -55,7 +55,7 @@ def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
     given = [str(name) for name in rollout.keys()]  # noqa: SIM118 - a TensorDict is no dict
     if "obs" not in given:
         return [name for name in given if name != "final_obs"]
-    seen = [str(name) for name in rollout["obs"].keys()]
+    seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118
     names = [*seen, *(name for name in ("action", "reward", *DONE) if name in given)]
     return names + ([NEXT + name for name in seen] if "final_obs" in given else [])
 

@@ -90,7 +90,10 @@ def read_old_rollout(
     from tensordict import TensorDict
 
     # a pickled TensorDict names a function and a class of its own: ours are called in their place, and keep the tensors
-    named = [(_OldTensorDict, "tensordict._td.TensorDict"), (_old_tensordict, "tensordict._reductions._make_td")]
+    named: list[Any] = [
+        (_OldTensorDict, "tensordict._td.TensorDict"),
+        (_old_tensordict, "tensordict._reductions._make_td"),
+    ]
     with torch.serialization.safe_globals(named):
         state = foreign.load_pt(io.BytesIO(foreign.unpack_lz4(path)), str(path), "cpu")
     leaves = _leaves(state) if isinstance(state, dict) else {}
