@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage import AsyncCheckpointSaver, load_checkpoint
+from fledge.storage.format.tree import flatten
 from fledge.storage.saving import pipeline as pipeline_module
 from fledge.storage.saving import saver as saver_module
+from fledge.storage.saving.staging import split
 from tests.storage.states import assert_same, awkward_state, copy_state, state_at, train_step, training
 
 
@@ -319,7 +322,7 @@ def test_stats_say_what_was_saved(saver: AsyncCheckpointSaver, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("codec", "compress", "name"),
     [
-        ("native", True, "a.pt.fledge"), ("native", False, "a.pt.fledge"), ("lz4", True, "a.pt.lz4"), ("lz4", False, "a.pt"),
+        ("native", True, "a.pt.fledge"), ("native", False, "a.pt"), ("lz4", True, "a.pt.lz4"), ("lz4", False, "a.pt"),
         ("pt", True, "a.pt"), ("safetensors", True, "a.pt.safetensors"),
     ],
 )  # fmt: skip
@@ -382,3 +385,70 @@ def test_close_saves_are_packed_quicker_and_rare_ones_denser(
     monkeypatch.setattr(pipeline_module, "CALM_SHARE", 1e9)  # as if it were next to nothing
     monkeypatch.setattr(pipeline_module, "CALM_SAVES", 2)
     assert [stored(f"{i}") for i in range(7)] == [sizes[i] for i in (4, 4, 3, 3, 2, 2, 1)]
+
+
+def test_an_optimiser_that_was_only_seen_has_its_state_copied_later_and_its_parameters_at_once() -> None:
+    model = torch.nn.Linear(50, 50)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 50)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    now, later, watched = split(flatten(state)[1], [], [optimizer])
+    assert {leaf.path[0] for leaf in now} == {"model"}
+    assert {leaf.path[-1] for leaf in later} == {"exp_avg", "exp_avg_sq", "step"}
+    assert len(watched) == len(later)
+    assert not split(flatten(state)[1], [optimizer], [optimizer])[2]  # whoever attaches vouches for it
+
+
+def test_a_state_that_something_else_changes_while_it_is_copied_is_not_saved_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Linear(50, 50)
+    optimizer = torch.optim.Adam(model.parameters())
+    copying, go = threading.Event(), threading.Event()
+    with AsyncCheckpointSaver() as saver:
+        model(torch.ones(1, 50)).sum().backward()
+        optimizer.step()
+        optimizer.step()  # seen
+        right = saver._pipeline.stager.copy
+
+        def copy(leaves: Any, arena: Any, events: Any) -> None:
+            if threading.current_thread().name == "fledge-stage":
+                copying.set()
+                go.wait(30)
+            right(leaves, arena, events)
+
+        monkeypatch.setattr(saver._pipeline.stager, "copy", copy)
+        handle = saver.save_async({"optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
+        assert copying.wait(30)
+        for state in optimizer.state.values():
+            state["exp_avg"].zero_()
+        go.set()
+        with pytest.raises(StorageError, match="Call fence"):
+            handle.wait(30)
+        assert saver.get_stats()["failures"] == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_made_ready_is_what_the_first_save_uses(tmp_path: Path) -> None:
+    model = torch.nn.Linear(500, 500)
+    optimizer = torch.optim.Adam(model.parameters())
+    with AsyncCheckpointSaver() as saver:
+        for _ in range(2):
+            model(torch.ones(1, 500)).sum().backward()
+            optimizer.step()
+        while not saver.get_stats()["buffer_bytes"]:
+            time.sleep(0.001)
+        ready = saver.get_stats()["buffer_bytes"]
+        saver.save_async({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
+        assert saver.get_stats()["buffer_bytes"] == ready
+
+
+def test_a_saver_that_is_shut_down_leaves_optimisers_alone() -> None:
+    from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
+
+    before = len(hooks)
+    saver = AsyncCheckpointSaver()
+    assert len(hooks) == before + 1
+    saver.shutdown()
+    assert len(hooks) == before

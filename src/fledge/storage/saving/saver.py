@@ -150,8 +150,8 @@ class AsyncCheckpointSaver:
             checkpoint: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
             path: Where to save: `x.pt` becomes `x.pt.fledge`, with codec "lz4" `x.pt.lz4`, and stays `x.pt` without
                 compression; `handle.path` is the file.
-            compress: False writes what `torch.save` would, to the very name given; a name that ends in `.fledge` is
-                written natively, with tensors as they are.
+            compress: False writes what `torch.save` would, to the very name given. With codec="native" here, or a name
+                that ends in `.fledge`, the file is native all the same, its tensors as they are.
             metadata: Plain values kept beside the state.
             codec: Format for this file only.
             base: An earlier native checkpoint in the same folder, to save the difference to.
@@ -162,7 +162,7 @@ class AsyncCheckpointSaver:
             StorageError: The saver was shut down; or, with on_error="raise", an earlier save failed.
         """
         format = codec or self.codec
-        if not compress and format in ("native", "lz4") and not os.fspath(path).endswith(NATIVE):
+        if not compress and codec != "native" and format != "safetensors" and not os.fspath(path).endswith(NATIVE):
             format = "pt"
         target = target_path(path, format)
         level = self.compression_level if compress else 0
@@ -226,21 +226,21 @@ class AsyncCheckpointSaver:
         with pipeline.changed:
             if pipeline.waiting() < self.max_queue_size:
                 return True
-            why = f"{self.max_queue_size} checkpoints wait to be written, as many as max_queue_size "
-            why += "(async_checkpoint_queue_size) allows"
+            why = f"{self.max_queue_size} checkpoints wait to be written"
+            advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
             if self.full_queue == "skip":
                 pipeline.counts["skipped"] += 1
                 handle.finish("skipped", StorageError(f"{handle.path} was skipped: {why}."))
-                logger.warning("%s: this one (%s) is skipped", why, handle.path)
+                logger.warning("%s: this one (%s) is skipped; %s", why, handle.path, advice)
                 return False
             if self.full_queue == "drop_oldest":
                 dropped = pipeline.drop_oldest(why)
-                logger.warning("%s: the oldest (%s) is dropped", why, dropped.handle.path)
+                logger.warning("%s: the oldest (%s) is dropped; %s", why, dropped.handle.path, advice)
                 return True
             pipeline.counts["waits"] += 1
         if time.monotonic() - self._warned > WARN_EVERY:
             self._warned = time.monotonic()
-            logger.warning("%s: waiting for the disk; save less often or compress less", why)
+            logger.warning("%s: waiting for the disk; %s", why, advice)
         pipeline.wait_room(self.max_queue_size)
         return True
 
