@@ -4,6 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -237,6 +238,32 @@ def test_eval_refuses_a_world_that_the_weights_do_not_fit(tmp_path: Path, kind: 
 def test_eval_lets_a_policy_fly_with_another_observation_that_it_does_not_read(tmp_path: Path) -> None:
     path = str(write_policy("grid_q", tmp_path / "p.fledge"))
     assert call("eval", path, *TINY, "env.lidar_azimuths=18", "--episodes", "4").exit_code == 0
+
+
+def test_export_tells_the_contract_of_the_world_it_is_given(tmp_path: Path) -> None:
+    path = str(write_policy("features", tmp_path / "p.fledge"))
+    told = json.loads(call("export", path, str(tmp_path / "p.ts"), "--json").stdout)["contract"]
+    assert told["decision_s"] == pytest.approx(0.08)
+    assert told["observation"]["lidar"]["range_m"] == 4.0
+    done = call("export", path, str(tmp_path / "p.ts"), "env.decimation=2", "env.speed_limit=1", "--json")
+    told = json.loads(done.stdout)["contract"]
+    assert told["decision_s"] == pytest.approx(0.032)
+    assert told["speed_limit_m_s"] == 1.0
+    refused = call("export", path, str(tmp_path / "p.ts"), "env.lidar_azimuths=18")
+    assert refused.exit_code == 2
+    assert "its weights depend on it" in refused.output
+
+
+def test_export_writes_golden_vectors_of_a_flight(tmp_path: Path) -> None:
+    path, golden = str(write_policy("features", tmp_path / "p.fledge")), tmp_path / "golden.npz"
+    words = ["env.num_maps=2", "env.moving_obstacles=8", "--golden"]
+    done = call("export", path, str(tmp_path / "p.ts"), *words, str(golden))
+    assert done.exit_code == 0, done.output
+    assert "cases to test it with" in done.output
+    assert set(np.load(golden)) == {"state", "lidar", "dynamic_obstacle", "action"}
+    refused = call("export", path, str(tmp_path / "p.ts"), *words, str(tmp_path / "golden.csv"))
+    assert refused.exit_code == 2
+    assert "golden vectors go into an .npz" in refused.output
 
 
 def test_export_refuses_other_endings(policy_file: Path, tmp_path: Path) -> None:

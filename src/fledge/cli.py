@@ -278,21 +278,32 @@ def advise(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
+@click.option(
+    "--golden",
+    type=click.Path(path_type=Path),
+    help="Also write observations of a flight and the actions on them (.npz).",
+)
 @as_json
-def export(policy: str, file: Path, words: tuple[str, ...], task: str | None, as_json: bool) -> None:
+def export(
+    policy: str, file: Path, words: tuple[str, ...], task: str | None, golden: Path | None, as_json: bool
+) -> None:
     """Write POLICY to FILE, and check that it acts the same: .onnx or .ts for other programs, .fledge for weights alone.
 
     Inputs are the observations that the policy reads, output its action without exploration (of DQN, the value of every
-    action); --json lists their names. KEY=VALUE words change the world that a .fledge file is flown in.
+    action). The file carries a contract: what its inputs and outputs mean, in which units and frames, how many times a
+    second; --json shows it. KEY=VALUE words change the world that the file says it is flown in.
     """
     from fledge.evaluate.policies import export_policy
     from fledge.tasks.registry import find_task
 
-    result = export_policy(policy, file, find_task(task) if task else None, words)
-    text = (
-        f"{result['file']}: {result['bytes'] / 1e6:.2f} MB, differs from the policy by {result['max_difference']:.1e}"
-    )
-    click.echo(json.dumps(result) if as_json else text)
+    result = export_policy(policy, file, find_task(task) if task else None, words, golden)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    size, worst = result["bytes"] / 1e6, result["max_difference"]
+    click.echo(f"{result['file']}: {size:.2f} MB, differs from the policy by {worst:.1e}")
+    if golden is not None:
+        click.echo(f"{golden}: {result['golden_cases']} cases to test it with")
 
 
 @main.command()

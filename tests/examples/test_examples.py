@@ -15,7 +15,15 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOVER = EXAMPLES / "hover.py"
-TESTED = {"hover", "checkpoint_saver", "replay_buffer", "stable_baselines3_ppo", "cleanrl_style", "torchrl_ppo"}
+TESTED = {
+    "deploy",
+    "hover",
+    "checkpoint_saver",
+    "replay_buffer",
+    "stable_baselines3_ppo",
+    "cleanrl_style",
+    "torchrl_ppo",
+}
 SMALL = ["env.num_envs=16", "ranks=1", "ppo.rollout_steps=8", "ppo.minibatch=64", "tensorboard=false"]
 
 

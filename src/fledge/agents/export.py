@@ -1,15 +1,21 @@
 """Policies for other programs: ONNX and TorchScript files that map observations to an action, checked for parity.
 
 What goes in and comes out is the policy's own affair: `BaseAgent.observes`, `outputs`, `exported` and `example_inputs`.
+What it means is the world's: its contract (`Task.contract`) travels in the file, as JSON.
+
+    .onnx    metadata "contract": session.get_modelmeta().custom_metadata_map["contract"]
+    .ts      extra file "contract.json": torch.jit.load(path, _extra_files={"contract.json": ""})
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +30,11 @@ from fledge.core.extras import extra
 TOLERANCE = 1e-5
 
 
-def export_agent(agent: BaseAgent, path: Path) -> dict[str, Any]:
+def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Write an agent to `path` (.onnx or .ts) and return the parity measured.
+
+    Args:
+        contract: What its world says about observations and actions (`Task.contract`).
 
     Raises:
         FledgeError: when the written file does not reproduce the agent to 1e-5; the file is removed.
@@ -37,20 +46,57 @@ def export_agent(agent: BaseAgent, path: Path) -> dict[str, Any]:
     module = agent.exported().eval()
     inputs = {name: agent.example_inputs(4)[name] for name in agent.observes}
     path.parent.mkdir(parents=True, exist_ok=True)
+    told = contract_of(agent, contract or {})
     if path.suffix == ".ts":
         with _quiet():
-            torch.jit.trace(module, tuple(inputs.values())).save(str(path))
+            traced = torch.jit.trace(module, tuple(inputs.values()))
+            traced.save(str(path), _extra_files={"contract.json": json.dumps(told)})
     else:
-        write_onnx(module, inputs, agent.outputs, path)
+        write_onnx(module, inputs, agent.outputs, path, json.dumps(told))
     error = parity(agent, module, path)
     if not error <= TOLERANCE:
         path.unlink()
         raise FledgeError(f"The exported file differs from the policy by {error:.2e}, more than {TOLERANCE:.0e}.")
     names = {"inputs": list(agent.observes), "outputs": list(agent.outputs)}
-    return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, **names}
+    return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, **names, "contract": told}
 
 
-def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path) -> None:
+def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]:
+    """A world's contract, cut to what this agent reads."""
+    told = {"fledge": fledge_version(), **contract, "inputs": list(agent.observes), "outputs": list(agent.outputs)}
+    if "observation" in told:
+        told["observation"] = {name: told["observation"][name] for name in agent.observes}
+    return told
+
+
+def fledge_version() -> str:
+    try:
+        return metadata.version("fledge")
+    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
+
+
+def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], path: Path) -> int:
+    """Write observations, and what the agent does on them, to an .npz: a test for whoever runs the exported file.
+
+    Arrays have the names of the file's inputs and outputs, one row each per case. Returns the number of cases.
+
+    Raises:
+        FledgeError: when the exported file does not do the same; nothing is written.
+    """
+    inputs = {name: observed[name].cpu() for name in agent.observes}
+    with torch.no_grad():
+        expected = [out.numpy() for out in agent.exported().eval()(*inputs.values())]
+    for ours, theirs in zip(expected, run_file(file, inputs, agent.outputs), strict=True):
+        if not np.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE):
+            raise FledgeError(f"{file} does not act like the policy on observations of a flight.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
+    np.savez_compressed(path, **arrays)
+    return len(expected[0])
+
+
+def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], path: Path, contract: str) -> None:
     with extra("export"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -65,6 +111,7 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
             dynamic_shapes=(tuple({0: batch} for _ in inputs),),
         )
     assert program is not None
+    program.model.metadata_props["contract"] = contract
     program.save(str(path))
 
 

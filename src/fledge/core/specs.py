@@ -5,6 +5,7 @@ An observation is a dict of tensors, so its spec is a dict. An action is one ten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,13 @@ def describe_spec(spec: ActionSpec) -> dict[str, Any]:
         return {"entries": {name: describe_spec(part) for name, part in spec.items()}}
     kept = {name: getattr(spec, name) for name in PLAIN}
     return {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **kept}
+
+
+def tell_spec(spec: TensorSpec) -> dict[str, Any]:
+    """A spec for other programs to read, as JSON: an open bound is null."""
+    bounds = {name: value if math.isfinite(value) else None for name, value in (("low", spec.low), ("high", spec.high))}
+    told = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
+    return told | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
 
 
 def spec_from(plain: Mapping[str, Any]) -> ActionSpec:

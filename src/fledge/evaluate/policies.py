@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fledge.agents.base import BaseAgent
-from fledge.agents.export import export_agent
+from fledge.agents.export import export_agent, write_golden
 from fledge.agents.policy_file import load_weights, policy_entries, read_policy, write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
@@ -157,16 +161,25 @@ def check_env_word(word: str, task: Task) -> str:
 # ---- export ----------------------------------------------------------------------------------------------------------
 
 
-def export_policy(name: str, path: Path, task: Task | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def export_policy(
+    name: str, path: Path, task: Task | None = None, overrides: Sequence[str] = (), golden: Path | None = None
+) -> dict[str, Any]:
     """Write the policy called `name` to a file: .onnx or .ts for other programs, .fledge as a policy file.
 
     Args:
-        overrides: `env.key=value` words that change the world a .fledge file says it is flown in.
+        overrides: `env.key=value` words that change the world that the file says it is flown in.
+        golden: Also write observations of a flight and the actions on them, as .npz.
     """
+    if golden is not None and (golden.suffix != ".npz" or path.suffix == ".fledge"):
+        raise ConfigError(f"{golden} cannot be written: golden vectors go into an .npz, beside an .onnx or .ts file.")
     if path.suffix != ".fledge":
-        if overrides:
-            raise ConfigError("Settings of the world go into a .fledge file only: leave them out.")
-        return export_agent(load_policy(name, task).agent, path)
+        policy = load_policy(name, task)
+        cfg = flight_world(policy, overrides=overrides).cfg
+        result = export_agent(policy.agent, path, policy.task.contract(cfg))
+        if golden is not None:
+            cases = write_golden(policy.agent, path, observe_flight(policy, cfg), golden)
+            result |= {"golden": str(golden), "golden_cases": cases}
+        return result
     source = find_policy_file(name)
     if source is None or source.suffix == ".pt":
         raise ConfigError(f"{name} is no run or policy file, so there is nothing to write to {path}.")
@@ -175,11 +188,28 @@ def export_policy(name: str, path: Path, task: Task | None = None, overrides: Se
         policy = build_policy(entries, name, task)
         trained = policy.world.env if policy.world is not None else {}
         words = [check_env_word(word, policy.task) for word in overrides]
-        cfg: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words, prefix="env.")
-        env = policy.task.make_env(cfg)
-        entries["world"] = {"env": flat_settings(cfg), "decision_s": env.decision_s}
+        world: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words, prefix="env.")
+        env = policy.task.make_env(world)
+        entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}
         env.close()
     write_policy(entries, path)
     ours, theirs = entries["model"], read_policy(path)["model"]
     worst = max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": worst}
+
+
+def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:
+    """What a policy sees as it flies in the held-out world: observations of `envs` envs, `looks` times each."""
+    env = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), seed=1, held_out=True)
+    try:
+        policy.task.check_fit(policy.agent, env)
+        out, seen = env.reset(), []
+        policy.agent.reset()
+        for step in range(looks * every):
+            if step % every == 0:
+                seen.append({key: out["obs"][key].clone() for key in policy.agent.observes})
+            out = env.step(policy.agent.act(out["obs"]))
+            policy.agent.reset(out["terminated"] | out["truncated"])
+        return {key: torch.cat([look[key] for look in seen]) for key in policy.agent.observes}
+    finally:
+        env.close()

@@ -10,6 +10,7 @@
     headline         the outcome that counts, or "return"           labels              short headings of outcomes
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
+    contract         what an exported policy's user must know
     scene, snapshot, draw                                           for pictures, recordings and the browser
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
@@ -39,7 +40,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import check_config_class, read_yaml
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
-from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
 
 MAX_EVAL_ENVS = 256
@@ -181,6 +182,24 @@ class Task:
         env = self.make_env(dataclasses.replace(cfg, num_envs=1))
         try:
             return env.observation_spec, env.action_spec
+        finally:
+            env.close()
+
+    def contract(self, cfg: Any) -> dict[str, Any]:
+        """What other programs must know to fly a policy of this world, JSON-able; an exported file carries it.
+
+        "task", "decision_s", "observation" and "action" by name; a world adds units, frames, and what it knows better.
+        """
+        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        try:
+            action = env.action_spec
+            parts = {"action": action} if isinstance(action, TensorSpec) else dict(action)
+            return {
+                "task": self.name,
+                "decision_s": env.decision_s,
+                "observation": {name: tell_spec(spec) for name, spec in env.observation_spec.items()},
+                "action": {name: tell_spec(spec) for name, spec in parts.items()},
+            }
         finally:
             env.close()
 

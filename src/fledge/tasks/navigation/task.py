@@ -31,6 +31,7 @@ from fledge.tasks.navigation.config import (
     PolicyKind,
     Starts,
 )
+from fledge.tasks.navigation.contract import bare, complete
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
 from fledge.tasks.navigation.gauge import FlightGauge
@@ -153,6 +154,9 @@ class NavigationTask(Task):
             success_ends_episode=True,
             map_refresh_steps=0,
         )
+
+    def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
+        return complete(super().contract(bare(cfg)), cfg)
 
     def set_progress(self, env: TensorEnv, curriculum: CurriculumConfig, progress: float) -> None:
         """Moving obstacles grow in number from `movers_start` to all over `ramp` of training."""

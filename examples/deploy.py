@@ -1,0 +1,99 @@
+"""Fly an exported navigation policy on a robot: a point cloud, odometry and a goal in, a velocity command out.
+
+    fledge export fledge-nav policy.onnx          # on the machine that trained it
+    pip install numpy onnxruntime                 # all that the robot needs
+    python examples/deploy.py policy.onnx
+
+Prints the commands on the way past a pillar: it passes 12 m in about seven seconds. What the policy's inputs and output mean
+is in the file itself, and in docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import onnxruntime
+
+BEAM_DEG = 1.0  # a point counts for a beam that it lies this close to; simulated beams are thin rays
+NO_MOVERS = np.zeros((0, 8))
+
+
+class Pilot:
+    """One flight from `start` to `goal` (3 numbers each, m, world)."""
+
+    def __init__(self, path: str, start: np.ndarray, goal: np.ndarray) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # the network is small: more threads only wait for each other
+        self.session = onnxruntime.InferenceSession(path, options)
+        self.contract = json.loads(self.session.get_modelmeta().custom_metadata_map["contract"])
+        self.goal = np.asarray(goal)
+        dx, dy, _ = unit((self.goal - start) * [1, 1, 0])
+        self.to_goal_frame = np.array([[dx, dy, 0], [-dy, dx, 0], [0, 0, 1]])  # fixed for the whole flight
+
+    def command(
+        self, points: np.ndarray, pos: np.ndarray, vel: np.ndarray, yaw: float, movers: np.ndarray = NO_MOVERS
+    ) -> np.ndarray:
+        """Velocity to fly for the next `contract["decision_s"]` seconds, [3] m/s, world.
+
+        Args:
+            points: [N, 3] m, world: what the LiDAR hit, the ground too; without moving obstacles that `movers` names.
+            pos, vel: [3] m, m/s, world.
+            yaw: Radians, counter-clockwise from world x.
+            movers: [K, 8] world: centre (3), velocity (3), width, height (m) of what a detector tracks.
+        """
+        to_goal = self.goal - pos
+        state = [*self.turn(unit(to_goal)), np.hypot(*to_goal[:2]), to_goal[2], *self.turn(vel)]
+        lidar, obstacles = self.scan(points - pos, yaw), self.nearest(pos, movers)
+        inputs = {"state": np.array(state), "lidar": lidar[None], "dynamic_obstacle": obstacles[None]}
+        action = self.session.run(["action"], {k: v[None].astype(np.float32) for k, v in inputs.items()})[0][0]
+        return ((2.0 * action - 1.0) * self.contract["speed_limit_m_s"]) @ self.to_goal_frame
+
+    def turn(self, vector: np.ndarray) -> np.ndarray:
+        return self.to_goal_frame @ vector
+
+    def scan(self, points: np.ndarray, yaw: float) -> np.ndarray:
+        """[azimuths, elevations]: range minus the distance of the nearest point on each beam; `points` from the drone."""
+        beams = self.contract["observation"]["lidar"]
+        azimuth, elevation = np.radians(beams["azimuths_deg"])[:, None] + yaw, np.radians(beams["elevations_deg"])
+        level = np.cos(elevation)
+        rays = np.stack(np.broadcast_arrays(level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)), -1)
+        distance = np.linalg.norm(points, axis=-1)
+        points, distance = points[(near := distance < beams["range_m"])], distance[near]
+        hit = rays @ points.T >= distance * np.cos(np.radians(BEAM_DEG))
+        return np.where(hit, beams["range_m"] - distance, 0.0).max(axis=-1, initial=0.0)
+
+    def nearest(self, pos: np.ndarray, movers: np.ndarray) -> np.ndarray:
+        """[5, 10]: the columns of `dynamic_obstacle`."""
+        rows = np.zeros(self.contract["observation"]["dynamic_obstacle"]["shape"][1:])
+        flat = np.hypot(*(movers[:, :2] - pos[:2]).T)
+        inside = np.flatnonzero(flat <= self.contract["observation"]["lidar"]["range_m"])
+        for row, k in zip(rows, inside[np.argsort(flat[inside])], strict=False):
+            is_box = movers[k, 7] < 2.0  # boxes are 1 m tall in training; anything tall is a cylinder
+            offset = (movers[k, :3] - pos) * [1.0, 1.0, is_box]
+            width_class = np.clip(np.ceil(movers[k, 6] / 0.25 - 1e-6) - 1, 0, 3)
+            row[:] = [*self.turn(unit(offset)), flat[k], offset[2], *self.turn(movers[k, 3:6]), width_class, is_box]
+        return rows
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / max(np.linalg.norm(vector), 1e-6)
+
+
+def main() -> None:
+    start, goal = np.array([0.0, 0.0, 1.5]), np.array([12.0, 0.0, 1.5])
+    angle, height = np.meshgrid(np.radians(np.arange(0, 360, 5)), np.arange(0, 4, 0.05))
+    pillar = np.stack([6 + 0.4 * np.cos(angle), 0.2 + 0.4 * np.sin(angle), height], -1).reshape(-1, 3)
+    pilot, pos, vel, clock = Pilot(sys.argv[1], start, goal), start, np.zeros(3), 0.0
+    while np.linalg.norm(goal - pos) > pilot.contract["goal_radius_m"] and clock < 20.0:
+        command = pilot.command(pillar, pos, vel, yaw=0.0)
+        vel = vel + (command - vel) * (1.0 - np.exp(-2.2 * pilot.contract["decision_s"]))  # a drone's lag
+        pos, clock = pos + vel * pilot.contract["decision_s"], clock + pilot.contract["decision_s"]
+        print(f"{clock:5.2f} s  at {pos.round(2)}  command {command.round(2)} m/s")
+    gap = np.hypot(*(pos[:2] - goal[:2]))
+    print(f"{'reached' if gap < 0.5 else 'missed'} the goal after {clock:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
