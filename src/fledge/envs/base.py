@@ -55,6 +55,11 @@ class TensorEnv(ABC):
         self.seed = seed
 
     @property
+    def unwrapped(self) -> TensorEnv:
+        """The world itself, below whatever is wrapped around it."""
+        return self
+
+    @property
     @abstractmethod
     def observation_spec(self) -> dict[str, TensorSpec]:
         """Observation entries by key."""

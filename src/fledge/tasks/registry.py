@@ -12,14 +12,11 @@ checkpoint: there, `find_named_task` refuses it in a sentence that says what to 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from fledge.core.code import find_object, module_from_file
 from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
@@ -75,7 +72,7 @@ def _named_task(reference: str) -> Task | None:
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = OWN | {point.name: point.value for point in entry_points(group=GROUP)}
-    return _task_in(_object(points[reference]), reference) if reference in points else None
+    return _task_in(find_object(points[reference]), reference) if reference in points else None
 
 
 def _gym_task(reference: str) -> Task:
@@ -89,7 +86,7 @@ def _load_code(reference: str) -> Task:
         return _gym_task(reference)
     if reference.endswith(".py"):
         path = Path(reference).resolve()
-        module = _module_from_file(path)
+        module = module_from_file(path)
         found: dict[int, Any] = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
         if not found:  # a class of its own will do
             kinds = [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)]
@@ -98,7 +95,7 @@ def _load_code(reference: str) -> Task:
         if chosen is None:
             raise ConfigError(f"{path} defines {len(found)} tasks, but must have one: task = Task(...).")
         return _task_in(chosen, str(path))
-    return _task_in(_object(reference), reference)
+    return _task_in(find_object(reference), reference)
 
 
 def _task_in(found: Any, reference: str) -> Task:
@@ -107,30 +104,3 @@ def _task_in(found: Any, reference: str) -> Task:
         raise ConfigError(f"{reference} is a {type(task).__name__}, but must be a fledge Task.")
     task.reference = reference
     return task
-
-
-def _object(reference: str) -> Any:
-    module_name, _, name = reference.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` would find it
-    try:
-        return functools.reduce(getattr, name.split("."), importlib.import_module(module_name))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"There is no {reference}: {error}.") from error
-
-
-def _module_from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"There is no file {path}.")
-    name = f"fledge_task_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}.") from error
-    return module

@@ -15,9 +15,10 @@ import torch
 from fledge.core.errors import ConfigError
 from fledge.core.machine import pick_device
 from fledge.core.settings import check_settings, flat_settings
+from fledge.envs.rewarded import find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
-from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config
+from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_reward
 from fledge.train.init_from import take_network
 from fledge.train.loop import train
 from fledge.train.ranks import default_ranks, joined_ranks
@@ -45,6 +46,7 @@ def run_training(
         folder = resume
         task, before = read_run_config(resume, [], task)
         _, cfg = read_run_config(resume, overrides, task)
+        cfg = with_named_reward(cfg, overrides)
         check_settings(before)
         policy = task.build_policy(task.describe_policy(before.algo.value, before.env, before.policy))
         refuse_misfits(flat_settings(before), cfg, policy.observes)
@@ -86,6 +88,8 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
+    if cfg.reward:
+        find_reward(cfg.reward)
 
 
 def check_folder(folder: Path) -> None:

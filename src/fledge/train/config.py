@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml
 from fledge.core.settings import setting
@@ -93,6 +94,8 @@ class TrainConfig:
     """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
+    reward: str = setting("", resume="restart")
+    """A reward of your own instead of the env's: module:object or file.py:object (docs/rewards.md)."""
     env: Any = None
     policy: Any = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -177,7 +180,7 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     presets = [(f"training of task {task.name}", task.training)] if task.training else []
     presets += preset_layers(task, preset, algo)
     groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
-    return settled(build_config(config_class(task), presets, words, task.aliases, groups))
+    return with_named_reward(settled(build_config(config_class(task), presets, words, task.aliases, groups)), words)
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
@@ -201,6 +204,20 @@ def settled(cfg: TrainConfig) -> TrainConfig:
     """A config that says which kind of device `auto` is here: what a run is resumed on is then known."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
+    return cfg
+
+
+def with_named_reward(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
+    """The config, its reward as a reference that holds in any folder.
+
+    Raises:
+        ConfigError: when a file names the reward, but not the user: it is code.
+    """
+    if cfg.reward and not any(word.replace(" ", "").startswith("reward=") for word in words):
+        raise ConfigError(
+            f"The reward {cfg.reward} is code and is not run unless you name it: add reward={cfg.reward}."
+        )
+    cfg.reward = absolute(cfg.reward)
     return cfg
 
 

@@ -16,6 +16,7 @@ from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import TensorEnv
+from fledge.envs.rewarded import RewardedEnv, find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
@@ -79,7 +80,7 @@ class Run:
 
         def prepare() -> None:
             for env in self.envs:
-                self.task.set_progress(env, self.cfg.curriculum, progress)
+                self.task.set_progress(env.unwrapped, self.cfg.curriculum, progress)
 
         return self.collector.rollout(prepare)  # which knows when no env is in the air
 
@@ -200,7 +201,7 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
-    return [
+    envs = [
         task.make_env(
             dataclasses.replace(cfg.env, num_envs=share),
             device=device,
@@ -212,3 +213,4 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
         )
         for part in range(parts)
     ]
+    return [RewardedEnv(env, find_reward(cfg.reward)) for env in envs] if cfg.reward else envs
