@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,52 @@ def main(debug: bool) -> None:
     """Fledge teaches policies to fly."""
 
 
-def show_config_help(task: str | None) -> None:
-    """Print every setting of a task's config."""
-    from fledge.core.overrides import field_help
+def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None) -> None:
+    """Print every setting of a training as it would run, and where its value comes from."""
     from fledge.tasks.registry import find_task
-    from fledge.train.config import config_class
+    from fledge.train.config import config_class, make_config, read_run_config
 
-    for key, field in field_help(config_class(find_task(task or "navigation"))).items():
-        click.echo(f"{key}={field.default}\n    {field}")
+    task = find_task(tasks[0]) if tasks else None
+    if resume is not None:
+        task, saved = read_run_config(resume, [], task)
+        layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
+    else:
+        task = task or find_task("navigation")
+        algo = [word for word in words if word.startswith("algo=")]
+        chosen = preset if preset is not None else task.default_preset(algo[0][5:].strip() if algo else "ppo")
+        origin = f"preset {chosen}" if chosen else f"task {task.name}"
+        layers = [(origin, make_config(task, preset, algo)), ("given here", make_config(task, preset, words))]
+    print_settings([("", config_class(task)()), *layers])
+
+
+def show_world(
+    policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]
+) -> None:
+    """Print every setting of the world that a policy would be judged in, and where its value comes from."""
+    from fledge.agents.base import BaseAgent
+    from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+    from fledge.tasks.registry import find_task
+
+    task = find_task(task_name) if task_name else None
+    if policies:
+        policy = load_policy(policies[0], task)
+        origin = f"world of {policy.name}" if env_preset is None else f"preset {env_preset}"
+    else:
+        policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
+        origin = f"preset {env_preset or 'default'}"
+    worlds = [flight_world(policy, env_preset, given).cfg for given in ((), words)]
+    print_settings([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
+
+
+def print_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> None:
+    from fledge.core.overrides import explain_settings
+
+    for line, meaning in explain_settings(layers, prefix):
+        click.echo(f"{line}\n    {meaning}")
 
 
 help_config = click.option(
-    "--help-config", is_flag=True, help="List every setting of the task with its default, meaning and limits."
+    "--help-config", is_flag=True, help="List every setting as it would be used here, with its meaning and limits."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 
@@ -107,8 +142,9 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Each flies in the world it
     was trained for, unless you change it; several are flown on the same episodes and compared.
     """
+    policies, overrides = [w for w in words if "=" not in w], [w for w in words if "=" in w]
     if help_config:
-        return show_config_help(task)
+        return show_world(policies, task, env_preset, overrides)
     check_picture(picture)
     import torch
 
@@ -122,8 +158,8 @@ def eval(
     threads = threads or torch_threads()
     torch.set_num_threads(threads)
     request = EvalRequest(
-        policies=[w for w in words if "=" not in w],
-        overrides=[w for w in words if "=" in w],
+        policies=policies,
+        overrides=overrides,
         episodes=episodes,
         seed=seed,
         task=task,
@@ -221,7 +257,7 @@ def train(
     overrides = [w for w in words if "=" in w]
     tasks = [w for w in words if "=" not in w] + ([task_word] if task_word else [])
     if help_config:
-        return show_config_help(next(iter(tasks), None))
+        return show_training(tasks, preset, overrides, resume)
     from fledge.train.command import run_training
 
     result = run_training(tasks, preset, overrides, folder, resume)
@@ -250,9 +286,9 @@ def advise(
 
     Prints the decision tree with the measured numbers, and the settings to use. Takes a few minutes.
     """
-    tasks = [word for word in words if "=" not in word]
+    tasks, overrides = [w for w in words if "=" not in w], [w for w in words if "=" in w]
     if help_config:
-        return show_config_help(next(iter(tasks), None))
+        return show_training(tasks, preset, overrides)
     from fledge.advise import advise as measure_and_decide
     from fledge.advise import render, save_plot
     from fledge.core.terminal import doing, make_console
@@ -260,7 +296,7 @@ def advise(
 
     if len(tasks) > 1:
         raise ConfigError(f"{' and '.join(tasks)} came, but the advice is about one task.")
-    cfg = make_config(tasks[0] if tasks else "navigation", preset, [word for word in words if "=" in word])
+    cfg = make_config(tasks[0] if tasks else "navigation", preset, overrides)
     if picture and (picture.suffix != ".png" or not picture.parent.is_dir()):
         raise ConfigError(f"{picture} cannot be written: give a .png in a folder that exists.")
     with doing(make_console(stderr=True), "advise") as on_progress:

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fledge.core.errors import ConfigError
-from fledge.core.settings import rule_of
+from fledge.core.settings import rule_of, walk
 
 C = TypeVar("C")
 Preset = tuple[str, Mapping[str, Any]]  # what to call it in an error, and its content
@@ -203,15 +203,35 @@ def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
         key, limits = f"{prefix}{field.name}", rule_of(field).limits()
         if dataclasses.is_dataclass(value):
             found |= field_help(type(value), f"{key}.")
-        elif isinstance(value, enum.Enum):
-            choices = " or ".join(e.name for e in type(value))
-            found[key] = FieldHelp(f"one of {choices}", value.name, docs.get(field.name, ""), limits)
-        else:
-            shown = "null" if value is None else str(value)
-            found[key] = FieldHelp(
-                TYPE_NAMES.get(type(value), f"a {type(value).__name__}"), shown, docs.get(field.name, ""), limits
-            )
+            continue
+        type_name = TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
+        if isinstance(value, enum.Enum):
+            type_name = f"one of {' or '.join(e.name for e in type(value))}"
+        found[key] = FieldHelp(type_name, written(value), docs.get(field.name, ""), limits)
     return found
+
+
+def written(value: Any) -> str:
+    """A value as one would type it."""
+    return value.name if isinstance(value, enum.Enum) else "null" if value is None else str(value)
+
+
+def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Two lines about every setting: `key=value`, with where it comes from if not from the defaults, and its meaning.
+
+    Args:
+        layers: Configs of one class, each with a name: the defaults first, the one to explain last. A value comes from
+            the first of them that has it, as all that follow do.
+    """
+    kind = type(layers[-1][1])
+    values = [{f"{prefix}{key}": written(value) for key, _, value in walk(config)} for _, config in layers]
+    for key, field in field_help(kind, prefix).items():
+        value = values[-1][key]
+        first = len(layers) - 1
+        while first and values[first - 1][key] == value:
+            first -= 1
+        source = f"  # {layers[first][0]}; default {values[0][key] or 'none'}" if first else ""
+        yield f"{key}={value}{source}", str(field)
 
 
 @functools.cache
