@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from fledge.cli import main
 from fledge.core.settings import flat_settings
-from fledge.storage import save_checkpoint
+from fledge.storage import CheckpointHistory, save_checkpoint
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
 from fledge.tasks.navigation.feature_policy import FeaturePolicy
 from fledge.tasks.navigation.task import NavigationTask
@@ -121,7 +122,13 @@ def test_help_config_is_about_the_task_that_was_named(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["train", "ppo.lrr=1"], ["train", "--preset", "none"], ["eval", "ppo.lr=3"], ["eval", "nobody"], ["advise", "chess"]],
+    [
+        ["train", "ppo.lrr=1"],
+        ["train", "--preset", "none"],
+        ["eval", "ppo.lr=3"],
+        ["eval", "nobody"],
+        ["advise", "chess"],
+    ],
 )
 def test_help_config_of_something_wrong_says_so(words: list[str]) -> None:
     done = call(*words, "--help-config")
@@ -331,9 +338,49 @@ def test_onnx_export_flies_the_same(kind: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["max_difference"] <= 1e-5
 
 
+# ---- inspect, convert --------------------------------------------------------------------------------------------------
+
+
 def test_inspect_and_convert_round_trip(policy_file: Path, tmp_path: Path) -> None:
     listed = json.loads(call("inspect", str(policy_file), "--json").stdout)
     assert any("trunk" in row["name"] for row in listed["tensors"])
-    assert call("convert", str(policy_file), str(tmp_path / "p.pt")).exit_code == 0
+    done = call("convert", str(policy_file), str(tmp_path / "p.pt"))
+    assert re.fullmatch(rf"{tmp_path / 'p.pt'}: [\d,]+ bytes, from {policy_file}, which has [\d,]+\.\n", done.output)
     saved = torch.load(tmp_path / "p.pt", weights_only=True)
     assert saved["policy"]["kind"] == "features"
+    for name in ("p.pt.lz4", "p.safetensors"):
+        assert call("convert", str(policy_file), str(tmp_path / name)).exit_code == 0
+    for name in ("p.pt", "p.pt.lz4", "p.safetensors"):
+        done = call("inspect", str(tmp_path / name))
+        assert done.exit_code == 0, done.output
+        assert "trunk.0.weight" in done.output
+
+
+def test_inspect_knows_shipped_policies_and_never_cuts_a_name() -> None:
+    done = call("inspect", "fledge-nav")
+    assert done.exit_code == 0, done.output
+    assert "task navigation" in done.output
+    assert "env.decimation=3" in done.output
+    names = {line.split()[0] for line in done.output.splitlines() if line.startswith("model/")}
+    assert {"model/value_norm.mean_avg", "model/value_norm.square_avg", "model/trunk.0.weight"} <= names
+
+
+def test_inspect_shows_a_runs_step_metric_settings_and_checkpoints(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path / "run" / "checkpoints", keep_whole=1)
+    config = {"task": "navigation", "ppo.lr": 0.125, "ppo.clip": 0.2, "env.speed_limit": 1.5}
+    for step in (10, 20):
+        facts = {"iteration": step, "frames": step * 1000, "seconds": 60.0, "task": "navigation", "config": config}
+        history.save(
+            {"model": {"w": torch.ones(3)}, "optimizer": {"m": torch.ones(3)}, **facts}, step, metric=step / 40
+        )
+    done = call("inspect", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    assert "task navigation, step 20, metric 0.5, 20,000 decisions in 1.0 minutes" in done.output
+    assert "ppo.lr=0.125" in done.output
+    assert "env.speed_limit=1.5" in done.output
+    assert "ppo.clip" not in done.output
+    assert re.search(r"checkpoint_0*10\.fledge +10 +0\.250 +weights", done.output)
+    assert re.search(r"checkpoint_0*20\.fledge +20 +0\.500 +whole", done.output)
+    row = json.loads(call("inspect", str(tmp_path / "run"), "--json").stdout)
+    assert (row["step"], row["metric"], len(row["checkpoints"])) == (20, 0.5, 2)
+    assert row["config"]["ppo.lr"] == 0.125

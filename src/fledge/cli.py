@@ -61,9 +61,7 @@ def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str]
     print_settings([("", config_class(task)()), *layers])
 
 
-def show_world(
-    policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]
-) -> None:
+def show_world(policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]) -> None:
     """Print every setting of the world that a policy would be judged in, and where its value comes from."""
     from fledge.agents.base import BaseAgent
     from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
@@ -343,26 +341,18 @@ def export(
 
 
 @main.command()
-@click.argument("file", type=click.Path())
+@click.argument("target", type=click.Path())
 @as_json
-def inspect(file: str, as_json: bool) -> None:
-    """List what is inside a checkpoint: .fledge, .pt, .pt.lz4 or .safetensors."""
-    from rich.table import Table
+def inspect(target: str, as_json: bool) -> None:
+    """Show what is inside TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4 or .safetensors.
 
-    from fledge.core.terminal import make_console
-    from fledge.storage import inspect_checkpoint
+    Of a run, the newest checkpoint and all that were kept; step, headline figure, and the settings that are not the
+    defaults; then every tensor.
+    """
+    from fledge.train.inspection import inspect_target, render
 
-    found = inspect_checkpoint(file)
-    if as_json:
-        click.echo(json.dumps(found, default=str))
-        return
-    table = Table(title=f"{file}: {found['format']}, {found['file_bytes']:,} bytes")
-    for heading in ("tensor", "type", "shape", "bytes", "stored", "codec"):
-        table.add_column(heading, justify="right" if heading in ("bytes", "stored") else "left")
-    for row in found["tensors"]:
-        shape = "x".join(str(n) for n in row["shape"]) or "scalar"
-        table.add_row(row["name"], row["dtype"], shape, f"{row['bytes']:,}", f"{row['stored']:,}", row["codec"])
-    make_console().print(table)
+    found = inspect_target(target)
+    click.echo(json.dumps(found, default=str) if as_json else "\n".join(render(found)))
 
 
 @main.command()
@@ -374,7 +364,8 @@ def convert(source: str, target: str, as_json: bool) -> None:
     from fledge.storage import convert_checkpoint
 
     sizes = convert_checkpoint(source, target)
-    click.echo(json.dumps(sizes, default=str) if as_json else f"{target}: {sizes}")
+    text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
+    click.echo(json.dumps(sizes, default=str) if as_json else text)
 
 
 @main.group()

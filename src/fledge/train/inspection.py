@@ -1,0 +1,100 @@
+"""What `fledge inspect` shows: a checkpoint or a policy by path or name, or a run by its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.overrides import written
+from fledge.core.settings import flat_settings
+from fledge.evaluate.policies import find_policy_file
+from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
+from fledge.tasks.registry import find_named_task
+from fledge.train.config import config_class
+
+# what a checkpoint of ours says about itself; other people's may have anything under these names
+FACTS: dict[str, Any] = {"task": str, "iteration": int, "frames": int, "seconds": (int, float)}
+FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
+
+
+def inspect_target(name: str) -> dict[str, Any]:
+    """All about a file, a shipped policy or a run's newest checkpoint, JSON-able; tensors by their descriptions.
+
+    Raises:
+        ConfigError: when a folder is no run.
+    """
+    path = find_policy_file(name) or Path(name)
+    if not path.is_dir():
+        return describe_file(path)
+    history = CheckpointHistory(path / "checkpoints") if (path / "checkpoints").is_dir() else None
+    entries = history.entries() if history else []
+    if not entries:
+        raise ConfigError(
+            f"{path} holds no checkpoints: give a run's folder, a checkpoint, or a shipped policy's name."
+        )
+    rows = [
+        {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.thin, "bytes": e.bytes}
+        for e in entries
+    ]
+    return {"run": str(path), "checkpoints": rows, **describe_file(entries[-1].path)}
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds, and what it says about itself."""
+    found = inspect_checkpoint(path)
+    state = load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
+    note: Any = found["metadata"].get("history") or {}
+    told = {key: note[key] for key in ("step", "metric") if note.get(key) is not None}
+    return {**told, **{k: state[k] for k, kind in FACTS.items() if isinstance(state.get(k), kind)}, **found}
+
+
+def render(found: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for people. Names are never cut."""
+    head = [f"{found['path']}: {found['format']}, {found['file_bytes']:,} bytes"]
+    head += [f"{key} {found[key]}" for key in ("task", "step") if key in found]
+    head += [f"metric {found['metric']:.4g}"] if "metric" in found else []
+    if "frames" in found:
+        head.append(f"{found['frames']:,} decisions in {found.get('seconds', 0.0) / 60:.1f} minutes")
+    yield ", ".join(head)
+    if "policy" in found:
+        yield f"policy: {', '.join(f'{key}={value}' for key, value in found['policy'].items())}"
+    if settings := changed_from_defaults(found):
+        yield "settings that are not the defaults:"
+        yield from (f"  {key}={written(value)}" for key, value in settings.items())
+    if "checkpoints" in found:
+        rows = [(c["file"], str(c["step"]), number(c["metric"]), "whole" if c["whole"] else "weights", f"{c['bytes']:,}")
+                for c in found["checkpoints"]]  # fmt: skip
+        yield ""
+        yield from columns([("checkpoint", "step", "metric", "holds", "bytes"), *rows])
+    rows = [
+        (row["name"], row["dtype"], "x".join(map(str, row["shape"])) or "scalar", number(row["bytes"]),
+         number(row["stored"]), row["codec"])
+        for row in found["tensors"]
+    ]  # fmt: skip
+    yield ""
+    yield from columns([("tensor", "type", "shape", "bytes", "stored", "codec"), *rows])
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
+
+def columns(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Rows of text under each other."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def changed_from_defaults(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run, or of a policy's world, that differ from the task's; all of them where the task is code."""
+    world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
+    settings = dict(found.get("config") or world)
+    try:
+        task = find_named_task(str(found.get("task")))
+    except FledgeError:
+        return settings
+    defaults = flat_settings(config_class(task)())
+    return {key: value for key, value in settings.items() if key not in defaults or defaults[key] != value}
