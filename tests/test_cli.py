@@ -205,6 +205,11 @@ def test_navrls_checkpoint_may_have_any_name(tmp_path: Path) -> None:
         (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
         (["export", "gap", "out.onnx"], "nothing to export"),
         (["inspect", "missing.fledge"], "missing.fledge"),
+        (["inspect", "."], "holds no checkpoints"),
+        (["convert", "missing.pt", "x.fledge"], "no checkpoint at missing.pt"),
+        (["convert", __file__, "x.txt"], "must end in one of"),
+        (["eval", "gap", "--threads", "0"], "--threads"),
+        (["export", "fledge-nav", "x.ts", "ppo.lr=1"], "give settings of the world"),
     ],
 )
 def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
@@ -212,6 +217,60 @@ def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
     assert done.exit_code in (1, 2), done.output
     assert sentence in done.output
     assert "Traceback" not in done.output
+
+
+BROKEN = {
+    "odd": ({"model": 3, "policy": [1], "task": 7}, "its entry 'model' is not what a policy has there"),
+    "hollow": ({"model": {}, "policy": {}, "task": "navigation"}, "its entry 'model' is not"),
+    "misfit": (
+        {
+            "model": {"a": torch.ones(2)},
+            "policy": {"kind": "features", "hidden": [8], "lidar": [36, 4], "range_m": 4.0},
+            "task": "navigation",
+        },
+        "The weights in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("command", [["eval"], ["export", "p.ts"], ["export", "p.fledge", "env.speed_limit=1"]])
+def test_a_file_that_is_no_policy_gets_one_sentence(name: str, command: list[str], tmp_path: Path) -> None:
+    state, sentence = BROKEN[name]
+    save_checkpoint(state, tmp_path / "p0.fledge")
+    rest = [word if "=" in word else str(tmp_path / word) for word in command[1:]]
+    done = call(command[0], str(tmp_path / "p0.fledge"), *rest)
+    assert done.exit_code == 1, done.output
+    assert sentence in done.output
+
+
+def test_a_policy_file_is_not_written_for_a_world_that_its_weights_do_not_fit(tmp_path: Path) -> None:
+    done = call("export", "fledge-nav", str(tmp_path / "p.fledge"), "env.lidar_azimuths=12")
+    assert done.exit_code == 2
+    assert "its weights depend on it" in done.output
+    assert not (tmp_path / "p.fledge").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "fledge-nav", "FILE/p.ts"],
+        ["export", "fledge-nav", "FILE/p.fledge"],
+        ["export", "fledge-nav", "/proc/p.ts"],
+        ["export", "fledge-nav", "p.ts", "--golden", "FILE/g.npz"],
+        ["convert", "POLICY", "FILE/p.pt"],
+        ["eval", "fledge-nav", "--picture", "FILE/p.png"],
+    ],
+)
+def test_a_place_that_cannot_be_written_gets_one_sentence(
+    words: list[str], policy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").touch()
+    done = call(*(str(policy_file) if word == "POLICY" else word for word in words))
+    assert done.exit_code == 1, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert re.search(r"cannot be (made|used)|could not be written", done.output)
 
 
 KINDS = {

@@ -32,8 +32,15 @@ class Commands(click.Group):
         except OSError as error:
             if debug:
                 raise
-            click.echo(f"fledge: {error.strerror or error}: {error.filename or 'output'}.", err=True)
+            click.echo(f"fledge: {sentence_of(error)}", err=True)
             sys.exit(1)
+
+
+def sentence_of(error: OSError) -> str:
+    """What the system refused, and what to do."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} cannot be made: there is a file where a folder is needed. Choose another place."
+    return f"{error.filename or 'The output'} cannot be used ({error.strerror or error}): choose another place."
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -116,7 +123,7 @@ task_option = click.option(
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="Write a picture of the episodes, or of the curve (PNG)."
 )
-@click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]")
 @help_config
 @as_json
 def eval(
@@ -178,6 +185,8 @@ def check_picture(picture: Path | None) -> None:
     """Refuse a picture that could not be written, before anything is flown for it."""
     if picture is not None and picture.suffix not in (".png", ".svg", ".pdf", ".jpg"):
         raise click.BadParameter(f"{picture.name} must end in .png, .svg, .pdf or .jpg.", param_hint="--picture")
+    if picture is not None:
+        picture.parent.mkdir(parents=True, exist_ok=True)
 
 
 def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | None:

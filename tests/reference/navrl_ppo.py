@@ -120,6 +120,12 @@ class NavRL:
         norms = [nn.utils.clip_grad_norm_(module.parameters(), NORM) for module in (self.actor, self.critic)]
         for optimizer in self.optimizers:
             optimizer.step()
-        named = {"policy_loss": actor, "value_loss": critic, "entropy": entropy, "actor_norm": norms[0], "critic_norm": norms[1]}
+        named = {
+            "policy_loss": actor,
+            "value_loss": critic,
+            "entropy": entropy,
+            "actor_norm": norms[0],
+            "critic_norm": norms[1],
+        }
         clipped = ((value - old).abs() > CLIP).float().mean()
         return {name: float(figure.detach()) for name, figure in named.items()} | {"value_clipped": float(clipped)}

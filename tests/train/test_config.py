@@ -120,7 +120,9 @@ def test_what_is_no_whole_number_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"total_frames: {text}\n")
     with pytest.raises(ConfigError, match=r"^total_frames=.* does not fit: total_frames takes a whole number"):
         make(f"total_frames={text}")
-    with pytest.raises(ConfigError, match=r"mine.yaml: total_frames=.* does not fit: total_frames takes a whole number"):
+    with pytest.raises(
+        ConfigError, match=r"mine.yaml: total_frames=.* does not fit: total_frames takes a whole number"
+    ):
         make(preset=str(tmp_path / "mine.yaml"))
 
 
@@ -381,5 +383,7 @@ def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_t
     assert (plain.total_frames, plain.ppo.epochs, plain.ppo.lr) == (123, 9, 0.5)
     assert (changed.total_frames, changed.ppo.epochs, changed.ppo.lr) == (123, 8, 0.25)
     Own.training = {"ppo": {"epoch": 9}}
-    with pytest.raises(ConfigError, match="training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs?"):
+    with pytest.raises(
+        ConfigError, match="training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs?"
+    ):
         make_config(task)

@@ -18,7 +18,9 @@ def test_ranks_share_the_envs_out_evenly_on_any_number_of_cores(
     assert ranks.default_ranks("cpu", num_envs) == expected
 
 
-@pytest.mark.parametrize(("device", "gpus", "expected"), [("auto", 4, 4), ("cuda", 3, 2), ("cuda:1", 4, 1), ("auto", 0, 8)])
+@pytest.mark.parametrize(
+    ("device", "gpus", "expected"), [("auto", 4, 4), ("cuda", 3, 2), ("cuda:1", 4, 1), ("auto", 0, 8)]
+)
 def test_on_gpus_there_is_a_rank_for_each(
     device: str, gpus: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

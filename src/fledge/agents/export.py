@@ -50,7 +50,7 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
     if path.suffix == ".ts":
         with _quiet():
             traced = torch.jit.trace(module, tuple(inputs.values()))
-            traced.save(str(path), _extra_files={"contract.json": json.dumps(told)})
+            path.write_bytes(traced.save_to_buffer(_extra_files={"contract.json": json.dumps(told)}))
     else:
         write_onnx(module, inputs, agent.outputs, path, json.dumps(told))
     error = parity(agent, module, path)

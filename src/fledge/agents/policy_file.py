@@ -41,7 +41,10 @@ def policy_entries(state: Any, name: str) -> dict[str, Any]:
     """
     if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
         raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
+    kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
     found = {key: state[key] for key in ENTRIES if key in state}
+    if wrong := [key for key, value in found.items() if not isinstance(value, kinds[key]) or not value]:
+        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} is not what a policy has there.")
     if "world" not in found and isinstance(state.get("config"), Mapping):
         settings = {k.removeprefix("env."): v for k, v in state["config"].items() if k.startswith("env.")}
         found["world"] = {"env": settings, "decision_s": None}
@@ -59,8 +62,16 @@ def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
     Raises:
         FormatError: if they do not fit.
     """
-    try:
-        policy.load_state_dict(model)
-    except RuntimeError as error:
-        raise FormatError(f"The weights in {name} do not fit its network: {str(error).splitlines()[0]}") from error
+    own = policy.state_dict()
+    wrong = [f"it has no {key}" for key in own if key not in model]
+    wrong += [f"nothing takes its {key}" for key in model if key not in own]
+    wrong += [
+        f"{key} is {tuple(model[key].shape)}, but must be {tuple(value.shape)}"
+        for key, value in own.items()
+        if key in model and tuple(model[key].shape) != tuple(value.shape)
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise FormatError(f"The weights in {name} do not fit its network: {wrong[0]}{more}.")
+    policy.load_state_dict(model)
     return policy

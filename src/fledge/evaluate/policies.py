@@ -186,6 +186,7 @@ def export_policy(
     entries = read_policy(source)
     if overrides:
         policy = build_policy(entries, name, task)
+        flight_world(policy, overrides=overrides)  # refuses what the weights do not fit
         trained = policy.world.env if policy.world is not None else {}
         words = [check_env_word(word, policy.task) for word in overrides]
         world: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words, prefix="env.")

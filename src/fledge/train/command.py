@@ -68,7 +68,9 @@ def run_training(
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     with joined_ranks(size, cfg.device, child, cfg.threads) as ranks:
         if ranks.is_first:
-            print(f"run: {folder}  ({ranks.size} ranks on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+            print(
+                f"run: {folder}  ({ranks.size} ranks on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr
+            )
             if taken:
                 print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
         metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)

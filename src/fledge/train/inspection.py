@@ -68,13 +68,13 @@ def render(found: Mapping[str, Any]) -> Iterator[str]:
                 for c in found["checkpoints"]]  # fmt: skip
         yield ""
         yield from columns([("checkpoint", "step", "metric", "holds", "bytes"), *rows])
-    rows = [
+    tensors = [
         (row["name"], row["dtype"], "x".join(map(str, row["shape"])) or "scalar", number(row["bytes"]),
          number(row["stored"]), row["codec"])
         for row in found["tensors"]
     ]  # fmt: skip
     yield ""
-    yield from columns([("tensor", "type", "shape", "bytes", "stored", "codec"), *rows])
+    yield from columns([("tensor", "type", "shape", "bytes", "stored", "codec"), *tensors])
 
 
 def number(value: float | None) -> str:
