@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from typing import Any
 
 import torch
@@ -11,17 +11,18 @@ from torch import Tensor
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
-from fledge.evaluate.episodes import Evaluation, _fly
+from fledge.evaluate.episodes import Evaluation, Sheet, fly_wave
+from fledge.tasks.base import Gauge
 
 
 class _AnyTask:
-    """What flying episodes asks of a task, for an env alone: no measures, and success as headline where it is known."""
+    """What flying episodes asks of a task, for an env alone: one class, and success as headline where it is known."""
 
     def __init__(self, env: TensorEnv) -> None:
         self.headline = "success" if "success" in env.outcomes.values() else "return"
 
-    def measures(self, env: TensorEnv, action: Any) -> Mapping[str, Tensor]:
-        return {}
+    def classify(self, env: TensorEnv) -> Tensor:
+        return torch.zeros(env.num_envs, dtype=torch.int64)
 
 
 def evaluate_in(
@@ -29,7 +30,7 @@ def evaluate_in(
 ) -> Evaluation:
     """Fly episodes in an env and return how they ended; the env is then put back to where it was.
 
-    Every env flies the same number of episodes (±1), from a reset. It is the env that was given, with what was met in
+    Every env flies one episode from a reset, in as many waves as it takes. It is the env that was given, with what was met in
     training: `evaluate(agent, task, cfg, episodes)` makes one that is held out.
 
     Args:
@@ -42,8 +43,23 @@ def evaluate_in(
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
     before = env.state_dict()
     task: Any = _AnyTask(env)
+    waves = -(-count // env.num_envs)
+    sheet, begun, steps = Sheet(waves * env.num_envs), time.perf_counter(), 0
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return _fly(policy, task, env, count, deterministic, 0, None)
+            for wave in range(waves):
+                steps += fly_wave(policy, task, env, deterministic, Gauge(), sheet, wave * env.num_envs, None, None)
     finally:
         env.load_state_dict(before)
+    return Evaluation(
+        outcomes=sheet.outcomes[:count],
+        names={value: name for value, name in env.outcomes.items() if value},
+        headline=task.headline,
+        returns=sheet.returns[:count],
+        lengths_s=sheet.lengths_s[:count],
+        kinds=sheet.kinds[:count],
+        classes=(),
+        figures={},
+        wall_seconds=time.perf_counter() - begun,
+        env_steps=steps,
+    )
