@@ -140,6 +140,16 @@ def test_tensorboard_shows_every_metric_by_step(tmp_path: Path) -> None:
     assert events(tmp_path, "eval/success") == [(1, 0.25), (2, 0.25)]
 
 
+def test_tensorboard_is_complete_at_any_moment(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    for step in (1, 2, 3):
+        logger.log(step, {"loss": 0.5})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))  # as after a kill: nothing was closed
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+    logger.close()
+
+
 def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
     for step in range(1, 6):

@@ -384,6 +384,6 @@ def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_t
     assert (changed.total_frames, changed.ppo.epochs, changed.ppo.lr) == (123, 8, 0.25)
     Own.training = {"ppo": {"epoch": 9}}
     with pytest.raises(
-        ConfigError, match="training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs?"
+        ConfigError, match=r"training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs"
     ):
         make_config(task)

@@ -8,8 +8,19 @@ from fledge.train import ranks
 
 @pytest.mark.parametrize(
     ("cores", "num_envs", "expected"),
-    [(6, 1024, 4), (2, 1024, 2), (6, 7, 1), (3, 9, 3), (1, 8, 1)]
-    + [(3, 1024, 2), (10, 1024, 8), (12, 1024, 8), (14, 1024, 8), (20, 1024, 16), (24, 1024, 16)],
+    [
+        (1, 8, 1),
+        (2, 1024, 2),
+        (3, 9, 3),
+        (3, 1024, 2),
+        (6, 7, 1),
+        (6, 1024, 4),
+        (10, 1024, 8),
+        (12, 1024, 8),
+        (14, 1024, 8),
+        (20, 1024, 16),
+        (24, 1024, 16),
+    ],
 )
 def test_ranks_share_the_envs_out_evenly_on_any_number_of_cores(
     cores: int, num_envs: int, expected: int, monkeypatch: pytest.MonkeyPatch

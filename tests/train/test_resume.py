@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fledge.core.errors import ConfigError
-from fledge.storage import CheckpointHistory
+from fledge.storage import CheckpointHistory, RolloutStorage
 from fledge.train.config import make_config
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks
@@ -235,3 +236,68 @@ def test_a_row_of_the_log_over_several_iterations_is_whole_after_a_resume(tmp_pa
         train(cfg, tmp_path / "stopped", Ranks(), resume=not minutes)
     logged = [json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("straight", "stopped")]
     assert logged[0]["episodes"] == logged[1]["episodes"] > 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "pipelined", "halves"])
+def test_compressed_rollouts_teach_the_same_and_go_on_where_they_stopped(tmp_path: Path, mode: str) -> None:
+    words = [*SMALL, f"collect.mode={mode}", "tensorboard=false", "total_frames=256", "rollout_save_interval=2"]
+    weights = {}
+    for name, level in (("plain", 0), ("compressed", 3)):
+        cfg = make_config("navigation", "", [*words, f"collect.compression_level={level}"])
+        for minutes in (1e-9, 0.0):
+            cfg.max_minutes = minutes
+            train(cfg, tmp_path / name, Ranks(), resume=not minutes)
+        state, _ = CheckpointHistory(tmp_path / name / "checkpoints").load_latest()
+        assert state["iteration"] == 4
+        weights[name] = list(state["model"].values())
+    assert all_equal(weights["plain"], weights["compressed"])
+    archived = [RolloutStorage(tmp_path / name / "rollouts").load(2) for name in weights]
+    assert torch.equal(archived[0]["input"], archived[1]["input"])
+
+
+@pytest.mark.parametrize("delta", ["thin", "all"])
+def test_checkpoints_as_differences_resume_exactly(tmp_path: Path, delta: str) -> None:
+    words = [*SMALL, "tensorboard=false", "save_interval=1", "keep_checkpoints=2", "total_frames=384"]
+    train(make_config("navigation", "", words), tmp_path / "straight", Ranks())
+    cfg = make_config("navigation", "", [*words, f"save_delta={delta}"])
+    for minutes in (1e-9, 1e-9, 0.0):
+        first = not (tmp_path / "stopped").exists()
+        cfg.max_minutes = minutes
+        train(cfg, tmp_path / "stopped", Ranks(), resume=not first)
+    found = [CheckpointHistory(tmp_path / name / "checkpoints") for name in ("straight", "stopped")]
+    assert any(entry.base for entry in found[1].entries()), "there must be differences"
+    assert not any(entry.base for entry in found[0].entries())
+    states = [history.load_latest()[0] for history in found]
+    assert all_equal(*(list(state["model"].values()) for state in states))
+
+
+def test_tensorboard_has_every_step_and_the_savers_figures_after_resumes(tmp_path: Path) -> None:
+    cfg = make_config("navigation", "", [*SMALL, "env.max_episode_steps=6", "save_interval=1", "total_frames=256"])
+    for minutes in (1e-9, 1e-9, 0.0):
+        cfg.max_minutes = minutes
+        train(cfg, tmp_path / "r", Ranks(), resume=(tmp_path / "r").exists())
+    events = EventAccumulator(str(tmp_path / "r" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("success")] == [1, 2, 3, 4]
+    assert {"checkpoint/saves", "checkpoint/bytes_out", "checkpoint/stall_p99_ms", "checkpoint/queue_size"} <= set(
+        events.Tags()["scalars"]
+    )
+
+
+def test_every_ending_says_what_was_saved_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "r"
+    cfg = make_config("navigation", "", [*SMALL, "tensorboard=false", "total_frames=192", "max_minutes=1e-9"])
+    train(cfg, folder, Ranks())
+    said = capsys.readouterr().err
+    assert f"Stopped: iteration 1/3, 64 decisions; saved in {folder}." in said
+    assert f"fledge train --resume {folder} max_minutes=0" in said
+    cfg.max_minutes = 0.0
+    train(cfg, folder, Ranks(), resume=True)
+    finished = [f"Finished: iteration 3/3, 192 decisions; saved in {folder}.", f"fledge eval {folder}"]
+    finished.append(f"fledge train --resume {folder} total_frames=384")
+    said = capsys.readouterr().err
+    assert all(text in said for text in finished), said
+    train(cfg, folder, Ranks(), resume=True)
+    said = capsys.readouterr().err
+    assert "It is at its end" in said
+    assert all(text in said for text in finished), said

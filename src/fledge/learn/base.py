@@ -35,6 +35,10 @@ class Learner(ABC):
         return self.update(data, progress)
 
     @abstractmethod
+    def schedule(self, progress: float) -> None:
+        """Set what follows a schedule for a share of training done, 0 to 1."""
+
+    @abstractmethod
     def begin(self, progress: float = 0.0) -> None:
         """Get ready to fly and learn with the weights that the policy has now, after any that were put into it.
 

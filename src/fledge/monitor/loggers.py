@@ -82,7 +82,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 class TensorBoardLogger:
-    """TensorBoard event files in `folder`/tensorboard."""
+    """TensorBoard event files in `folder`/tensorboard, complete up to the last step at any moment."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -93,6 +93,7 @@ class TensorBoardLogger:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
+        self._writer.flush()  # a kill would take two minutes of steps along, which a resume does not log again
 
     def close(self) -> None:
         self._writer.close()

@@ -9,6 +9,7 @@ from fledge.agents.build import LearnedPolicy
 from fledge.agents.q_network import QNetwork
 from fledge.agents.squashed import SquashedActor
 from fledge.collect.base import Collector
+from fledge.collect.compressed import CompressedDataCollector
 from fledge.collect.experience import ExperienceCollector
 from fledge.collect.halves import HalvesDataCollector
 from fledge.collect.pipelined import PipelinedDataCollector
@@ -66,7 +67,12 @@ def make_collector(cfg: TrainConfig, envs: Sequence[TensorEnv], policy: LearnedP
         return ExperienceCollector(envs[0], learner.explore, cfg.steps)
     assert isinstance(policy, ActorCritic)
     frames = sum(env.num_envs for env in envs) * cfg.steps
+    collector: Collector
     if cfg.collect.mode is CollectMode.halves:
-        return HalvesDataCollector(envs, policy, frames)
-    collector = SyncDataCollector(envs, policy, frames)
-    return PipelinedDataCollector(collector) if cfg.collect.mode is CollectMode.pipelined else collector
+        collector = HalvesDataCollector(envs, policy, frames)
+    else:
+        collector = plain = SyncDataCollector(envs, policy, frames)
+        if cfg.collect.mode is CollectMode.pipelined:
+            collector = PipelinedDataCollector(plain)
+    level = cfg.collect.compression_level
+    return CompressedDataCollector(collector, level) if level else collector

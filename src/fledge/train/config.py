@@ -62,6 +62,9 @@ class WandbMode(enum.Enum):
 class CollectConfig:
     mode: CollectMode = setting(CollectMode.sync, resume="restart")
     """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
+    compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
+    """Hold what drones saw compressed between flying and learning (CompressedDataCollector, scheme C), losslessly, with
+    this effort of 1 to 9; 0: no. Saves memory where batches wait, costs time. ppo only."""
 
 
 @dataclass
@@ -122,6 +125,9 @@ class TrainConfig:
     """Checkpoints that may wait for the disk before training waits."""
     save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
     """Effort of the checkpoint codecs, 0 (store) to 9."""
+    save_delta: str = setting("none", choices=("none", "thin", "all"), resume="same")
+    """Store checkpoints as differences from one before: thin (those thinned to weights), all, or none. Smaller, but lost
+    with the one they are based on."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
     """Iterations between archived rollouts; 0: none."""
     rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")
@@ -148,6 +154,10 @@ class TrainConfig:
         if self.algo is not Algo.ppo and self.collect.mode is not CollectMode.sync:
             raise ConfigError(
                 f"collect.mode={self.collect.mode.name} is for ppo; algo={self.algo.name} flies in turns (sync)."
+            )
+        if self.algo is not Algo.ppo and self.collect.compression_level:
+            raise ConfigError(
+                f"collect.compression_level is for ppo; algo={self.algo.name} keeps all it flies in compressed replay."
             )
         if self.algo is not Algo.dqn and self.replay.prioritized:
             raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo.name} draws uniformly, if at all.")

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.evaluate.episodes import VALIDATION_SEED, evaluate
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.tasks.registry import is_code
 from fledge.train.config import WandbMode
 from fledge.train.init_from import read_initial_policy
 from fledge.train.run import Run
@@ -44,6 +46,7 @@ class RunOutputs:
             saver=self.saver,
             keep_whole=cfg.keep_checkpoints,
             keep_best=cfg.keep_best,
+            delta=cfg.save_delta,  # type: ignore[arg-type]
         )
         self.rollouts = None
         if cfg.rollout_save_interval:
@@ -141,18 +144,34 @@ class RunOutputs:
         every = self.run.cfg.rollout_save_interval
         if self.rollouts is not None and self.run.iteration % every == 0:
             with monitor.timer("rollout_save"):
-                self.rollouts.save(rollout, self.run.iteration)
+                whole = rollout.decode() if isinstance(rollout, CompressedBatch) else rollout
+                self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         self.newest = self.history.save(state, self.run.iteration, metric=self.last.get(f"{self.headline}_recent"))
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until everything is on disk; raises if the last checkpoint is not."""
+        """Wait until everything is on disk, and say how to go on; raises if the last checkpoint is not there."""
         self.saver.shutdown()
         if self.newest is not None:
             self.newest.wait()
+        self.console.close()
+        self.console.say(self.ending())
         return metrics
+
+    def ending(self) -> str:
+        """What was saved, and the commands that go on from it."""
+        run = self.run
+        code = is_code(run.task.reference)  # is run only where someone names it
+        resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
+        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
+        if run.finished:
+            more = f"total_frames={2 * run.cfg.total_frames}"
+            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
+        limit = " max_minutes=0" if run.out_of_time else ""
+        return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
 
     def discard(self) -> None:
         """Remove what a start that failed has written."""
