@@ -135,7 +135,7 @@ def test_a_size_must_be_whole() -> None:
         {"x": np.zeros((3, 2, 4)), "final_x": np.zeros((4, 2)), "reward": np.zeros(3)},
         {"x": np.zeros((4, 2)), "final_x": np.zeros(2), "reward": np.zeros(3)},
         {"x": np.zeros((3, 2)), "final_x": np.zeros(2), "next_x": np.zeros((3, 2)), "reward": np.zeros(3)},
-        {"x": np.array(["a", "b"]), "reward": np.zeros(1)},
+        {"x": np.array(["a", 1.0], dtype=object), "reward": np.zeros(1)},
         {"x": [[1.0], [2.0, 3.0]], "reward": np.zeros(1)},
         {"x": np.array([{}, {}]), "reward": np.zeros(1)},
     ],

@@ -71,6 +71,7 @@ class Pipeline:
         self._to_stage: deque[Job] = deque()
         self._to_prepare = 0  # bytes that the next save is expected to take
         self._preparing = False
+        self._wanted = False  # a buffer was asked for: no more time to make one ready
         self._jobs: deque[Job] = deque()  # waiting, in order
         self._writing: Job | None = None
         self._free: list[Arena] = []
@@ -93,8 +94,8 @@ class Pipeline:
     def arena(self) -> Arena:
         """A staging buffer, used before if there is one free."""
         with self.changed:
-            self._to_prepare = 0
-            while self._preparing:  # it is nearly there, and a second one would cost as much again
+            self._to_prepare, self._wanted = 0, True
+            while self._preparing:  # it stops, and what it has made ready is ours
                 self.changed.wait()
             if self._free:
                 return self._free.pop()
@@ -111,14 +112,14 @@ class Pipeline:
         """Take the memory that `prepare` asked for: pages that were never touched make a first copy ten times slower."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
-            if not nbytes or self._closed:
+            if not nbytes or self._closed or self._wanted:
                 return
             self._preparing = True
             arena = self._free.pop() if self._free else Arena()
         cpu = time.thread_time()
         with contextlib.suppress(MemoryError):  # then the save will say so
             arena.reserve(nbytes)
-            arena.touch()
+            arena.touch(lambda: not self._wanted)
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False

@@ -12,7 +12,7 @@ Contract
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import torch
 from fledge.storage.format.leaves import TORCH_DTYPES, Leaf
 
 ALIGN = 64
+TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
 
 
 class Arena:
@@ -43,9 +44,12 @@ class Arena:
         self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else None
         self._buffer = self._pinned.numpy() if self._pinned is not None else np.empty(nbytes, np.uint8)
 
-    def touch(self) -> None:
-        """Write to all of it, without the GIL, so that the system gives the memory now."""
-        ctypes.memset(self._buffer.ctypes.data, 0, self._buffer.nbytes)
+    def touch(self, go_on: Callable[[], bool]) -> None:
+        """Write to it from its beginning, without the GIL, so that the system gives the memory now; as long as `go_on`."""
+        for first in range(0, self.nbytes, TOUCH_BYTES):
+            if not go_on():
+                return
+            ctypes.memset(self._buffer.ctypes.data + first, 0, min(TOUCH_BYTES, self.nbytes - first))
 
     def take(self, nbytes: int) -> np.ndarray:
         """The next part of the buffer."""
@@ -105,10 +109,11 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What a checkpoint of an optimiser and its parameters takes in an arena, and a little more for the rest."""
+    """What an optimiser and its parameters on the CPU take in an arena, and a little more for the rest of a checkpoint."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    total = sum(padded(tensor.nbytes) for tensor in (*parameters, *_state_tensors(optimizer)))
-    return total + total // 32 + 2**16
+    tensors = [tensor for tensor in (*parameters, *_state_tensors(optimizer)) if tensor.device.type == "cpu"]
+    total = sum(padded(tensor.nbytes) for tensor in tensors)
+    return total + total // 32 + 2**16 if tensors else 0
 
 
 class Stager:
