@@ -29,7 +29,8 @@ class Pilot:
         self.session = onnxruntime.InferenceSession(path, options)
         self.contract = json.loads(self.session.get_modelmeta().custom_metadata_map["contract"])
         self.goal = np.asarray(goal)
-        dx, dy, _ = unit((self.goal - start) * [1, 1, 0])
+        angle = np.arctan2(*(self.goal - start)[1::-1])
+        dx, dy = np.cos(angle), np.sin(angle)
         self.to_goal_frame = np.array([[dx, dy, 0], [-dy, dx, 0], [0, 0, 1]])  # fixed for the whole flight
 
     def command(
@@ -39,6 +40,7 @@ class Pilot:
 
         Args:
             points: [N, 3] m, world: what the LiDAR hit, the ground too; without moving obstacles that `movers` names.
+                From a sensor that turns with the drone: `points @ attitude.T + pos`, attitude [3, 3] from body to world.
             pos, vel: [3] m, m/s, world.
             yaw: Radians, counter-clockwise from world x.
             movers: [K, 8] world: centre (3), velocity (3), width, height (m) of what a detector tracks.
@@ -70,7 +72,7 @@ class Pilot:
         flat = np.hypot(*(movers[:, :2] - pos[:2]).T)
         inside = np.flatnonzero(flat <= self.contract["observation"]["lidar"]["range_m"])
         for row, k in zip(rows, inside[np.argsort(flat[inside])], strict=False):
-            is_box = movers[k, 7] < 2.0  # boxes are 1 m tall in training; anything tall is a cylinder
+            is_box = movers[k, 7] <= 1.0  # as tall as boxes in training; what is taller is kept off at any height
             offset = (movers[k, :3] - pos) * [1.0, 1.0, is_box]
             width_class = np.clip(np.ceil(movers[k, 6] / 0.25 - 1e-6) - 1, 0, 3)
             row[:] = [*self.turn(unit(offset)), flat[k], offset[2], *self.turn(movers[k, 3:6]), width_class, is_box]
