@@ -40,7 +40,7 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
     check_settings(cfg)
     if cfg.algo is not Algo.ppo:
         raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
-    ranks = cfg.ranks or default_ranks(cfg.device)
+    ranks = cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs // 2)  # an even number for each
     if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(
             f"env.num_envs is {cfg.env.num_envs}, but must be an even number for each of {ranks} ranks, to fly in halves."

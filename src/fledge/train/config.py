@@ -63,8 +63,7 @@ class CollectConfig:
     mode: CollectMode = setting(CollectMode.sync, resume="restart")
     """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
     compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
-    """Hold what drones saw compressed between flying and learning (CompressedDataCollector, scheme C), losslessly, with
-    this effort of 1 to 9; 0: no. Saves memory where batches wait, costs time. ppo only."""
+    """Hold rollouts compressed until they are learned from (scheme C; lossless, slower): effort 1 to 9; 0: no. ppo only."""
 
 
 @dataclass
@@ -126,8 +125,7 @@ class TrainConfig:
     save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
     """Effort of the checkpoint codecs, 0 (store) to 9."""
     save_delta: str = setting("none", choices=("none", "thin", "all"), resume="same")
-    """Store checkpoints as differences from one before: thin (those thinned to weights), all, or none. Smaller, but lost
-    with the one they are based on."""
+    """Store checkpoints as differences (smaller, but lost with their base): none, thin (those thinned to weights) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
     """Iterations between archived rollouts; 0: none."""
     rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")
