@@ -9,7 +9,7 @@ from typing import Any
 
 from fledge.agents.policy_file import load_weights, read_policy
 from fledge.core.errors import ConfigError
-from fledge.evaluate.policies import find_policy_file, may_be
+from fledge.evaluate.policies import find_policy_file
 from fledge.tasks.base import Task
 from fledge.train.config import TrainConfig
 
@@ -32,11 +32,6 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
         ConfigError: when the weights fit no network that this algorithm learns with in this world.
     """
     entries = read_initial_policy(cfg.init_from)
-    if not may_be(entries["task"], task):
-        raise ConfigError(
-            f"init_from={cfg.init_from} belongs to the task {entries['task']}, not to {task.reference}: "
-            "give a policy of this task."
-        )
     found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
     for key, value in network_settings(cfg.policy, found).items():
         if value == getattr(cfg.policy, key):
