@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import fledge
 from fledge.agents.actor_critic import MLPActorCritic
-from fledge.core.errors import ConfigError, FormatError, InputError, StorageError
+from fledge.core.errors import ConfigError, FormatError, InputError, NumericsError, StorageError
 from fledge.core.specs import TensorSpec
 
 N, T = 6, 5
@@ -810,6 +810,17 @@ def test_ppo_with_compression_takes_plain_rollouts_and_policies_that_watch_their
     learner = fledge.PPOWithCompression(policy, fledge.PPOConfig(rollout_steps=T, minibatch=10))
     assert "loss" in learner.train(collector.rollout())
     assert "loss" in learner.train(make_rollout())
+
+
+def test_an_update_that_fails_can_be_repeated_from_plain_tensors() -> None:
+    policy = make_unnormalized()
+    batch = fledge.CompressedDataCollector(fledge.SyncDataCollector(make_env(), policy, N * T)).rollout()
+    batch.rest["reward"].fill_(float("nan"))
+    learner = fledge.PPOWithCompression(policy, fledge.PPOConfig(rollout_steps=T, minibatch=10))
+    with pytest.raises(NumericsError) as caught:
+        learner.train(batch)
+    assert caught.value.cause is not None
+    assert all(isinstance(tensor, Tensor) for tensor in caught.value.cause["rollout"].values())
 
 
 def test_rollout_storage_makes_its_folder_at_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fledge.collect.compressed import CompressedBatch
 from fledge.collect.packed import PackedTensor
+from fledge.core.errors import NumericsError
 from fledge.learn.ppo import PPO
 
 
@@ -23,8 +24,15 @@ class PPOWithCompression(PPO):
 
     def update(self, rollout: TensorDictBase | CompressedBatch, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; returns mean losses and diagnostics."""
-        lazy: Any = _Lazily(rollout) if isinstance(rollout, CompressedBatch) else rollout
-        return super().update(lazy, progress)
+        if not isinstance(rollout, CompressedBatch):
+            return super().update(rollout, progress)
+        lazy: Any = _Lazily(rollout)
+        try:
+            return super().update(lazy, progress)
+        except NumericsError as error:
+            if error.cause is not None:  # what is written to repeat the update is written whole
+                error.cause["rollout"] = {name: rollout[name] for name in error.cause["rollout"]}
+            raise
 
 
 class _Lazily:
