@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from fledge.bench import checkpoint as bench
+from fledge.bench.tables import three_digits
 from fledge.core.errors import FledgeError
 
 
@@ -76,6 +77,10 @@ def test_the_result_is_json_and_can_be_rendered(result: dict[str, Any]) -> None:
     for word in (*result["waits"], "fence", "both", "quick: not a measurement"):
         assert word in text
     assert "…" not in text  # it fits
+    row = result["waits"]["torch.save, not durable"]
+    both = f"{three_digits(row['total_p50_ms'])}/{three_digits(row['total_p99_ms'])}"
+    line = next(line for line in text.splitlines() if "torch.save, not durable" in line)
+    assert both in line  # in one line
 
 
 def test_each_bar_has_a_verdict(result: dict[str, Any]) -> None:

@@ -304,17 +304,17 @@ def run(
 def render(result: dict[str, Any]) -> list[Any]:
     """The figures as tables."""
     waits = table(
-        f"Saving {result['state_mb']['large']:.0f} MB (model + Adam), ms: median, 99th percentile",
-        "way", "call", "fence", "both", "written", "MB", "saves",
+        f"Saving {result['state_mb']['large']:.0f} MB (model + Adam), ms: median/99th percentile",
+        "way", "call", "fence", "both", "written", "MB",
     )  # fmt: skip
     for name, row in result["waits"].items():
-        parts = [f"{three_digits(row[f'{part}_p50_ms'])}, {three_digits(row[f'{part}_p99_ms'])}"
+        parts = [f"{three_digits(row[f'{part}_p50_ms'])}/{three_digits(row[f'{part}_p99_ms'])}"
                  for part in ("call", "fence", "total")]  # fmt: skip
         written = f"{row['written_p50_ms']:.0f}"
-        waits.add_row(name, *parts, written, f"{row['bytes'] / 1e6:.0f}", str(row["saves"]))
+        waits.add_row(name, *parts, written, f"{row['bytes'] / 1e6:.0f}")
     loops = table(
         "Slow-down of a training loop by saving (quartiles)",
-        "way", "by the clock", "of CPU time", "iteration, s", "saves",
+        "way", "by the clock", "CPU", "loop, s", "saves",
     )  # fmt: skip
     labels = {"small_loop": f"{result['state_mb']['small']:.1f} MB every iteration",
               "large_loop": f"{result['state_mb']['large']:.0f} MB every 10 s"}  # fmt: skip
@@ -323,7 +323,7 @@ def render(result: dict[str, Any]) -> list[Any]:
         for name, row in result[loop].items():
             low, high = row["slowdown_quartiles"]
             share = f"{row['cpu_share']:.1%}" if "cpu_share" in row else "-"
-            clock = f"{row['slowdown']:+.1%} ({low:+.1%} to {high:+.1%})"
+            clock = f"{row['slowdown']:+.1%} ({low:+.1%}, {high:+.1%})"
             loops.add_row(f"  {name}", clock, share, f"{row['iteration_s']:.3f}", str(row["saves"]))
     bars = table(
         "Bars" + (" (quick: not a measurement)" if result["quick"] else ""), "what", "measured", "at most", "met"
@@ -338,9 +338,10 @@ def render(result: dict[str, Any]) -> list[Any]:
         + ", ".join(f"{name} {history[name]['ratio']:.3f}" for name in ("default", "delta", "bfloat16"))
         + " of as many torch.save files",
     ]
+    counts = sorted(row["saves"] for row in result["waits"].values())
     meaning = (
         "call: until save returns. fence: what optimizer.step() then waits, when it follows at once; with computing in "
         "between it is less. written: median until the file is on the disk; of ways called not durable and the prior "
-        "design, until the system has it."
+        f"design, until the system has it. {counts[0]} to {counts[-1]} saves each, in turns."
     )
     return [waits, meaning, loops, bars, *lines]
