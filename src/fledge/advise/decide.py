@@ -172,7 +172,7 @@ def _memory(measured: Measured, iteration: float) -> list[Branch]:
             "C: should the LiDAR live compressed in memory?",
             not fits and not smaller and not critical,
             f"{sizes}; {cost}",
-            "wrap the collector in CompressedDataCollector",
+            "collect.compression_level=1 (in a loop of your own, CompressedDataCollector around the collector)",
             "memory is not scarce" if fits else "a smaller batch is better" if smaller else "it is too slow",
             {"slowdown": slowdown, "saved_bytes": saved, "need_bytes": need},
         ),
