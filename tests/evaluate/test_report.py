@@ -84,5 +84,6 @@ def test_smoothing_keeps_a_constant_and_the_length() -> None:
 
 def test_navrls_recorded_results_are_those_of_its_worlds() -> None:
     rows = TASK.recorded()
-    assert [row["moving_obstacles"] for row in rows] == [0, 80]
-    assert all(row["episodes"] >= 1024 and row["floating_boxes"] for row in rows)
+    assert [row["world"] for row in rows] == ["crossing 350/0", "crossing 350/80", "edges 350/0", "edges 350/80"]
+    assert all(row["episodes"] >= 2048 and row["floating_boxes"] and row["by_class"] for row in rows)
+    assert all("recorded" in row["policy"] for row in rows)

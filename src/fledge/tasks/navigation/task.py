@@ -271,7 +271,8 @@ class NavigationTask(Task):
         return flights_figure(tracks, title)
 
     def recorded(self) -> list[dict[str, Any]]:
-        """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 1024 --json` printed when we ran it."""
+        """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json` printed when we ran it, with
+        `--env crossing` and without."""
         rows = json.loads((HERE / "recorded" / "navrl_released.json").read_text())
         return [{**row, "policy": "NavRL (recorded)"} for row in rows]
 
