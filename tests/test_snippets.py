@@ -115,10 +115,16 @@ def label(block: Block) -> str:
 # ---- Python ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_block_is_python_or_command_lines() -> None:
-    assert {block.language for block in BLOCKS} == {"", "python"}
+def test_every_block_is_python_a_preset_or_command_lines() -> None:
+    assert {block.language for block in BLOCKS} == {"", "python", "yaml"}
     kinds = {line.text.split()[0] for line in SHOWN if "=" not in line.text.split()[0]}
-    assert kinds == {"fledge", "make"}
+    assert kinds == {"fledge", "make", "torchrun"}
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=label)
+def test_a_preset_is_read(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "shown.yaml").write_text(block.text)
+    check_settings(make_config("navigation", str(tmp_path / "shown.yaml")))
 
 
 @pytest.mark.parametrize(

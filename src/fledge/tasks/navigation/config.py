@@ -113,11 +113,9 @@ class NavigationConfig:
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """edges: anywhere on the four edges. rows: NavRL's evaluation, y = 24 to y = -24. mixed: a share starts inside.
-    crossing: from anywhere on one side of the forest to anywhere on the opposite one."""
+    """edges: anywhere on all four. rows: NavRL's evaluation, y = 24 to -24. mixed: a share inside. crossing: side to side."""
     walls: bool = False
-    """Walls from floor to ceiling along the two other sides of the forest, so that there is no way round; leaving the
-    map ends the episode. Goes with starts=crossing."""
+    """With starts=crossing: walls along the forest's two other sides, so no way round; who leaves the map is out."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of episodes that start inside the forest with starts=mixed."""
     success_ends_episode: bool = True
