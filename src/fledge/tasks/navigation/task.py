@@ -38,7 +38,6 @@ from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
-from fledge.tasks.navigation.picture import flights_figure
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
 
 HERE = Path(__file__).parent
@@ -268,6 +267,8 @@ class NavigationTask(Task):
         return {"pos": pos.cpu().numpy(), "mover": mover.cpu().numpy()}
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+        from fledge.tasks.navigation.picture import flights_figure  # Matplotlib takes a while to load
+
         return flights_figure(tracks, title)
 
     def recorded(self) -> list[dict[str, Any]]:
