@@ -221,7 +221,7 @@ def test_every_episode_is_the_same_for_every_policy_also_beyond_the_first_wave()
                 self.fresh = False
             return self.pilot.act(obs)
 
-    cfg = dataclasses.replace(CFG, num_envs=16, starts=Starts.edges, walls=False)
+    cfg = dataclasses.replace(CFG, num_envs=16, starts=Starts.edges, walls=False, max_episode_steps=300)
     watched = [Watch(StraightPilot()), Watch(GapPilot())]
     results = [evaluate(agent, TASK, cfg, 40) for agent in watched]
     assert len(watched[0].first) == 3  # waves of 16, 16 and 8
