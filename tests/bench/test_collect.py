@@ -90,7 +90,7 @@ def test_rendering_shows_every_collector_and_the_ratios(result: dict[str, Any]) 
 def wrong_pipeline(patch: pytest.MonkeyPatch) -> None:
     """The batch in the air is flown with weights older by one more batch."""
     right, skipped = FrozenPolicy.take, iter(range(10**9))
-    patch.setattr(FrozenPolicy, "take", lambda self: right(self) if next(skipped) != 2 else None)
+    patch.setattr(FrozenPolicy, "take", lambda self, weights=None: right(self, weights) if next(skipped) != 2 else None)
 
 
 def wrong_halves(patch: pytest.MonkeyPatch) -> None:

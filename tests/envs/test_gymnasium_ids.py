@@ -101,7 +101,7 @@ def test_misuse_gets_a_sentence() -> None:
         vector(static_obstacle=3)
     with pytest.raises(ConfigError, match="static_obstacles is -1, but must be 0 to 4000"):
         vector(static_obstacles=-1)
-    with pytest.raises(ConfigError, match="'many'"):
+    with pytest.raises(ConfigError, match="static_obstacles=many does not fit"):
         vector(static_obstacles="many")
     with pytest.raises(ConfigError, match="There is no env preset 'x'"):
         vector(preset="x")
