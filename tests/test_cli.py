@@ -66,7 +66,7 @@ def test_help_config_shows_the_limits_of_a_setting(command: str) -> None:
     shown = settings(command)
     assert shown["ppo.clip=0.2"].endswith("(a number, greater than 0)")
     assert shown["ppo.gamma=0.99"].endswith("(a number, 0 to 1)")
-    assert shown["env.num_envs=1024"].endswith("(a whole number, at least 1)")
+    assert shown["env.num_envs=1024"].endswith("(a whole number, 1 to 16777216)")
     assert shown["env.inside_share=0.3  # preset fast; default 0.5"].endswith("(a number, 0 to 1)")
     assert shown["replay.layout=chunk"].endswith("(text, frame or chunk or episode)")
     assert shown["collect.mode=sync"].endswith("(one of sync or pipelined or halves)")
@@ -194,7 +194,7 @@ def test_navrls_checkpoint_may_have_any_name(tmp_path: Path) -> None:
         (["eval", "nobody"], "There is no policy"),
         (["eval", "gap", "--episodes", "0"], "at least 1"),
         (["eval", "gap", "--env", "moon"], "There is no env preset"),
-        (["eval", "gap", "env.num_envs=-3"], "at least 1"),
+        (["eval", "gap", "env.num_envs=-3"], "1 to 16777216"),
         (["eval", "gap", "env.numenvs=3"], "Did you mean env.num_envs?"),
         (["eval", "gap", "env.num_envs=many"], "env.num_envs takes a whole number"),
         (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
@@ -443,3 +443,20 @@ def test_inspect_shows_a_runs_step_metric_settings_and_checkpoints(tmp_path: Pat
     row = json.loads(call("inspect", str(tmp_path / "run"), "--json").stdout)
     assert (row["step"], row["metric"], len(row["checkpoints"])) == (20, 0.5, 2)
     assert row["config"]["ppo.lr"] == 0.125
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "navigaton"], "Did you mean navigation?"),
+        (["train", "navigation", "env=64"], "env takes a preset (crossing, default,"),
+        (["train", "navigation", "env.num_envs"], "a setting needs a value: env.num_envs=VALUE"),
+        (["train", "navigation", ""], "'navigation' and '' came"),
+        (["train", "navigation", "env.num_envs=1e99"], "must be 1 to 16777216"),
+        (["train", "navigation", "seed=-1"], "must be 0 to 9223372036854775807"),
+    ],
+)
+def test_a_slip_gets_a_sentence_that_helps(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert sentence in done.output

@@ -310,6 +310,7 @@ def advise(
         result = measure_and_decide(cfg, budget, seconds, on_progress)
     if picture:
         save_plot(result, picture)
+        click.echo(f"picture: {picture}", err=True)
     if as_json:
         click.echo(json.dumps(result))
     else:
@@ -384,9 +385,12 @@ def bench() -> None:
 
 def _bench(name: str, as_json: bool, **options: Any) -> None:
     import importlib
+    import os
 
     from fledge.core.terminal import doing, make_console
 
+    if "torch" not in sys.modules:  # baselines get the OpenMP that their users have: its threads spin
+        os.environ.pop("OMP_WAIT_POLICY", None)
     module = importlib.import_module(f"fledge.bench.{name}")
     with doing(make_console(stderr=True), f"bench {name}") as on_progress:
         result = module.run(on_progress=on_progress, **options)
@@ -398,7 +402,9 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
 
 @bench.command("sim")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones in the comparison.")
-@click.option("--threads", type=int, help="CPU threads of the comparison with all. [default: all cores]")
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="CPU threads of the comparison with all. [default: all cores]"
+)
 @click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each measurement.")
 @as_json
 def bench_sim(num_envs: int, threads: int | None, seconds: float, as_json: bool) -> None:

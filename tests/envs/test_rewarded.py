@@ -150,3 +150,13 @@ def test_rewards_are_found_by_file_and_by_module(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             find_reward(wrong)
+
+
+def test_an_error_inside_a_reward_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "pay.py").write_text("def typo(env, action, out):\n    return out['rewrad']\n")
+    env = RewardedEnv(GunneryEnv(GunneryConfig(num_envs=2)), find_reward(f"{tmp_path / 'pay.py'}:typo"))
+    env.reset()
+    spec = env.action_spec
+    action = {name: torch.zeros(2, *part.shape, dtype=part.dtype) for name, part in spec.items()}
+    with pytest.raises(InputError, match=r"The reward typo failed in .*pay.py, line 2: KeyError"):
+        env.step(action)

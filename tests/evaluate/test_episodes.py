@@ -95,3 +95,14 @@ def test_the_headline_is_the_rate_of_success_with_its_interval() -> None:
 def test_no_episode_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         evaluate(StraightPilot(), EMPTY, 0)
+
+
+def test_a_task_that_shows_nothing_is_recorded_by_its_observations() -> None:
+    class Bare(NavigationTask):
+        def snapshot(self, env: Any, ids: Any) -> dict[str, Any]:
+            return {}
+
+    result = evaluate_in(StraightPilot(), Bare(), SHORT, 8, record=2)
+    frames = result.tracks[0].frames
+    assert frames["state"].shape[1:] == (8,)
+    assert "lidar" not in frames  # 144 numbers are no curve

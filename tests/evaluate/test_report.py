@@ -63,8 +63,9 @@ def test_endings_add_up_to_one_however_many_episodes_an_iteration_saw() -> None:
 
 
 def test_the_weak_class_of_flights_is_told_in_page_and_table() -> None:
-    row = {"policy": "p", "world": "edges 350/8", "outside_share": 0.61, "mean_success_seconds": None}
-    row["by_class"] = {"opposite": {"success": 0.58}, "same": {"success": 1.0}}
+    row = {"policy": "a_run_with_a_long_name-1", "world": "edges 350/120 low", "mean_success_seconds": None}
+    row |= {"outside_share": 0.61, "detour": 1.041, "least_clearance": 0.44, "control_effort": 11.54}
+    row["by_class"] = {name: {"success": 0.58} for name in ("opposite", "adjacent")} | {"same": {"success": 1.0}}
     page = details_table([row], TASK)
     for text in ("<th>opposite</th>", "<td>.580</td>", "<td>1.000</td>", "<th>outside</th>", "<td>0.61</td>"):
         assert text in page
@@ -73,8 +74,10 @@ def test_the_weak_class_of_flights_is_told_in_page_and_table() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(view)
     text = console.export_text()
-    assert ".580" in text
-    assert "outside" in text
+    for part in (".580", "1.000", "0.61", "1.04", "0.44", "11.5", "outside", "opposite"):
+        assert part in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_smoothing_keeps_a_constant_and_the_length() -> None:

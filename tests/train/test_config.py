@@ -212,7 +212,7 @@ def test_priorities_are_for_dqn() -> None:
         ("eval_episodes=0", "eval_episodes is 0, but must be at least 1."),
         ("total_frames=0", "total_frames is 0, but must be at least 1."),
         ("max_minutes=-1", "max_minutes is -1.0, but must be at least 0."),
-        ("env.num_envs=0", "env.num_envs is 0, but must be at least 1."),
+        ("env.num_envs=0", "env.num_envs is 0, but must be 1 to 16777216."),
         ("env.num_obstacles=-1", "env.static_obstacles is -1, but must be 0 to 4000."),
         ("env.movers_cycle=[0.5, 2]", r"env.movers_cycle is \[0.5, 2.0\], but must be at least 1 item, each 0 to 1."),
         ("env.movers_cycle=[]", r"env.movers_cycle is \[\], but must be at least 1 item, each 0 to 1."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, StorageError
 from fledge.storage import CheckpointHistory, RolloutStorage
+from fledge.tasks.registry import find_task
 from fledge.train.config import make_config
 from fledge.train.loop import train
+from fledge.train.outputs import RunOutputs
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
@@ -301,3 +304,29 @@ def test_every_ending_says_what_was_saved_and_how_to_go_on(tmp_path: Path, capsy
     said = capsys.readouterr().err
     assert "It is at its end" in said
     assert all(text in said for text in finished), said
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(tmp_path: Path) -> None:
+    cfg = make_config("navigation", "", [*SMALL, "save_interval=1"])
+    train(cfg, tmp_path, Ranks())
+    files = sorted((tmp_path / "checkpoints").glob("checkpoint_*.fledge"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[:1000])
+    rows = (tmp_path / "metrics.jsonl").read_text()
+    with pytest.raises(StorageError, match="no checkpoint to resume from: checkpoint_"):
+        train(cfg, tmp_path, Ranks(), resume=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == rows
+    assert all(file.stat().st_size == 1000 for file in files)
+
+
+def test_the_way_to_go_on_names_a_reward_of_ones_own_and_more_frames_than_were_flown(tmp_path: Path) -> None:
+    (tmp_path / "pay.py").write_text("def mine(env, action, out):\n    return out['reward'] * 2\n")
+    cfg = make_config("navigation", "", [*SMALL, f"reward={tmp_path / 'pay.py'}:mine"])
+    run = Run(cfg, Ranks(), find_task("navigation"))
+    outputs = RunOutputs(run, tmp_path / "run")
+    run.frames = 5 * cfg.total_frames
+    text = outputs.ending()
+    assert f"reward={cfg.reward}" in text
+    assert int(re.search(r"total_frames=(\d+)", text)[1]) > run.frames
+    outputs.close()
+    run.close()

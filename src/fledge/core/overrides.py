@@ -87,6 +87,9 @@ class _Config:
         if isinstance(value, str) and value in self.groups.get(ours, {}):
             self.node = _merge(self.node, {ours: self.groups[ours][value]}, f"{key}={value}")
             return
+        if ours in self.groups:
+            names = ", ".join(self.groups[ours])
+            raise ConfigError(f"{source}{key}={value}: {key} takes a preset ({names}); settings are {key}.name=value.")
         if ours not in self.known:
             raise ConfigError(source + unknown_key(ours, list(self.known)))
         try:
@@ -173,9 +176,9 @@ def split_word(word: str) -> tuple[str, str]:
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
     last = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}  # the first of several with one name
-    near = [last[key]] if key in last else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    near = [last[key]] if key in last else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if not near:  # compare by the last part: numenvs -> env.num_envs
-        near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.4)]
+        near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)]
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
 
@@ -271,7 +274,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = OmegaConf.to_container(OmegaConf.create(path.read_text()))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path} cannot be read{where}: {str(error).splitlines()[0]}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a preset: it must map settings to values.")
     return content  # type: ignore[return-value]

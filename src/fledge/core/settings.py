@@ -27,6 +27,11 @@ Resume = Literal["same", "changes", "restart", "weights"]
 KEY = "fledge"  # of our entry in a field's metadata
 
 
+def _plain(limit: float) -> str:
+    """A limit as people write it: whole numbers in full."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """Limits of a setting (of each item, where it is a list), and what changing it means for a saved run."""
@@ -46,15 +51,15 @@ class Rule:
         if self.choices:
             words.append(" or ".join(self.choices))
         if self.at_least is not None and self.at_most is not None:
-            words.append(f"{self.at_least:g} to {self.at_most:g}")
+            words.append(f"{_plain(self.at_least)} to {_plain(self.at_most)}")
         elif self.at_least is not None:
-            words.append(f"at least {self.at_least:g}")
+            words.append(f"at least {_plain(self.at_least)}")
         elif self.at_most is not None:
-            words.append(f"at most {self.at_most:g}")
+            words.append(f"at most {_plain(self.at_most)}")
         if self.above is not None:
-            words.append(f"greater than {self.above:g}")
+            words.append(f"greater than {_plain(self.above)}")
         if self.below is not None:
-            words.append(f"less than {self.below:g}")
+            words.append(f"less than {_plain(self.below)}")
         text = " and ".join(words)
         if self.items is not None:
             low, high = self.items

@@ -13,6 +13,7 @@ the first observation of the next one. `reached(out)` gives what the step itself
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from fledge.core.code import find_object
-from fledge.core.errors import ConfigError, InputError
+from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv
 
@@ -67,6 +68,7 @@ class RewardedEnv(TensorEnv):
         super().__init__(env.num_envs, str(env.device), env.seed)
         self.env, self.reward = env, reward
         self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
+        self.one_clock = env.one_clock
         self._return = torch.zeros(env.num_envs, device=self.device)
         self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
 
@@ -90,7 +92,7 @@ class RewardedEnv(TensorEnv):
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.step(action, dt, out=None if out is None else self._completed(out))
         with torch.no_grad():
-            reward = self._checked(self.reward(self.unwrapped, action, result))
+            reward = self._checked(self._called(action, result))
         result["reward"].copy_(reward)
         self._return += reward
         result["episode_return"].copy_(self._return)
@@ -109,8 +111,25 @@ class RewardedEnv(TensorEnv):
         missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
         return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
 
+    @property
+    def name(self) -> str:
+        return str(getattr(self.reward, "__name__", type(self.reward).__name__))
+
+    def _called(self, action: Action, result: TensorDict) -> Any:
+        try:
+            return self.reward(self.unwrapped, action, result)
+        except FledgeError:
+            raise
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)
+            at = where[1] if len(where) > 1 else where[0]  # the first line of the reward itself
+            said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+            raise InputError(
+                f"The reward {self.name} failed in {at.filename}, line {at.lineno}: {said}. `fledge --debug` shows all."
+            ) from error
+
     def _checked(self, reward: Any) -> Tensor:
-        name = getattr(self.reward, "__name__", type(self.reward).__name__)
+        name = self.name
         if not isinstance(reward, Tensor) or tuple(reward.shape) != (self.num_envs,):
             got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
             raise InputError(

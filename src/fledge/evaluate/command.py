@@ -159,15 +159,15 @@ def details(rows: list[dict[str, Any]], task: Task) -> list[Table]:
     if not classes and not figures:
         return []
     view = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    view.add_column("policy", no_wrap=True, max_width=20)
-    for heading in ("world", *classes, *(task.figures[name] for name in figures)):
+    view.add_column("policy, world", overflow="fold", max_width=22)
+    for heading in (*classes, *(task.figures[name] for name in figures)):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = [class_score(row, name, task) for name in classes]
         cells += [
             f"{row[name]:.{1 if row[name] >= 10 else 2}f}" if row.get(name) is not None else "" for name in figures
         ]
-        view.add_row(row["policy"], row["world"], *cells)
+        view.add_row(f"{row['policy']}\n{row['world']}", *cells)
     return [view]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from fledge.tasks.base import Gauge, Task, Track
 
 VALIDATION_SEED = 1
 TEST_SEED = 7
+DRAWN = 64  # the most numbers of an observation that a recording keeps
 
 
 @dataclass
@@ -211,7 +212,7 @@ def fly_wave(
     sheet.kinds[first : first + n] = task.classify(env).numpy()
     while active.any():
         if recorder:
-            recorder.before_step()
+            recorder.before_step(out["obs"])
         action = agent.act(out["obs"], deterministic)
         counted = active.to(env.device)
         gauge.before_step(out["obs"], action, counted)
@@ -245,14 +246,19 @@ class Recorder:
         self.tracks: list[Track] = []
         self.scenes: list[dict[str, Any]] = []
 
-    def before_step(self) -> None:
+    def before_step(self, obs: Mapping[str, Tensor]) -> None:
         if not self.open:
             return
         if not self.scenes:
             self.scenes = self.task.scene(self.env, self.open)
-        now = self.task.snapshot(self.env, self.open)
+        now = self.task.snapshot(self.env, self.open) or self._observed(obs)
         for row, env in enumerate(self.open):
             self.frames[env].append({name: value[row].copy() for name, value in now.items()})
+
+    def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
+        small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
+        return {name: value[self.open].float().cpu().numpy() for name, value in small.items()}
 
     def after_step(self, outcome: Tensor) -> None:
         ended = outcome.cpu()

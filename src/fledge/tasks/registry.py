@@ -11,6 +11,7 @@ checkpoint: there, `find_named_task` refuses it in a sentence that says what to 
 
 from __future__ import annotations
 
+import difflib
 import functools
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -60,8 +61,10 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
             f"add --task {reference}."
         )
     known = ", ".join(task_names())
+    near = difflib.get_close_matches(reference, task_names(), n=1, cutoff=0.7)
+    hint = f" Did you mean {near[0]}?" if near else ""
     raise ConfigError(
-        f"There is no task {reference!r}: there are {known}; or give gym:ID, a Python file, or module:object. "
+        f"There is no task {reference!r}.{hint} There are {known}; or give gym:ID, a Python file, or module:object. "
         "Settings are written key=value."
     )
 

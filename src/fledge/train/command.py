@@ -17,7 +17,7 @@ from fledge.core.machine import pick_device
 from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.rewarded import find_reward
 from fledge.tasks.base import Task
-from fledge.tasks.registry import find_task
+from fledge.tasks.registry import find_task, is_code, task_names
 from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_reward
 from fledge.train.init_from import take_network
 from fledge.train.loop import train
@@ -37,8 +37,11 @@ def run_training(
         )
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     overrides = [word for word in overrides if not word.startswith("task=")]
+    if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
+        raise ConfigError(f"{bare[0]!r} is no task; a setting needs a value: {bare[0]}=VALUE.")
     if len({*tasks, *named}) > 1:
-        raise ConfigError(f"{' and '.join({*tasks, *named})} came, but a run has one task. Name it once.")
+        came = " and ".join(repr(word) for word in dict.fromkeys([*tasks, *named]))
+        raise ConfigError(f"{came} came, but a run has one task. Name it once.")
     tasks = [*tasks, *named]
     task = find_task(tasks[0]) if tasks else None
     taken: list[str] = []
@@ -68,9 +71,8 @@ def run_training(
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
     with joined_ranks(size, cfg.device, child, cfg.threads) as ranks:
         if ranks.is_first:
-            print(
-                f"run: {folder}  ({ranks.size} ranks on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr
-            )
+            many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
+            print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
             if taken:
                 print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
         metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)

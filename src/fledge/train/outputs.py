@@ -72,7 +72,7 @@ class RunOutputs:
         """The state to start from, if any; opens the metric files at the right step."""
         cfg = self.run.cfg
         state = None
-        if resume and not self.history.entries():
+        if resume and self.history.is_empty:
             self.console.say("Nothing had been saved yet: the run begins from its start.")
         elif resume:
             state, _ = self.history.load_latest()
@@ -165,10 +165,11 @@ class RunOutputs:
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
+        resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
         judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
-            more = f"total_frames={2 * run.cfg.total_frames}"
+            more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
             return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
         limit = " max_minutes=0" if run.out_of_time else ""
         return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"

@@ -163,3 +163,21 @@ def test_bad_settings_and_states_are_refused(tmp_path: Path) -> None:
             CheckpointHistory(tmp_path, **bad)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"none of the weights \['model'\]"):
         CheckpointHistory(tmp_path).save({"policy": torch.ones(1)}, 1)
+
+
+def test_a_folder_of_damaged_files_is_not_an_empty_one(tmp_path: Path) -> None:
+    history = CheckpointHistory(tmp_path)
+    assert history.is_empty
+    assert history.latest() is None
+    history.save({"model": {"w": torch.zeros(3)}}, step=4)
+    path = tmp_path / "checkpoint_000000004.fledge"
+    path.write_bytes(path.read_bytes()[:100])
+    assert not history.is_empty
+    with pytest.raises(StorageError, match=r"None of the 1 checkpoints .* can be read: checkpoint_000000004"):
+        history.latest()
+
+
+@pytest.mark.parametrize("step", [-1, "a", 1.5, None])
+def test_a_step_that_is_no_whole_number_is_refused(tmp_path: Path, step: Any) -> None:
+    with pytest.raises(InputError, match="must be a whole number of at least 0"):
+        CheckpointHistory(tmp_path).save({"model": {}}, step=step)

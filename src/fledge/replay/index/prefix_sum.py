@@ -142,7 +142,8 @@ class PrefixSum:
             raise damaged("has an index of other than positive lengths")
         if len(values) > self.max_len:
             raise InputError(
-                f"the saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_len."
+                f"the saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size of the buffer "
+                "(max_len of a PrefixSum)."
             )
         self.evicted_total = int(state["evicted_total"])
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)

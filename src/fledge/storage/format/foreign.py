@@ -50,6 +50,9 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
     except Exception as error:
         text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
         reason = text.strip().splitlines()[0][:160]
+        stream.seek(0)
+        if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of the last twenty years
+            raise FormatError(f"{label} is no PyTorch checkpoint: it is neither a zip nor a pickle.") from error
         raise FormatError(
             f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
             "with torch.save where you trust the file."

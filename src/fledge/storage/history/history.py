@@ -113,6 +113,8 @@ class CheckpointHistory:
             raise InputError(
                 f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key."
             )
+        if not hasattr(step, "__index__") or int(step) < 0:
+            raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
         note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
         extra = dict(metadata or {})
@@ -253,9 +255,25 @@ class CheckpointHistory:
         with CheckpointFile(entry.path) as opened:
             return opened.state(device, keys)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever saved here: a damaged file is not nothing."""
+        return not any(self.folder.glob(f"{self.prefix}_*{NATIVE}"))
+
     def latest(self) -> HistoryEntry | None:
-        """The newest whole checkpoint, by its description only."""
-        return next((entry for entry in reversed(self.entries()) if not entry.thin), None)
+        """The newest whole checkpoint, by its description only; None where there is none yet.
+
+        Raises:
+            StorageError: There are files, but none can be opened: starting again would write over them.
+        """
+        entries = self.entries()
+        if not entries and not self.is_empty:
+            paths = sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}"))
+            reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
+            raise StorageError(
+                f"None of the {len(paths)} checkpoints in {self.folder} can be read: {reasons} Move them away to start again."
+            )
+        return next((entry for entry in reversed(entries) if not entry.thin), None)
 
     def best(self) -> HistoryEntry | None:
         """The checkpoint with the best metric."""

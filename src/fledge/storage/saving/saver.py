@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from fledge.core.errors import ConfigError, StorageError
+from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.core.machine import available_bytes
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
@@ -111,6 +111,10 @@ class AsyncCheckpointSaver:
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
         """Stage what these optimisers own in the background; their next `step()` waits until that is done."""
         for optimizer in optimizers:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise InputError(
+                    f"attach got a {type(optimizer).__name__}, but takes optimisers: saver.attach(optimizer)."
+                )
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)

@@ -82,7 +82,7 @@ class RandomizeConfig:
 
 @dataclass
 class NavigationConfig:
-    num_envs: int = setting(1024, at_least=1, resume="restart")
+    num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Drones simulated at once."""
     static_obstacles: int = setting(350, at_least=0, at_most=4000)
     """Columns on each map. NavRL's name: env.num_obstacles."""
