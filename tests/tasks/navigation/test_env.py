@@ -629,7 +629,7 @@ def test_impossible_sizes_are_refused(make: Make) -> None:
     with pytest.raises(MemoryBudgetError, match=r"env\.num_maps to at most"):
         make(num_maps=10**9)
     with pytest.raises(MemoryBudgetError, match=r"env\.num_envs"):
-        make(num_envs=10**9, fresh_maps=True)
+        make(num_envs=2**24, fresh_maps=True)
     with pytest.raises(ConfigError, match="map_refresh_steps at 0"):
         make(fresh_maps=True, map_refresh_steps=5)
 
