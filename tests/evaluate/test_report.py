@@ -76,6 +76,8 @@ def test_the_weak_class_of_flights_is_told_in_page_and_table() -> None:
     text = console.export_text()
     for part in (".580", "1.000", "0.61", "1.04", "0.44", "11.5", "outside", "opposite"):
         assert part in text
+    crossing = {**row, "world": "crossing 350/80", "by_class": {"crossing": {"success": 0.5}}}
+    assert len(details([row, crossing], TASK)) == 2  # tables stay narrow
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= 80
 

@@ -137,7 +137,7 @@ def table(rows: list[dict[str, Any]], task: Task) -> Table:
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    view.add_column("policy", no_wrap=True, max_width=20)
+    view.add_column("policy", overflow="fold", max_width=20)
     labels = outcome_labels(rows[0], task)
     others = [name for name in labels if name != task.headline]
     for heading in ("world", task.headline, "95 %", *(labels[name] for name in others)):
@@ -153,22 +153,27 @@ def table(rows: list[dict[str, Any]], task: Task) -> Table:
 
 
 def details(rows: list[dict[str, Any]], task: Task) -> list[Table]:
-    """The headline by class of episode, and the figures of the task's gauge: one more table, where there are any."""
-    classes = classes_of(rows, task)
+    """The headline by class of episode, and the figures of the task's gauge; a table for each kind of world."""
+    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(classes_of([row], task)), []).append(row)
+    views = [details_of(group, classes, task) for classes, group in kinds.items()]
+    return [view for view in views if len(view.columns) > 1]
+
+
+def details_of(rows: list[dict[str, Any]], classes: Sequence[str], task: Task) -> Table:
+    """The same of worlds with the same classes, 80 columns wide: names fold, figures do not."""
     figures = [name for name in task.figures if any(name in row for row in rows)]
-    if not classes and not figures:
-        return []
     view = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     view.add_column("policy, world", overflow="fold", max_width=22)
     for heading in (*classes, *(task.figures[name] for name in figures)):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = [class_score(row, name, task) for name in classes]
-        cells += [
-            f"{row[name]:.{1 if row[name] >= 10 else 2}f}" if row.get(name) is not None else "" for name in figures
-        ]
+        values = [row.get(name) for name in figures]
+        cells += ["" if value is None else f"{value:.{1 if value >= 10 else 2}f}" for value in values]
         view.add_row(f"{row['policy']}\n{row['world']}", *cells)
-    return [view]
+    return view
 
 
 def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
