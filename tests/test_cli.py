@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -460,3 +463,22 @@ def test_a_slip_gets_a_sentence_that_helps(words: list[str], sentence: str) -> N
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert sentence in done.output
+
+
+@pytest.mark.parametrize(("chosen", "left"), [(None, "None"), ("PASSIVE", "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_a_benchmark_gives_baselines_their_own_openmp_unless_the_user_chose(chosen: str | None, left: str) -> None:
+    """Waiting threads sleep wherever Fledge is imported; a baseline must not be slowed down by that."""
+    code = "import os, fledge.cli as c; print(os.environ['OMP_WAIT_POLICY']); c.let_threads_spin(); "
+    code += "print(os.environ.get('OMP_WAIT_POLICY'))"
+    env = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | (
+        {"OMP_WAIT_POLICY": chosen} if chosen else {}
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [chosen or "PASSIVE", left]
+
+
+def test_threads_may_be_given_for_each_level() -> None:
+    env = os.environ | {"OMP_NUM_THREADS": "2,1"}
+    code = "import fledge.storage; from fledge.core.machine import torch_threads; print(torch_threads())"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+import fledge
 from fledge.core.errors import ConfigError, FledgeError
 
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
@@ -383,14 +385,18 @@ def bench() -> None:
     """Measure Fledge against its baselines, in one run, after checking that the results agree."""
 
 
+def let_threads_spin() -> None:
+    """Give baselines the OpenMP that their users have, unless the user chose: before torch is loaded."""
+    if fledge._TAMED and "torch" not in sys.modules:
+        os.environ.pop("OMP_WAIT_POLICY", None)
+
+
 def _bench(name: str, as_json: bool, **options: Any) -> None:
     import importlib
-    import os
 
     from fledge.core.terminal import doing, make_console
 
-    if "torch" not in sys.modules:  # baselines get the OpenMP that their users have: its threads spin
-        os.environ.pop("OMP_WAIT_POLICY", None)
+    let_threads_spin()
     module = importlib.import_module(f"fledge.bench.{name}")
     with doing(make_console(stderr=True), f"bench {name}") as on_progress:
         result = module.run(on_progress=on_progress, **options)

@@ -69,14 +69,10 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             tracks = result.tracks or tracks
             rows.append({**row_of(policy, flight, result, request, label), "ours": ours})
+    worlds = list(dict.fromkeys(row["world"] for row in rows))
     if navrl is None:
-        worlds = [row["world"] for row in rows]
         rows += [row for row in find_task("navigation").recorded() if row["world"] in worlds]
-    return sorted(rows, key=lambda row: worlds_in_order(rows).index(row["world"])), tracks
-
-
-def worlds_in_order(rows: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(row["world"] for row in rows))
+    return sorted(rows, key=lambda row: worlds.index(row["world"])), tracks
 
 
 def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], tracks: list[Track]) -> Report:

@@ -1,7 +1,8 @@
 """NavRL's network and update in one file, as an oracle of `--preset navrl`: nothing of Fledge is imported.
 
 Written from the task's specification ("NavRL's network, exactly"): Conv2d, GAE by a loop, a running normalisation of
-returns, value losses whose means are compared, three Adams, and the two heads' gradients clipped alone.
+returns, three Adams, and the two heads' gradients clipped alone. One fact is from NavRL's source, where the specification
+is silent: the larger of the *mean* of clipped and plain value losses is taken.
 
 A batch of experience is a dict, [T, N] each: lidar [.., 1, 36, 4], obstacles [.., 50], state [.., 8], the same with "next_" in
 front (what the step led to), action [.., 3] in [0, 1], reward, terminated, truncated.

@@ -47,7 +47,7 @@ def find_reward(reference: str) -> Reward:
 def reached(out: TensorDict) -> dict[str, Tensor]:
     """The observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
     ended = out["terminated"] | out["truncated"]
-    if not ended.any():
+    if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
         return dict(out["obs"].items())
 
     def chosen(name: str, now: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class RewardedEnv(TensorEnv):
         self._return += reward
         result["episode_return"].copy_(self._return)
         ended = result["terminated"] | result["truncated"]
-        if ended.any():
+        if self.device.type != "cpu" or ended.any():
             self._begin(ended)
         return result if out is None else out
 

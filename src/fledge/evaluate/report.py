@@ -219,11 +219,11 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
             label = "this run" if policy is ours else policy.name
             for words in request.words():
                 flight = flight_world(policy, preset, words, ours.world)
+                if (label, task.world_label(flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
+                    continue  # a run that was trained where it is judged
                 shown = dataclasses.replace(request, picture=path if policy is ours else None)
                 result = fly_with_progress(policy, flight.cfg, shown, console, label)
                 row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
-                if row["world"] in [r["world"] for r in rows if r["policy"] == label]:
-                    continue  # a run that was trained where it is judged
                 rows.append(row)
                 if result.tracks and result.tracks[0].frames:
                     tracks.append((f"Episodes of this run: {row['world']}", result.tracks))

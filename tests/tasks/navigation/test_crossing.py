@@ -166,6 +166,13 @@ def test_flights_are_told_apart_by_the_sides_of_start_and_goal() -> None:
     env.close()
 
 
+def test_a_crossing_without_walls_is_not_called_one() -> None:
+    env = NavigationEnv(dataclasses.replace(CFG, walls=False), seed=1, num_threads=1)
+    env.reset()
+    assert {CLASSES[k] for k in TASK.classify(env).tolist()} == {"opposite"}
+    env.close()
+
+
 def test_classes_add_up_to_the_whole_and_the_straight_pilot_shows_the_weak_one() -> None:
     forest = NavigationConfig(num_envs=128, num_maps=4, moving_obstacles=0, decimation=5)
     result = evaluate(StraightPilot(), TASK, forest, 200).as_dict()

@@ -235,7 +235,7 @@ class NavigationTask(Task):
     def classify(self, env: TensorEnv) -> Tensor:
         """By the sides that start and goal lie on; of starts inside the forest there is one class."""
         assert isinstance(env, NavigationEnv)
-        if env.cfg.starts is Starts.crossing:
+        if env.cfg.walls:
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
         start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))
         kind = torch.where(start % 2 == goal % 2, CLASSES.index("opposite"), CLASSES.index("adjacent"))
