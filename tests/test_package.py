@@ -72,7 +72,10 @@ def test_the_page_on_dependencies_names_what_the_package_needs() -> None:
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "--no-print-directory", *words], cwd=ROOT, capture_output=True, text=True)
+    # Not a child of the make that runs these tests, or it would call itself make[1].
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")}
+    command = ["make", "--no-print-directory", *words]
+    return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
 
 
 def test_make_lists_every_target_with_a_line() -> None:
