@@ -44,6 +44,8 @@ class TensorEnv(ABC):
     """Whether all episodes are truncated after the same number of steps."""
     resumes_exactly: bool = True
     """Whether `state_dict` tells all; where it cannot, loading it begins new episodes."""
+    group: int = 1
+    """Rows that share an episode, side by side: both sides of a duel. They begin and end together."""
 
     def __init__(self, num_envs: int, device: str, seed: int) -> None:
         if num_envs < 1:
@@ -137,7 +139,7 @@ class TensorEnv(ABC):
                 raise InputError(f"{what} has type {action.dtype}, but must be {spec.dtype}.")
             # On CUDA this check would wait for the device; kernels treat NaN as the lower bound there.
             if self.device.type == "cpu" and not torch.isfinite(action).all():
-                bad = int((~torch.isfinite(action)).flatten(1).any(1).nonzero()[0])
+                bad = int((~torch.isfinite(action)).reshape(self.num_envs, -1).any(1).nonzero()[0])
                 raise InputError(f"{what} of env {bad} is not finite: {action[bad].tolist()}.")
         else:
             if action.is_floating_point() or action.dtype == torch.bool:
@@ -152,6 +154,11 @@ class TensorEnv(ABC):
         if env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
             raise InputError(
                 f"env_mask must be bool of shape ({self.num_envs},), not {env_mask.dtype} {tuple(env_mask.shape)}."
+            )
+        together = env_mask.view(-1, self.group)
+        if self.group > 1 and not torch.equal(together, together[:, :1].expand_as(together)):
+            raise InputError(
+                f"env_mask splits an episode: {self.group} rows side by side begin together, or not at all."
             )
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")

@@ -213,8 +213,8 @@ class _Check:
 
     def masked_reset(self) -> None:
         half = self.steps // 2
-        mask = torch.arange(self.num_envs) % 2 == 0
         with self.env() as env, self.env() as other:
+            mask = torch.arange(self.num_envs) // env.group % 2 == 0
             last = env.reset()
             for action in self.actions[:half]:
                 last = env.step(action)

@@ -68,7 +68,7 @@ class RewardedEnv(TensorEnv):
         super().__init__(env.num_envs, str(env.device), env.seed)
         self.env, self.reward = env, reward
         self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
-        self.one_clock = env.one_clock
+        self.one_clock, self.group = env.one_clock, env.group
         self._return = torch.zeros(env.num_envs, device=self.device)
         self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
 

@@ -6,6 +6,7 @@ callers who pass none, loading that checks whose state it is, the NaN guard, and
     observation_spec, action_spec      as any TensorEnv
     make_programs(tensors)             launches that advance, restart and observe, writing into one set of buffers
     restart_call(mask)                 the launch that begins new episodes where a mask is true
+    set_duration(seconds)              where decisions may last longer or shorter than decision_s
     before_advance(), after_advance()  what else happens in a step, before and after the envs have moved
     identity(), state_parts(), load_parts()
 """
@@ -96,6 +97,13 @@ class WarpEnv(TensorEnv):
         """Copy an action, already checked, to where the launches read it."""
         raise NotImplementedError
 
+    def set_duration(self, seconds: float) -> None:
+        """Make the next decision as long as this; InputError where a world cannot."""
+        if not math.isclose(seconds, self.decision_s):
+            raise InputError(
+                f"dt is {seconds}, but a decision of this env lasts {self.decision_s} s: set env.decimation."
+            )
+
     def before_advance(self) -> None:
         """What moves by itself, and the clock."""
 
@@ -125,7 +133,7 @@ class WarpEnv(TensorEnv):
         programs = self._programs(into)
         self.before_reset(env_mask)
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
-        self.launcher.run(self.launcher.record([begin], self.num_envs))
+        self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
         self.launcher.run(programs.observe)
         for name in ("reward", "terminated", "truncated", "outcome"):
             if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
@@ -134,13 +142,12 @@ class WarpEnv(TensorEnv):
         return into.clone() if out is None else into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if dt is not None and not math.isclose(dt, self.decision_s):
-            raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s: set env.decimation.")
         if self._closed:
             raise InputError("step() came after close(): make a new env.")
         if not self._has_reset:
             raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
         self.check_action(action)
+        self.set_duration(self.decision_s if dt is None else dt)
         before = self.state_dict() if self.cfg.nan_guard else None
         into = self._scratch() if out is None else out
         programs = self._programs(into)
@@ -162,7 +169,8 @@ class WarpEnv(TensorEnv):
         program = programs.restart
         if self.device.type == "cpu":
             ended = programs.ended().numpy()
-            shards = self.launcher.shards(self.num_envs)
+            ended = ended.reshape(-1, self.group)[:, 0]
+            shards = self.launcher.shards(len(ended))
             program = [p for p, (a, n) in zip(program, shards, strict=True) if ended[a : a + n].any()]
         if program:
             self.launcher.run(program)

@@ -1,0 +1,298 @@
+"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `views.py` has it against an opponent.
+
+Rows 2 i and 2 i + 1 are the two sides of duel i. They observe the same fight, each from its own seat, so one network flies
+either side. An episode ends for both at once (`group` is 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import warp as wp
+
+from fledge.core.errors import InputError
+from fledge.core.random import split_seed
+from fledge.core.settings import check_settings
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import Action
+from fledge.envs.warp_env import Programs, Tensors, WarpEnv
+from fledge.sim.airframe import Airframe
+from fledge.sim.launch import Call
+from fledge.sim.missile import Motor
+from fledge.tasks.aircombat import episode, fight, observe
+from fledge.tasks.aircombat.config import GRAVITY, ActionForm, AircombatConfig, FighterConfig, MissileConfig
+from fledge.tasks.aircombat.rewards import create_reward
+from fledge.tasks.aircombat.structs import (
+    SCENARIOS,
+    SPACETIME,
+    STATE,
+    TOKEN,
+    Controls,
+    Duels,
+    Obs,
+    Outcome,
+    Params,
+    Result,
+    Timing,
+)
+
+RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, of the discrete form
+
+
+def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
+    """The numbers of an airframe from its settings."""
+    frame = Airframe()
+    frame.cd0 = GRAVITY / cfg.terminal_speed**2
+    frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
+    frame.rmin = cfg.min_turn_radius_m
+    frame.thrust = cfg.thrust_g * GRAVITY
+    frame.max_load = cfg.load_limit_g * GRAVITY if load_limits else 0.0
+    return frame
+
+
+def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
+    """The numbers of a missile from its settings."""
+    motor = Motor()
+    motor.frame = airframe_of(cfg, load_limits)
+    motor.navigation, motor.burn = cfg.navigation, cfg.burn_s
+    motor.min_speed, motor.kill_radius = cfg.min_speed, cfg.kill_radius_m
+    return motor
+
+
+class AircombatEnv(WarpEnv):
+    """Thousands of duels, both sides flown by the caller.
+
+    Args:
+        cfg: The task; `num_envs` rows are half as many duels.
+        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says, in rows.
+    """
+
+    outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
+    config, unit, parts = AircombatConfig, "rows", ("duels",)
+    group = 2
+    cfg: AircombatConfig
+
+    def __init__(
+        self,
+        cfg: AircombatConfig | None = None,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+    ) -> None:
+        self.cfg = cfg = cfg or AircombatConfig()
+        check_settings(cfg, "env.")
+        if cfg.num_envs % 2:
+            raise InputError(f"num_envs is {cfg.num_envs}, but two rows make a duel: take an even number.")
+        super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
+        self.num_duels = self.num_envs // 2
+        self.decision_s = cfg.decision_s
+        self.params = self._make_params()
+        self.state = self._make_state()
+        self.duels = self._bind_duels()
+        self.reward = create_reward(cfg.reward, self.device)
+        self._timing_tensors = {
+            "dt": torch.zeros(1, device=self.device),
+            "steps": torch.zeros(1, dtype=torch.int32, device=self.device),
+        }
+        self._timing = Timing()
+        for name, tensor in self._timing_tensors.items():
+            setattr(self._timing, name, wp.from_torch(tensor))
+        self._duration = 0.0
+        self._asked = {
+            "rudder": torch.zeros(self.num_envs, device=self.device),
+            "throttle": torch.ones(self.num_envs, device=self.device),
+            "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
+        }
+        self._action: Action = {}
+        self._seen: dict[str, torch.Tensor] = {
+            name: torch.zeros((self.num_envs, *spec.shape), dtype=spec.dtype, device=self.device)
+            for name, spec in self.observation_spec.items()
+        }
+
+    # ---- specs -------------------------------------------------------------------------------------------------
+
+    @property
+    def observation_spec(self) -> dict[str, TensorSpec]:
+        f32, slots = torch.float32, self.cfg.missile.carried
+        specs = {
+            "state": TensorSpec((STATE,), f32, -4.0, 4.0, doc="geometry, speeds, energy, missiles, clock: observe.py"),
+            "missiles": TensorSpec((2 * slots, TOKEN), f32, -4.0, 4.0, doc="own, then incoming; zeros: none"),
+        }
+        if self.cfg.spacetime:
+            specs["spacetime"] = TensorSpec((SPACETIME,), f32, -4.0, 4.0, doc="reach of both sides' missiles")
+        values = 6 if self.cfg.action_form is ActionForm.discrete else 2
+        specs["mask"] = TensorSpec((values,), torch.bool, 0, 1, doc="what is possible: shots need a missile, and time")
+        return specs
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        if self.cfg.action_form is ActionForm.discrete:
+            return TensorSpec((), torch.int64, 0, 5, num_values=6, mask="mask", doc="2 x (left, none, right) + fire")
+        return {
+            "rudder": TensorSpec((), torch.float32, -1.0, 1.0, doc="left is positive"),
+            "throttle": TensorSpec((), torch.float32, 0.0, 1.0),
+            "fire": TensorSpec((), torch.int64, 0, 1, num_values=2, mask="mask"),
+        }
+
+    # ---- a step ------------------------------------------------------------------------------------------------
+
+    def set_duration(self, seconds: float) -> None:
+        """Any length: physics steps stay as fine as `dt_s`."""
+        if seconds == self._duration:
+            return
+        if not (math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
+            raise InputError(f"dt is {seconds}, but a decision lasts more than 0 and at most 1000 s.")
+        steps = max(1, math.ceil(seconds / self.cfg.dt_s - 1e-6))
+        self._timing_tensors["dt"].fill_(seconds / steps)
+        self._timing_tensors["steps"].fill_(steps)
+        self._duration = seconds
+
+    def take_action(self, action: Action) -> None:
+        self._action = action
+        if isinstance(action, torch.Tensor):
+            rudder = torch.tensor(RUDDERS, device=self.device)
+            self._asked["rudder"].copy_(rudder[action // 2])
+            self._asked["throttle"].fill_(1.0)
+            self._asked["fire"].copy_(action % 2)
+        else:
+            for name, place in self._asked.items():
+                place.copy_(action[name])
+
+    def before_advance(self) -> None:
+        self._clock += 1
+        self._fired_before = self.state["fired"].clone()
+
+    def after_advance(self, programs: Programs) -> None:
+        """Pay for the step, and note what was seen, before fights that ended begin again."""
+        tensors = programs.tensors
+        after = {name: tensors[("obs", name)] for name in self._seen}
+        done = programs.ended()
+        info = {
+            "outcome": tensors[("outcome",)],
+            "terminated": tensors[("terminated",)],
+            "shots": self.state["fired"] - self._fired_before,
+        }
+        reward = self.reward.compute(self._seen, after, self._action, done, info)
+        tensors[("reward",)].copy_(reward)
+        self.state["episode_return"] += reward
+        tensors[("episode_return",)].copy_(self.state["episode_return"])
+        tensors[("episode_length",)].copy_(self.state["decisions"].repeat_interleave(2))
+        self.state["episode_return"].masked_fill_(done, 0.0)
+        self.reward.reset(done)
+
+    def _restart_ended(self, programs: Programs) -> None:
+        super()._restart_ended(programs)
+        self._note_seen(programs)
+
+    def _note_seen(self, programs: Programs) -> None:
+        for name, tensor in self._seen.items():
+            tensor.copy_(programs.tensors[("obs", name)])
+
+    def before_reset(self, env_mask: torch.Tensor) -> None:
+        self.state["episode_return"].masked_fill_(env_mask, 0.0)
+        self.reward.reset(env_mask)
+
+    def reset(self, env_mask: torch.Tensor | None = None, out: Any = None) -> Any:
+        result = super().reset(env_mask, out)
+        for name, tensor in self._seen.items():
+            tensor.copy_(result["obs"][name])
+        return result
+
+    def restart_call(self, mask: Any) -> Call:
+        return Call(episode.restart_masked, [self.params, self.duels, mask])
+
+    def make_programs(self, tensors: Tensors) -> Programs:
+        obs, final, result = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs"), Result()
+        for name in ("terminated", "truncated", "outcome"):
+            setattr(result, name, wp.from_torch(tensors[(name,)]))
+        asked = Controls()
+        for name, tensor in self._asked.items():
+            setattr(asked, name, wp.from_torch(tensor))
+
+        def look(only_ended: int) -> list[Call]:
+            return [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
+
+        fly = Call(fight.fight, [self.params, self._timing, asked, self.duels, result])
+        again = Call(episode.restart, [self.params, self.duels, result, obs, final])
+        record, n = self.launcher.record, self.num_duels
+        return Programs(
+            tensors,
+            advance=record([fly, *look(0)], n),
+            restart=record([again, *look(1)], n),
+            observe=record(look(0), n),
+        )
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def state_parts(self) -> dict[str, Any]:
+        seen = {f"seen.{name}": tensor for name, tensor in self._seen.items()}
+        return {"duels": {k: v.clone() for k, v in {**self.state, **seen}.items()}}
+
+    def load_parts(self, state: Mapping[str, Any]) -> None:
+        saved = state["duels"]
+        self.check_shapes(saved)
+        for name, tensor in self._seen.items():
+            if tuple(saved.get(f"seen.{name}", torch.zeros(())).shape) != tuple(tensor.shape):
+                raise InputError(
+                    f"The saved state has no observation {name} of this env's shape {tuple(tensor.shape)}."
+                )
+        for name, tensor in self.state.items():
+            tensor.copy_(saved[name])
+        for name, tensor in self._seen.items():
+            tensor.copy_(saved[f"seen.{name}"])
+
+    @classmethod
+    def from_identity(cls, cfg: AircombatConfig, state: Mapping[str, Any]) -> AircombatEnv:
+        place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
+        return cls(cfg, **place)
+
+    # ---- construction ------------------------------------------------------------------------------------------
+
+    def _make_params(self) -> Params:
+        cfg, p = self.cfg, Params()
+        p.seed = wp.vec2ui(*split_seed(self.seed))
+        p.env_offset = self.env_offset // 2
+        p.fighter = airframe_of(cfg.fighter, cfg.load_limits)
+        p.motor = motor_of(cfg.missile, cfg.load_limits)
+        p.slots, p.interval, p.rudder_rate = cfg.missile.carried, cfg.missile.interval_s, cfg.rudder_rate
+        p.max_time = cfg.max_episode_s
+        p.top_speed = math.sqrt(cfg.fighter.thrust_g) * cfg.fighter.terminal_speed
+        p.scenario, p.start_speed, p.start_range = SCENARIOS[cfg.scenario], cfg.start_speed, cfg.start_range_m
+        p.min_range, p.max_range = cfg.min_range_m, cfg.max_range_m
+        return p
+
+    def _make_state(self) -> dict[str, torch.Tensor]:
+        n, rows, slots = self.num_duels, self.num_envs, self.cfg.missile.carried
+        shapes: dict[str, tuple[int, ...]] = {"pos": (rows, 2), "dir": (rows, 2), "time": (n,)}
+        shapes |= dict.fromkeys(("speed", "rudder", "wait", "episode_return"), (rows,))
+        shapes |= {"m_pos": (rows, slots, 2), "m_dir": (rows, slots, 2)}
+        shapes |= dict.fromkeys(("m_speed", "m_burn", "m_least"), (rows, slots))
+        state = {k: torch.zeros(s, device=self.device) for k, s in shapes.items()}
+        counts: dict[str, tuple[int, ...]] = {"alive": (rows,), "fired": (rows,), "m_flying": (rows, slots)}
+        counts |= dict.fromkeys(("decisions", "episode", "kind", "over"), (n,))
+        state |= {k: torch.zeros(s, dtype=torch.int32, device=self.device) for k, s in counts.items()}
+        state["episode"].fill_(-1)
+        return state
+
+    def _bind_duels(self) -> Duels:
+        duels = Duels()
+        for name, tensor in self.state.items():
+            if name != "episode_return":
+                vector = name in ("pos", "dir", "m_pos", "m_dir")
+                setattr(duels, name, wp.from_torch(tensor, dtype=wp.vec2 if vector else None))
+        return duels
+
+    def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
+        obs = Obs()
+        for name in ("state", "missiles", "mask"):
+            setattr(obs, name, wp.from_torch(tensors[(root, name)]))
+        if self.cfg.spacetime:
+            obs.spacetime = wp.from_torch(tensors[(root, "spacetime")])
+        else:
+            obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
+        return obs

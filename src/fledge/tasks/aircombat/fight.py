@@ -1,0 +1,158 @@
+"""One decision of every duel: shots, then physics steps until it is over or the time is up. One thread a duel.
+
+Within a physics step everything is worked out from where all were at its beginning: nothing depends on who is moved first.
+A fighter that comes within the kill radius during the step dies; if both do, it is a draw.
+"""
+
+import warp as wp
+
+from fledge.sim.airframe import Airframe, Flyer, move
+from fledge.sim.missile import closest_approach, fly_missile, guide
+from fledge.tasks.aircombat.structs import (
+    Controls,
+    Duels,
+    Outcome,
+    Params,
+    Result,
+    Timing,
+    can_fire,
+    fighter_of,
+    missile_of,
+)
+
+WIN = wp.constant(wp.uint8(int(Outcome.WIN)))
+LOSS = wp.constant(wp.uint8(int(Outcome.LOSS)))
+DRAW = wp.constant(wp.uint8(int(Outcome.DRAW)))
+SPENT = wp.constant(wp.uint8(int(Outcome.SPENT)))
+TIMEOUT = wp.constant(wp.uint8(int(Outcome.TIMEOUT)))
+FAR = wp.constant(1.0e9)
+
+
+@wp.func
+def shoot(p: Params, d: Duels, row: int, asked: int):
+    """Fire a missile along the nose, if that is asked and possible."""
+    if asked == 0 or not can_fire(p, d, row):
+        return
+    slot = d.fired[row]
+    d.m_pos[row, slot] = d.pos[row]
+    d.m_dir[row, slot] = d.dir[row]
+    d.m_speed[row, slot] = d.speed[row]
+    d.m_burn[row, slot] = p.motor.burn
+    d.m_flying[row, slot] = 1
+    d.m_least[row, slot] = FAR
+    d.fired[row] = slot + 1
+    d.wait[row] = p.interval
+
+
+@wp.func
+def slew(rate: float, now: float, asked: float, dt: float) -> float:
+    """Where the rudder stands during the next step."""
+    if rate <= 0.0:
+        return asked
+    return now + wp.clamp(asked - now, -rate * dt, rate * dt)
+
+
+@wp.func
+def steer(frame: Airframe, body: Flyer, rudder: float, throttle: float, dt: float) -> Flyer:
+    return move(frame, body, rudder, throttle * frame.thrust, dt)
+
+
+@wp.func
+def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
+    """Move the missiles that a row fired; returns whether one of them kills, and how many still fly."""
+    killed = int(0)
+    flying = int(0)
+    for slot in range(d.fired[row]):
+        if d.m_flying[row, slot] == 1:
+            before = missile_of(d, row, slot)
+            burn = d.m_burn[row, slot]
+            after = fly_missile(p.motor, before, guide(p.motor, before, target), burn, dt)
+            miss = closest_approach(target.pos - before.pos, target_after.pos - after.pos)
+            burn = wp.max(burn - dt, 0.0)
+            d.m_pos[row, slot] = after.pos
+            d.m_dir[row, slot] = after.dir
+            d.m_speed[row, slot] = after.speed
+            d.m_burn[row, slot] = burn
+            d.m_least[row, slot] = wp.min(d.m_least[row, slot], miss)
+            if miss <= p.motor.kill_radius:
+                killed = 1
+                d.m_flying[row, slot] = 0
+            elif burn <= 0.0 and after.speed < p.motor.min_speed:
+                d.m_flying[row, slot] = 0
+            else:
+                flying = flying + 1
+    return wp.vec2i(killed, flying)
+
+
+@wp.kernel(enable_backward=False)
+def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, result: Result):
+    """Fly every duel for one decision, and say how it stands."""
+    i = first + wp.tid()
+    a = 2 * i
+    b = a + 1
+    shoot(p, d, a, asked.fire[a])
+    shoot(p, d, b, asked.fire[b])
+    dt = timing.dt[0]
+    one = fighter_of(d, a)
+    two = fighter_of(d, b)
+    rudder_one = d.rudder[a]
+    rudder_two = d.rudder[b]
+    asked_one = wp.clamp(asked.rudder[a], -1.0, 1.0)
+    asked_two = wp.clamp(asked.rudder[b], -1.0, 1.0)
+    throttle_one = wp.clamp(asked.throttle[a], 0.0, 1.0)
+    throttle_two = wp.clamp(asked.throttle[b], 0.0, 1.0)
+    over = int(0)
+    elapsed = float(0.0)
+    for _k in range(timing.steps[0]):
+        if over == 0:
+            rudder_one = slew(p.rudder_rate, rudder_one, asked_one, dt)
+            rudder_two = slew(p.rudder_rate, rudder_two, asked_two, dt)
+            one_after = steer(p.fighter, one, rudder_one, throttle_one, dt)
+            two_after = steer(p.fighter, two, rudder_two, throttle_two, dt)
+            by_one = fly_missiles(p, d, a, two, two_after, dt)
+            by_two = fly_missiles(p, d, b, one, one_after, dt)
+            one = one_after
+            two = two_after
+            elapsed = elapsed + dt
+            if by_one[0] == 1:
+                d.alive[b] = 0
+                over = 1
+            if by_two[0] == 1:
+                d.alive[a] = 0
+                over = 1
+            if d.fired[a] == p.slots and d.fired[b] == p.slots and by_one[1] + by_two[1] == 0:
+                over = 1
+    d.pos[a] = one.pos
+    d.pos[b] = two.pos
+    d.dir[a] = one.dir
+    d.dir[b] = two.dir
+    d.speed[a] = one.speed
+    d.speed[b] = two.speed
+    d.rudder[a] = rudder_one
+    d.rudder[b] = rudder_two
+    d.wait[a] = wp.max(d.wait[a] - elapsed, 0.0)
+    d.wait[b] = wp.max(d.wait[b] - elapsed, 0.0)
+    time = d.time[i] + elapsed
+    d.time[i] = time
+    d.decisions[i] = d.decisions[i] + 1
+    d.over[i] = over
+    late = over == 0 and time >= p.max_time - 1.0e-3
+    for side in range(2):
+        row = a + side
+        outcome = wp.uint8(0)
+        if over == 1:
+            mine = d.alive[row]
+            theirs = d.alive[a + 1 - side]
+            if mine == 1 and theirs == 1:
+                outcome = SPENT
+            elif mine == 1:
+                outcome = WIN
+            elif theirs == 1:
+                outcome = LOSS
+            else:
+                outcome = DRAW
+        elif late:
+            outcome = TIMEOUT
+        result.outcome[row] = outcome
+        result.terminated[row] = over == 1
+        result.truncated[row] = late

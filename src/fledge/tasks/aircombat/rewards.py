@@ -1,0 +1,168 @@
+"""Rewards of the duel, as terms with weights: `win_loss+0.5*shaped-0.02*shots`.
+
+A term sees a whole step of all rows at once:
+
+    compute(obs_before, obs_after, action, done, info) -> [rows]
+
+`obs_after` is what the step led to (where a fight ended, its last observation, not the first of the next one). `info` has
+"outcome" [rows] (see `structs.Outcome`), "terminated" [rows] and "shots" [rows]: missiles fired in this step. Terms are
+sums over a fight, so their scale is that of one fight: a win pays 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.core.code import find_object
+from fledge.core.errors import ConfigError
+from fledge.tasks.aircombat.structs import Outcome
+
+Obs = Mapping[str, Tensor]
+
+
+class BaseReward:
+    """Something that pays for a step. Subclasses fill in `compute`."""
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        """What each row gets, [rows] float32."""
+        raise NotImplementedError
+
+    def reset(self, env_mask: Tensor | None = None) -> None:
+        """New fights begin, everywhere or where the mask is true. Rewards without memory need not care."""
+
+    def to(self, device: str | torch.device) -> BaseReward:
+        self.device = torch.device(device)
+        return self
+
+    def get_name(self) -> str:
+        return type(self).__name__
+
+
+class ZeroReward(BaseReward):
+    """Pays nothing."""
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        return torch.zeros(done.shape, device=done.device)
+
+
+class WinLossReward(BaseReward):
+    """1 for a win, -1 for a loss, `draw` when both die or nobody can win any more."""
+
+    def __init__(self, device: str | torch.device = "cpu", draw: float = 0.0) -> None:
+        super().__init__(device)
+        self.draw = draw
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        outcome = info["outcome"]
+        won = (outcome == Outcome.WIN).float() - (outcome == Outcome.LOSS).float()
+        return won + self.draw * ((outcome == Outcome.DRAW) | (outcome == Outcome.SPENT)).float()
+
+
+class ShapedReward(BaseReward):
+    """gamma Phi(after) - Phi(before), with Phi 0 once a fight has ended: it cannot change which policy is best (Ng 1999).
+
+    Phi says who threatens whom: how well the nose points, how far inside the own missile's reach the enemy is, and the same
+    of the enemy, in [-1, 1].
+    """
+
+    def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:
+        super().__init__(device)
+        self.gamma = gamma
+
+    def potential(self, obs: Obs) -> Tensor:
+        """Phi of observations, [rows]."""
+        state = obs["state"]
+        facing = 0.5 * (state[:, 3] - state[:, 5])  # own nose on the enemy, its nose off us
+        energy = 0.5 * (state[:, 8] - state[:, 9])
+        reach = torch.zeros_like(facing)
+        if "spacetime" in obs:
+            mine, theirs = obs["spacetime"][:, 1], obs["spacetime"][:, 4]  # range over R_tr
+            reach = 0.5 * ((2.0 - mine).clamp(-1, 1) - (2.0 - theirs).clamp(-1, 1))
+        return 0.25 * facing + 0.25 * energy.clamp(-1, 1) + 0.5 * reach
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        after = self.potential(obs_after) * (~info["terminated"]).float()
+        return self.gamma * after - self.potential(obs_before)
+
+
+class ShotsReward(BaseReward):
+    """1 for every missile fired: a cost, with a negative weight."""
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        return info["shots"].float()
+
+
+TERMS: dict[str, type[BaseReward]] = {
+    "zero": ZeroReward,
+    "win_loss": WinLossReward,
+    "shaped": ShapedReward,
+    "shots": ShotsReward,
+}
+PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([A-Za-z_][\w.]*(?::\w+)?)\s*")
+
+
+class SumReward(BaseReward):
+    """Several terms by weight."""
+
+    def __init__(self, terms: list[tuple[float, BaseReward]], device: str | torch.device = "cpu") -> None:
+        super().__init__(device)
+        self.terms = terms
+
+    def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
+        total = torch.zeros(done.shape, device=done.device)
+        for weight, term in self.terms:
+            total += weight * term.compute(obs_before, obs_after, action, done, info)
+        return total
+
+    def reset(self, env_mask: Tensor | None = None) -> None:
+        for _, term in self.terms:
+            term.reset(env_mask)
+
+    def to(self, device: str | torch.device) -> SumReward:
+        self.terms = [(weight, term.to(device)) for weight, term in self.terms]
+        super().to(device)
+        return self
+
+
+def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
+    """A reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class` names one of your own.
+
+    Args:
+        options: Of the term's class, where `name` is a single one.
+    """
+    parts, at = [], 0
+    while at < len(name):
+        found = PART.match(name, at)
+        if not found or (parts and not found[1]):
+            raise ConfigError(f"The reward is {name!r}, but must be terms with weights, such as win_loss+0.5*shaped.")
+        parts.append((found[1], found[2], found[3]))
+        at = found.end()
+    if not parts:
+        raise ConfigError(f"The reward is empty, but must name one of {', '.join(TERMS)}.")
+    if len(parts) > 1 and options:
+        raise ConfigError(f"{', '.join(options)} came with {name!r}, but options go with a single term.")
+    terms = [
+        (float(weight or 1.0) * (-1.0 if sign == "-" else 1.0), _make_term(term, device, options))
+        for sign, weight, term in parts
+    ]
+    return terms[0][1] if len(terms) == 1 and terms[0][0] == 1.0 else SumReward(terms, device)
+
+
+def _make_term(name: str, device: str | torch.device, options: Mapping[str, Any]) -> BaseReward:
+    kind = TERMS.get(name) if ":" not in name else find_object(name)
+    if not (isinstance(kind, type) and issubclass(kind, BaseReward)):
+        raise ConfigError(
+            f"There is no reward {name!r}; there are {', '.join(TERMS)}, or module:Class of a BaseReward."
+        )
+    try:
+        return kind(device=device, **options)
+    except TypeError as error:
+        raise ConfigError(f"The reward {name} does not take {', '.join(options)}: {error}.") from error
