@@ -14,6 +14,7 @@ from rich.table import Table
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluate.matches import cross_table, match_table
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
@@ -51,6 +52,8 @@ class EvalRequest:
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every policy in every world, print a table (unless quiet), and return the figures."""
     policies = load_policies(request)
+    if policies[0].task.sides == 2:
+        return [run_matches(policies, request)]
     rows: list[dict[str, Any]] = []
     console = make_console(stderr=True)
     home = home_of(policies)
@@ -70,6 +73,34 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     if not request.quiet:
         make_console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
     return rows
+
+
+def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
+    """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
+    task, home = policies[0].task, home_of(policies)
+    if request.vary is not None:
+        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+    if len(policies) == 1:  # against the ladder
+        policies = policies + [load_policy(name, task) for name in task.pilots() if name != policies[0].name]
+    anywhere = next((policy for policy in policies if policy.world is not None), policies[0])
+    cfg = flight_world(anywhere, request.env_preset, request.overrides, home).cfg
+    agents = [(Path(policy.name).name, policy.agent) for policy in policies]
+    fights = request.episodes * len(agents) * (len(agents) + 1) // 2
+    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
+        result = cross_table(
+            agents,
+            task,
+            cfg,
+            request.episodes,
+            request.seed,
+            num_threads=request.threads,
+            deterministic=request.deterministic,
+            on_progress=on_progress,
+        )
+    result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+    if not request.quiet:
+        make_console().print(*match_table(result))
+    return result
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:

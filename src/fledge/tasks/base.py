@@ -10,6 +10,7 @@
     headline         the outcome that counts, or "return"           labels              short headings of outcomes
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
+    sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
     contract         what an exported policy's user must know
     scene, snapshot, draw                                           for pictures, recordings and the browser
 
@@ -134,6 +135,8 @@ class Task:
     judged_in: str | None = None
     """The env preset whose result a report leads with, besides the policy's own world."""
     unit: str = "envs"
+    sides: int = 1
+    """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
 
     def __init__(
         self, name: str | None = None, config: type | None = None, env: Callable[..., TensorEnv] | None = None
@@ -207,6 +210,10 @@ class Task:
         """Settings of the world that a policy trained with `cfg` is judged in."""
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
+    def matches(self, cfg: Any, count: int) -> Any:
+        """Settings of `count` episodes at once whose sides are all flown by the caller, row by row (`TensorEnv.group`)."""
+        return dataclasses.replace(cfg, num_envs=self.sides * count)
+
     def set_progress(self, env: TensorEnv, curriculum: Any, progress: float) -> None:
         """Make an env, which rests, as hard as it is to be at this share of training, 0 to 1."""
 
@@ -236,6 +243,11 @@ class Task:
     def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
         """Scripted agents by name."""
         return {}
+
+    def find_pilot(self, name: str) -> BaseAgent | None:
+        """The scripted agent of this name, which may carry parameters; None if there is none."""
+        pilots = self.pilots()
+        return pilots[name]() if name in pilots else None
 
     def load_foreign(self, path: Path) -> BaseAgent:
         """A policy from another project's `.pt` file."""

@@ -1,0 +1,136 @@
+"""The air-combat task: what the rest of the house may ask about duels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fledge.agents.base import BaseAgent
+from fledge.core.random import Purpose, derive_seed
+from fledge.envs.base import TensorEnv
+from fledge.tasks.aircombat.config import AircombatConfig, Scenario
+from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
+from fledge.tasks.aircombat.views import VersusEnv
+from fledge.tasks.base import Task
+
+HERE = Path(__file__).parent
+CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
+EVAL_DUELS = 512
+
+
+class AircombatTask(Task):
+    """Two fighters with guided missiles."""
+
+    name = "aircombat"
+    config = AircombatConfig
+    presets = HERE / "presets"
+    policies = HERE / "policies"
+    headline = "win"
+    sides = 2
+    classes = CLASSES
+    unit = "duels"
+    labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    training = {"env": {"opponent": "pursuit"}}
+
+    def make_env(
+        self,
+        cfg: AircombatConfig,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+        rank: int = 0,
+        held_out: bool = False,
+    ) -> TensorEnv:
+        """Against `cfg.opponent`, or in self-play."""
+        if held_out:
+            seed = derive_seed(seed, Purpose.HELD_OUT)
+        place = (device, seed, num_threads, env_offset, total_envs)
+        if not cfg.opponent:
+            return AircombatEnv(cfg, *place)
+        return VersusEnv(cfg, self.make_opponent(cfg.opponent, cfg.num_envs), *place)
+
+    def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
+        """A pilot by name, or the policy in a file."""
+        if not name.endswith(".fledge"):
+            return make_pilot(name, num_envs)
+        from fledge.agents.policy_file import load_weights, read_policy
+
+        entries = read_policy(Path(name))
+        return load_weights(self.build_policy(entries["policy"]), entries["model"], name)
+
+    def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
+        """The same world, against the same opponent."""
+        return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
+
+    def matches(self, cfg: AircombatConfig, count: int) -> AircombatConfig:
+        return dataclasses.replace(cfg, num_envs=2 * count, opponent="")
+
+    def world_facts(self, cfg: AircombatConfig) -> dict[str, Any]:
+        return {"scenario": cfg.scenario.value, "opponent": cfg.opponent or "self-play"}
+
+    def world_label(self, cfg: AircombatConfig) -> str:
+        return f"{cfg.scenario.value} vs {cfg.opponent}" if cfg.opponent else cfg.scenario.value
+
+    def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
+        return {name: functools.partial(make_pilot, name) for name in PILOTS}
+
+    def find_pilot(self, name: str) -> BaseAgent | None:
+        return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
+
+    # ---- judging and showing ---------------------------------------------------------------------------------------
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """By how the fight began."""
+        duel = env.unwrapped
+        assert isinstance(duel, AircombatEnv)
+        names = list(Scenario)
+        index = torch.tensor([CLASSES.index(kind.value) if kind.value in CLASSES else 0 for kind in names])
+        kinds = index[duel.state["kind"].cpu().long()]
+        return kinds.repeat_interleave(env.num_envs // duel.num_duels)
+
+    def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """How the fight began, and the kill radius."""
+        duel = env.unwrapped
+        assert isinstance(duel, AircombatEnv)
+        per = env.num_envs // duel.num_duels
+        kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
+        radius = duel.cfg.missile.kill_radius_m
+        return [{"scenario": names[kinds[i // per]].value, "kill_radius_m": radius} for i in ids]
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Both fighters and all missiles of some duels: [n, 2, ...], missiles [n, 2, S, ...]; m, rad, m/s, s."""
+        duel = env.unwrapped
+        assert isinstance(duel, AircombatEnv)
+        per, n = env.num_envs // duel.num_duels, duel.num_duels
+        duels = torch.tensor([i // per for i in ids])
+        s = {name: duel.state[name].cpu() for name in duel.state}
+
+        def sides(name: str) -> Tensor:
+            return s[name].view(n, 2, *s[name].shape[1:])[duels]
+
+        def heading(name: str) -> Tensor:
+            return torch.atan2(sides(name)[..., 1], sides(name)[..., 0])
+
+        seen = {
+            "pos": sides("pos"),
+            "heading": heading("dir"),
+            "speed": sides("speed"),
+            "alive": sides("alive") > 0,
+            "missile_pos": sides("m_pos"),
+            "missile_heading": heading("m_dir"),
+            "missile_speed": sides("m_speed"),
+            "missile_alive": sides("m_flying") > 0,
+            "time_s": s["time"][duels],
+        }
+        return {name: value.numpy() for name, value in seen.items()}
