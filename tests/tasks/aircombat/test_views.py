@@ -1,0 +1,114 @@
+"""The duel as the house sees it: both views keep the contract of TensorEnv."""
+
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError, InputError
+from fledge.envs.checker import check_tensor_env
+from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
+from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
+from fledge.tasks.aircombat.views import VersusEnv
+from fledge.tasks.registry import find_task
+
+
+def settings(num_envs: int, **changed: object) -> AircombatConfig:
+    chosen = {"spacetime": False, "scenario": Scenario.mixed, "max_episode_s": 40.0, **changed}
+    return AircombatConfig(num_envs=num_envs, **chosen)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", list(ActionForm))
+def test_self_play_keeps_the_contract(form: ActionForm) -> None:
+    def make(num_envs: int, seed: int, limit: float = 40.0) -> AircombatEnv:
+        return AircombatEnv(settings(num_envs, action_form=form, max_episode_s=limit), seed=seed, num_threads=1)
+
+    met = check_tensor_env(make, num_envs=16, make_longer=lambda num_envs, seed: make(num_envs, seed, 60.0))
+    assert met.terminated
+    assert met.truncated
+
+
+@pytest.mark.parametrize("opponent", ["placeholder", "random"])
+def test_against_an_opponent_the_contract_holds_too(opponent: str) -> None:
+    def make(num_envs: int, seed: int, limit: float = 40.0) -> VersusEnv:
+        cfg = settings(num_envs, max_episode_s=limit, opponent=opponent)
+        env = find_task("aircombat").make_env(cfg, seed=seed, num_threads=1)
+        assert isinstance(env, VersusEnv)
+        return env
+
+    met = check_tensor_env(make, num_envs=16, make_longer=lambda num_envs, seed: make(num_envs, seed, 60.0))
+    assert met.terminated
+    assert met.truncated
+
+
+def test_the_callers_row_is_his_side_of_the_duel() -> None:
+    env = VersusEnv(settings(4, opponent="placeholder"), PlaceholderPilot(), seed=1, num_threads=1)
+    out = env.reset()
+    assert env.mine.tolist() == [0, 3, 4, 7]
+    both = env.duel.reset(torch.zeros(8, dtype=torch.bool))
+    assert torch.equal(out["obs"]["state"], both["obs"]["state"][env.mine])
+    action = {
+        "rudder": torch.ones(4),
+        "throttle": torch.ones(4),
+        "fire": torch.zeros(4, dtype=torch.int64),
+    }
+    env.step(action)
+    assert env.duel.state["rudder"].view(4, 2).sum(1).tolist() == [1.0] * 4
+    assert env.duel.state["rudder"][env.mine].tolist() == [1.0] * 4
+    env.close()
+
+
+def test_the_side_goes_on_alternating_over_ranks() -> None:
+    env = VersusEnv(settings(3, opponent="placeholder"), PlaceholderPilot(), env_offset=3, total_envs=6, num_threads=1)
+    assert env.mine.tolist() == [1, 2, 5]
+    env.close()
+
+
+def test_an_opponent_that_draws_goes_on_drawing_after_a_resume() -> None:
+    def make() -> VersusEnv:
+        return VersusEnv(settings(8, opponent="random"), RandomPilot(), seed=2, num_threads=1)
+
+    action = {"rudder": torch.zeros(8), "throttle": torch.ones(8), "fire": torch.zeros(8, dtype=torch.int64)}
+    env, other = make(), make()
+    env.reset()
+    for _ in range(5):
+        env.step(action)
+    state = env.state_dict()
+    ahead = [env.step(action)["obs"]["state"] for _ in range(5)]
+    other.load_state_dict(state)
+    again = [other.step(action)["obs"]["state"] for _ in range(5)]
+    assert all(torch.equal(a, b) for a, b in zip(ahead, again, strict=True))
+    env.close()
+    other.close()
+
+
+def test_a_mask_that_splits_a_duel_is_refused() -> None:
+    env = AircombatEnv(settings(4), num_threads=1)
+    env.reset()
+    with pytest.raises(InputError, match="splits an episode"):
+        env.reset(torch.tensor([True, False, False, False]))
+    env.close()
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="even number"):
+        AircombatEnv(settings(3), num_threads=1)
+    with pytest.raises(ConfigError, match="swap them"):
+        AircombatEnv(settings(2, min_range_m=9e4), num_threads=1)
+    with pytest.raises(ConfigError, match="no pilot 'ace'"):
+        find_task("aircombat").make_env(settings(2, opponent="ace"))
+
+
+def test_a_decision_of_another_length_is_flown_as_finely() -> None:
+    env = AircombatEnv(settings(2, scenario=Scenario.head_on, max_episode_s=240.0), num_threads=1)
+    action = {"rudder": torch.zeros(2), "throttle": torch.ones(2), "fire": torch.zeros(2, dtype=torch.int64)}
+    env.reset()
+    for _ in range(4):
+        env.step(action)
+    whole = env.state["pos"].clone()
+    env.reset()
+    for dt in (0.25, 0.75, 3.0):
+        env.step(action, dt=dt)
+    torch.testing.assert_close(env.state["pos"], whole, atol=0.02, rtol=0)
+    with pytest.raises(InputError, match="more than 0"):
+        env.step(action, dt=0.0)
+    env.close()
