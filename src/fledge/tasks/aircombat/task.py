@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fledge.agents import build
 from fledge.agents.base import BaseAgent
+from fledge.agents.build import LearnedPolicy
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
-from fledge.tasks.aircombat.config import AircombatConfig, Scenario
+from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
+from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.aircombat.views import VersusEnv
 from fledge.tasks.base import Task
 
@@ -31,6 +34,7 @@ class AircombatTask(Task):
 
     name = "aircombat"
     config = AircombatConfig
+    policy_config = AircombatPolicyConfig
     presets = HERE / "presets"
     policies = HERE / "policies"
     headline = "win"
@@ -68,6 +72,18 @@ class AircombatTask(Task):
 
         entries = read_policy(Path(name))
         return load_weights(self.build_policy(entries["policy"]), entries["model"], name)
+
+    def describe_policy(self, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
+        """The duel's own network for PPO, general ones for learning from replay."""
+        observation, action = self.specs(dataclasses.replace(env, opponent="placeholder"))
+        if algo != "ppo":
+            return build.describe(algo, observation, action, policy.hidden)
+        return describe_duel_policy(env.missile.carried, env.spacetime, action, policy)
+
+    def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        return (
+            build_duel_policy(description) if description.get("kind") == "duel" else super().build_policy(description)
+        )
 
     def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
         """The same world, against the same opponent."""
