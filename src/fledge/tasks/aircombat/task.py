@@ -17,16 +17,24 @@ from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
+from fledge.envs.versus import VersusEnv
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
-from fledge.tasks.aircombat.views import VersusEnv
 from fledge.tasks.base import Task
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
 EVAL_DUELS = 512
+
+
+def duel_of(env: TensorEnv) -> AircombatEnv:
+    """The duels behind an env, both sides."""
+    world = env.unwrapped
+    duel = world.both if isinstance(world, VersusEnv) else world
+    assert isinstance(duel, AircombatEnv)
+    return duel
 
 
 class AircombatTask(Task):
@@ -59,10 +67,11 @@ class AircombatTask(Task):
         """Against `cfg.opponent`, or in self-play."""
         if held_out:
             seed = derive_seed(seed, Purpose.HELD_OUT)
-        place = (device, seed, num_threads, env_offset, total_envs)
         if not cfg.opponent:
-            return AircombatEnv(cfg, *place)
-        return VersusEnv(cfg, self.make_opponent(cfg.opponent, cfg.num_envs), *place)
+            return AircombatEnv(cfg, device, seed, num_threads, env_offset, total_envs)
+        rows, total = self.matches(cfg, cfg.num_envs), 2 * (total_envs or cfg.num_envs)
+        both = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
+        return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
 
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
         """A pilot by name, or the policy in a file."""
@@ -108,8 +117,7 @@ class AircombatTask(Task):
 
     def classify(self, env: TensorEnv) -> Tensor:
         """By how the fight began."""
-        duel = env.unwrapped
-        assert isinstance(duel, AircombatEnv)
+        duel = duel_of(env)
         names = list(Scenario)
         index = torch.tensor([CLASSES.index(kind.value) if kind.value in CLASSES else 0 for kind in names])
         kinds = index[duel.state["kind"].cpu().long()]
@@ -117,8 +125,7 @@ class AircombatTask(Task):
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """How the fight began, and the kill radius."""
-        duel = env.unwrapped
-        assert isinstance(duel, AircombatEnv)
+        duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
         radius = duel.cfg.missile.kill_radius_m
@@ -126,8 +133,7 @@ class AircombatTask(Task):
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Both fighters and all missiles of some duels: [n, 2, ...], missiles [n, 2, S, ...]; m, rad, m/s, s."""
-        duel = env.unwrapped
-        assert isinstance(duel, AircombatEnv)
+        duel = duel_of(env)
         per, n = env.num_envs // duel.num_duels, duel.num_duels
         duels = torch.tensor([i // per for i in ids])
         s = {name: duel.state[name].cpu() for name in duel.state}
