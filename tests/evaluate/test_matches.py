@@ -71,6 +71,8 @@ def test_the_cross_table_mirrors_and_is_the_same_twice() -> None:
     assert first["agents"] == ["shooter", "straight"]
     assert first["table"][0][1]["win"] == first["table"][1][0]["loss"]
     assert first["table"][0][1]["ci95"][0] > 0.7
+    assert first["elo"][0]["rating"] > 1000 > first["elo"][1]["rating"]
+    assert first["elo"][0]["arena"] > 1000
 
 
 def test_more_fights_than_fit_at_once_come_in_waves() -> None:

@@ -23,6 +23,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.evaluate.episodes import TEST_SEED, wilson
+from fledge.league.elo import arena_rating, fit_ratings
 from fledge.tasks.base import Task
 
 AT_ONCE = 1024  # fights
@@ -172,7 +173,8 @@ def cross_table(
     """Let every agent meet every other one, and itself.
 
     Returns:
-        "agents": their names; "table"[i][j]: figures of i against j.
+        "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most likely
+        rating (mean 1000) with its interval, and a public arena's figure, from the score against all others.
     """
     names = [name for name, _ in agents]
     table: list[list[Any]] = [[None] * len(agents) for _ in agents]
@@ -194,7 +196,23 @@ def cross_table(
             table[i][j] = match.as_dict()
             if i != j:
                 table[j][i] = match.swapped().as_dict()
-    return {"agents": names, "table": table, "episodes": fights}
+    return {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
+
+
+def ratings(table: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Elo of everybody in a cross-table."""
+    others = ~np.eye(len(table), dtype=bool)
+    fights = np.array([[row["fights"] for row in rows] for rows in table], float)
+    scores = fights * [[row["win"] + 0.5 * row["draw"] for row in rows] for rows in table]
+    if len(table) < 2:
+        return []
+    rating, half = fit_ratings(scores, fights)
+    arena = [arena_rating(scores[i][others[i]].sum() / fights[i][others[i]].sum(), int(fights[i][others[i]].sum()))
+             for i in range(len(table))]  # fmt: skip
+    return [
+        {"rating": round(float(r), 1), "ci95": [round(float(r - h), 1), round(float(r + h), 1)], "arena": round(a, 1)}
+        for r, h, a in zip(rating, half, arena, strict=True)
+    ]
 
 
 def _count_on(on_progress: Callable[[int], None], before: int, done: int) -> None:
@@ -215,12 +233,17 @@ def match_table(result: dict[str, Any]) -> list[Table]:
             padding=(0, 1, 0, 0),
         )
         view.add_column("against:", overflow="fold", max_width=18)
-        for name in names:
+        for name in (*names, "Elo"):
             view.add_column(name, justify="right", overflow="fold")
         for i, name in enumerate(names):
-            view.add_row(name, *(cell(table[i][j]) if i != j else "" for j in range(len(names))))
+            elo = _elo(result["elo"][i]) if result["elo"] else ""
+            view.add_row(name, *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
         views.append(view)
     return views
+
+
+def _elo(row: dict[str, Any]) -> str:
+    return f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}"
 
 
 def _of_decided(row: dict[str, Any]) -> str:
