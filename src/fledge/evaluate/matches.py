@@ -173,8 +173,8 @@ def cross_table(
     """Let every agent meet every other one, and itself.
 
     Returns:
-        "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most likely
-        rating (mean 1000) with its interval, and a public arena's figure, from the score against all others.
+        "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
+        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others.
     """
     names = [name for name, _ in agents]
     table: list[list[Any]] = [[None] * len(agents) for _ in agents]
