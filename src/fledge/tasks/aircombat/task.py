@@ -22,7 +22,7 @@ from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
-from fledge.tasks.base import Task
+from fledge.tasks.base import Task, Track
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -132,14 +132,19 @@ class AircombatTask(Task):
         return [{"scenario": names[kinds[i // per]].value, "kill_radius_m": radius} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Both fighters and all missiles of some duels: [n, 2, ...], missiles [n, 2, S, ...]; m, rad, m/s, s."""
+        """Both fighters and all missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
+
+        m, rad, m/s, s.
+        """
         duel = duel_of(env)
-        per, n = env.num_envs // duel.num_duels, duel.num_duels
-        duels = torch.tensor([i // per for i in ids])
+        n = duel.num_duels
+        world = env.unwrapped
+        rows = world.mine.cpu()[list(ids)] if isinstance(world, VersusEnv) else torch.tensor(list(ids))
+        duels, seats = rows // 2, torch.stack([rows % 2, 1 - rows % 2], dim=1)
         s = {name: duel.state[name].cpu() for name in duel.state}
 
         def sides(name: str) -> Tensor:
-            return s[name].view(n, 2, *s[name].shape[1:])[duels]
+            return s[name].view(n, 2, *s[name].shape[1:])[duels[:, None], seats]
 
         def heading(name: str) -> Tensor:
             return torch.atan2(sides(name)[..., 1], sides(name)[..., 0])
@@ -156,3 +161,8 @@ class AircombatTask(Task):
             "time_s": s["time"][duels],
         }
         return {name: value.numpy() for name, value in seen.items()}
+
+    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+        from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
+
+        return fights_figure(tracks, title)
