@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +134,7 @@ def record(
 ) -> dict[str, Any]:
     """Leave a recording of the most interesting episodes; what a row says about it."""
     facts = {"policy": label, "world": policy.task.world_label(flight.cfg), "seed": request.seed}
-    facts["settings"] = flat_settings(flight.cfg)
+    facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result, facts)
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 

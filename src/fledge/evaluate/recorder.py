@@ -19,7 +19,6 @@ from fledge.tasks.base import Task, Track
 
 DRAWN = 64  # the most numbers of an observation that a recording keeps
 MAX_OPEN_BYTES = 256 * 2**20
-OVERHEAD = 200  # bytes that Python takes for an entry of a frame
 
 
 class Highlights:
@@ -64,51 +63,66 @@ class Recorder:
     ) -> None:
         self.task, self.env, self.first, self.record = task, env, first, min(record, env.num_envs)
         self.tracks, self.highlights = tracks, highlights
-        self.open = list(range(env.num_envs if highlights else self.record))
-        self.frames: dict[int, list[dict[str, np.ndarray]]] = {number: [] for number in self.open}
+        self.open = np.arange(env.num_envs if highlights else self.record)  # envs that are followed, in order
         self.scenes: dict[int, dict[str, Any]] = {}
-        self.frame_bytes = self.open_bytes = 0
+        # step by step, who was followed and what was seen of them, [len(who), ...] each
+        self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        self.held = len(self.open)  # rows of the first step
+        self.open_bytes = 0
 
     def before_step(self, obs: Mapping[str, Tensor]) -> None:
         """Note what is seen before a decision."""
-        if not self.open:
+        if not len(self.open):
             return
+        ids = self.open.tolist()
         if not self.scenes:
-            self.scenes = dict(zip(self.open, self.task.scene(self.env, self.open), strict=True))
-        now = self.task.snapshot(self.env, self.open) or self._observed(obs)
-        for row, number in enumerate(self.open):
-            self.frames[number].append({name: value[row].copy() for name, value in now.items()})
-        self.frame_bytes = sum(value[0].nbytes + OVERHEAD for value in now.values())
-        self.open_bytes += len(self.open) * self.frame_bytes
+            self.scenes = dict(zip(ids, self.task.scene(self.env, ids), strict=True))
+        now = self.task.snapshot(self.env, ids) or self._observed(obs)
+        self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
+        self.open_bytes += sum(value.nbytes for value in now.values())
+        if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):
+            self._let_go()
         if self.open_bytes > MAX_OPEN_BYTES and len(self.open) > max(self.record, 1):
-            for number in self.open[max(self.record, len(self.open) // 2) :]:
-                self._forget(number)
+            self.open = self.open[: max(self.record, len(self.open) // 2, 1)]
+            self._let_go()
 
     def after_step(self, outcome: Tensor, returns: Tensor) -> None:
         """Note which episodes ended, and how."""
-        if not self.open:
+        if not len(self.open):
             return
-        ended = outcome.cpu()
-        for number in [k for k in self.open if int(ended[k])]:
-            names = self.frames[number][0]
+        how = outcome.cpu().numpy()
+        over = how[self.open] != 0
+        if not over.any():
+            return
+        for number in self.open[over].tolist():
             facts = {"episode": self.first + number, "return": float(returns[number])}
-            track = Track(
-                {name: np.stack([frame[name] for frame in self.frames[number]]) for name in names},
-                self.scenes[number],
-                self.env.outcomes[int(ended[number])],
-                facts,
-            )
-            self._forget(number)
+            track = Track(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
             if number < self.record:
                 self.tracks.append(track)
             if self.highlights:
                 self.highlights.offer(track, self.first + number)
+        self.open = self.open[~over]
+        if 2 * len(self.open) <= self.held:
+            self._let_go()
 
-    def _forget(self, number: int) -> None:
-        self.open.remove(number)
-        self.open_bytes -= len(self.frames.pop(number)) * self.frame_bytes
+    def _frames(self, number: int) -> dict[str, np.ndarray]:
+        """All that was seen of one env, [steps, ...]."""
+        rows = [int(np.searchsorted(who, number)) for who, _ in self.steps]
+        names = self.steps[0][1]
+        return {
+            name: np.stack([seen[name][row] for row, (_, seen) in zip(rows, self.steps, strict=True)]) for name in names
+        }
+
+    def _let_go(self) -> None:
+        """Hold only what was seen of those that are still followed."""
+        who, self.held = self.open, len(self.open)
+        kept = self.steps if len(who) else []
+        self.steps = [
+            (who, {name: value[np.searchsorted(ids, who)] for name, value in seen.items()}) for ids, seen in kept
+        ]
+        self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
 
     def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
-        return {name: value[self.open].float().cpu().numpy() for name, value in small.items()}
+        return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}

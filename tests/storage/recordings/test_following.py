@@ -57,11 +57,13 @@ def test_readers_that_follow_a_busy_writer_only_ever_see_true_frames(tmp_path: P
     writing = threading.Thread(target=write, args=(tmp_path / "a.frec", lengths), kwargs={"block_frames": 7})
     writing.start()
     while not (tmp_path / "a.frec").exists():
-        pass
+        assert writing.is_alive()
     recording, seen, rounds = Recording(tmp_path / "a.frec"), 0, 0
     while not recording.closed:
+        alive = writing.is_alive()
         recording.refresh()
         assert recording.damage is None
+        assert alive or recording.closed
         now = check(recording)
         assert now >= seen
         seen, rounds = now, rounds + 1
@@ -78,10 +80,10 @@ def test_a_recording_cut_by_a_kill_plays_up_to_there(tmp_path: Path, frames: int
         [sys.executable, "-c", ENDLESS, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ
     )
     assert process.stdout is not None
-    process.stdout.readline()
+    assert process.stdout.readline()
     following, seen = Recording(path), 0
     while seen < frames:
-        process.stdout.readline()
+        assert process.stdout.readline()
         following.refresh()
         seen = check(following)
     process.send_signal(signal.SIGKILL)
