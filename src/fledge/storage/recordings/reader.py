@@ -21,99 +21,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fledge.core.errors import FormatError, InputError, StorageError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.recordings import layout
+from fledge.storage.recordings.episode import MAX_READ, Block, Episode
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, Head
 from fledge.storage.recordings.values import from_node, unpack_array
 
-MAX_READ = 2**30  # bytes unpacked by one call
 KEPT_ARRAYS = 32  # arrays of scenes that stay unpacked
-
-
-class _Block(NamedTuple):
-    head: Head
-    place: int  # of the payload
-
-
-class Episode:
-    """One episode of a recording. Frames go by their number since the episode's beginning."""
-
-    def __init__(self, recording: Recording, number: int, begin: _Block) -> None:
-        self.number = number
-        self.outcome: str | None = None
-        """How it ended; None where the file does not say (yet)."""
-        self.total_return: float | None = None
-        self.length = 0
-        """Frames that were flown, as far as the file knows."""
-        self._recording, self._begin = recording, begin
-        self._blocks: list[_Block] = []
-
-    @property
-    def scene(self) -> dict[str, Any]:
-        """What stood still. Large arrays are shared and cannot be written to."""
-        return self._recording._told_by(self._begin, "scene")
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What else was noted when it began."""
-        return self._recording._told_by(self._begin, "facts")
-
-    @property
-    def recorded(self) -> int:
-        """Frames that are in the file."""
-        return sum(block.head.frames for block in self._blocks)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the episode ended and all of it is in the file."""
-        return self.outcome is not None and self.recorded == self.length
-
-    @property
-    def seconds(self) -> float:
-        return self.length * self._recording.seconds_per_frame
-
-    def index(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Numbers of the recorded frames in a range, [T] int64; a number that is missing was dropped."""
-        cuts = [(first, last) for _, first, last in self._cut(start, stop)]
-        check_size(8 * sum(last - first for first, last in cuts))
-        return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last) for first, last in cuts)])
-
-    def times(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Seconds since the beginning of the recorded frames in a range, [T]."""
-        return self.index(start, stop) * self._recording.seconds_per_frame
-
-    def frames(
-        self, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
-    ) -> dict[str, np.ndarray]:
-        """Recorded frames [T, ...] by name.
-
-        Args:
-            names: Which entries; by default all.
-            start, stop: Range of frame numbers.
-        """
-        fields = self._recording._select(names)
-        cuts = list(self._cut(start, stop))
-        check_size(sum(block.head.frames for block, _, _ in cuts) * sum(field.nbytes for field in fields.values()))
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in fields}
-        for block, first, last in cuts:
-            unpacked = self._recording._unpack(block, fields)
-            for name, value in unpacked.items():
-                parts[name].append(value[first - block.head.first : last - block.head.first])
-        empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in fields.items()}
-        return {name: np.concatenate([empty[name], *values]) for name, values in parts.items()}
-
-    def _cut(self, start: int, stop: int | None) -> Iterator[tuple[_Block, int, int]]:
-        """Blocks of a range, and which frames of each lie in it."""
-        stop = layout.MAX_FRAME if stop is None else stop
-        for block in self._blocks:
-            first, last = max(start, block.head.first), min(stop, block.head.first + block.head.frames)
-            if first < last:
-                yield block, first, last
 
 
 class Recording:
@@ -131,7 +50,7 @@ class Recording:
         self.damage: str | None = None
         """What is wrong in the middle of the file, and keeps all that follows from being read."""
         self._episodes: list[Episode] = []
-        self._arrays: list[_Block] = []
+        self._arrays: list[Block] = []
         self._kept: dict[int, np.ndarray] = {}
         self._lock = threading.RLock()
         try:
@@ -231,24 +150,24 @@ class Recording:
             raise FormatError(f"{self.path} is no whole recording ({error}): it cannot be read.") from error
         return found[1] + found[0].length
 
-    def _next(self) -> _Block | None:
+    def _next(self) -> Block | None:
         """The record at the place reached, if all of it is there."""
         data = self._read(self._place, layout.HEAD_BYTES)
         if len(data) < layout.HEAD_BYTES:
             return None
         head, place = layout.read_head(data), self._place + layout.HEAD_BYTES
-        return _Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
+        return Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
 
     def _take(self, head: Head, place: int) -> None:
         """Note a record."""
         number = head.episode
         if head.kind == ARRAY and number == len(self._arrays):
-            self._arrays.append(_Block(head, place))
+            self._arrays.append(Block(head, place))
         elif head.kind == BEGIN and number == len(self._episodes):
             told = layout.from_json(self._payload(head, place))
             if not isinstance(told.get("scene"), dict) or not isinstance(told.get("facts"), dict):
                 raise FormatError("an episode begins with something else than its scene")
-            self._episodes.append(Episode(self, number, _Block(head, place)))
+            self._episodes.append(Episode(self, number, Block(head, place)))
         elif head.kind in (FRAMES, END) and number < len(self._episodes) and self._episodes[number].outcome is None:
             self._take_more(self._episodes[number], head, place)
         elif head.kind == CLOSE:
@@ -263,7 +182,7 @@ class Recording:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
                 raise FormatError(f"{head.frames} frames in {head.length} bytes cannot follow frame {episode.length}")
-            episode._blocks.append(_Block(head, place))
+            episode._blocks.append(Block(head, place))
             episode.length = head.first + head.frames
             return
         told = layout.from_json(self._payload(head, place))
@@ -300,7 +219,7 @@ class Recording:
             raise InputError(f"{self.path} has no field {unknown[0]!r}; it has {', '.join(self.fields)}.")
         return {name: self.fields[name] for name in (self.fields if names is None else names)}
 
-    def _unpack(self, block: _Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
+    def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
         """Frames [count, ...] of a block."""
         try:
             members = dict(zip(self.fields, layout.split(self._payload(*block), len(self.fields)), strict=True))
@@ -315,7 +234,7 @@ class Recording:
                 f"{block.head.episode} cannot be read ({error})."
             ) from error
 
-    def _told_by(self, begin: _Block, part: str) -> dict[str, Any]:
+    def _told_by(self, begin: Block, part: str) -> dict[str, Any]:
         """The scene or the facts of an episode."""
         try:
             return self._told(layout.from_json(self._payload(*begin))[part])
@@ -353,11 +272,6 @@ class Recording:
                 del self._kept[next(iter(self._kept))]
             self._kept[number] = array
         return array
-
-
-def check_size(size: int) -> None:
-    if size > MAX_READ:
-        raise InputError(f"these frames take {size} bytes, more than {MAX_READ} at a time: ask for a part.")
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
