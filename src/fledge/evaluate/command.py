@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fledge.core.errors import ConfigError
+from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.matches import cross_table, match_table
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
+from fledge.evaluate.recordings import save_recording
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
 
@@ -35,6 +38,8 @@ class EvalRequest:
     vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
     picture: Path | None = None
+    record: Path | None = None
+    record_episodes: int = 16
     threads: int | None = None
     quiet: bool = False
     foreign: str | None = None  # another project's file
@@ -66,6 +71,10 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
                 say(console, f"{label}: {notice}")
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             rows.append(row_of(policy, flight, result, request, label))
+            if request.record:
+                path = numbered(request.record, len(rows), total)
+                rows[-1] |= record(path, policy, flight, result, request, label)
+                say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
             if request.picture and result.tracks:
                 path = numbered(request.picture, len(rows), total)
                 save_picture(path, policy.task, result, label, policy.task.world_label(flight.cfg))
@@ -146,8 +155,19 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
             num_threads=request.threads,
             deterministic=request.deterministic,
             record=RECORDED if request.picture else 0,
+            highlights=request.record_episodes if request.record else 0,
             on_progress=on_progress,
         )
+
+
+def record(
+    path: Path, policy: LoadedPolicy, flight: Flight, result: Evaluation, request: EvalRequest, label: str
+) -> dict[str, Any]:
+    """Leave a recording of the most interesting episodes; what a row says about it."""
+    facts = {"policy": label, "world": policy.task.world_label(flight.cfg), "seed": request.seed}
+    facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
+    done = save_recording(path, policy.task, result, facts)
+    return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 
 
 def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:

@@ -12,7 +12,7 @@
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
     contract         what an exported policy's user must know
-    scene, snapshot, draw                                           for pictures, recordings and the browser
+    scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
 
@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
+
+if TYPE_CHECKING:
+    from fledge.tasks.objects import SceneObject
 
 MAX_EVAL_ENVS = 256
 
@@ -71,6 +74,8 @@ class Track:
     frames: dict[str, np.ndarray]  # [steps, ...] per entry of `Task.snapshot`
     scene: dict[str, Any]
     outcome: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known of it: its number in the evaluation, return, seconds per frame."""
 
 
 class Gauge:
@@ -300,6 +305,12 @@ class Task:
         from fledge.tasks.drawing import draw_tracks
 
         return draw_tracks(tracks, title)
+
+    def objects(self, track: Track) -> list[SceneObject]:
+        """What moves in a recorded episode, as things that other programs know (see `tasks.objects`)."""
+        from fledge.tasks.objects import objects_in
+
+        return objects_in(track)
 
     def recorded(self) -> list[dict[str, Any]]:
         """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""
