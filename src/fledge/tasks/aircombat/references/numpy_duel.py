@@ -2,7 +2,7 @@
 simulator, as a second opinion on it.
 
 The plane is the complex plane: places and directions are complex numbers, a turn is a multiplication. F fights, 2 sides, S
-slots for the missiles that a side has in the air.
+missiles of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOAD_ROUNDS = 6  # each round brings the speed in the middle of a step some 20 t
 
 @dataclass
 class Fights:
-    """Where everything is. `missile_*` are of the side that fired; `flying` tells which slots are in use."""
+    """Where everything is. `missile_*` are of the side that fired, in the order of firing."""
 
     pos: Plane  # [F, 2] m
     direction: Plane  # [F, 2] unit
@@ -152,7 +152,7 @@ class NumpyDuel:
 
     Args:
         cfg: The rules.
-        start: Where everything is; it is copied. Its slots must hold all missiles that a side may have in the air.
+        start: Where everything is; it is copied.
     """
 
     def __init__(self, cfg: AircombatConfig, start: Fights) -> None:
@@ -178,12 +178,11 @@ class NumpyDuel:
         return now.outcome
 
     def shoot(self, fire: Bools) -> None:
-        """Missiles leave with their fighters' place, direction and speed, into the first free slot."""
+        """Missiles leave with their fighters' place, direction and speed, into the slot of their number."""
         now, rules = self.now, self.cfg.missile
         ready = (now.left > 0) & (now.since_shot >= rules.interval_s - EPS_S) & (now.outcome == GOING_ON)[:, None]
         fight, side = np.nonzero(fire & ready)
-        slot = np.argmin(now.flying[fight, side], axis=1)
-        assert not now.flying[fight, side, slot].any(), "no free slot"
+        slot = now.flying.shape[2] - now.left[fight, side]
         now.missile_pos[fight, side, slot] = now.pos[fight, side]
         now.missile_direction[fight, side, slot] = now.direction[fight, side]
         now.missile_speed[fight, side, slot] = now.speed[fight, side]
@@ -243,15 +242,12 @@ class NumpyDuel:
         burning = np.clip(rules.burn_s - age, 0, self.dt)
         burning[burning < EPS_S] = 0
         burning[burning > self.dt - EPS_S] = self.dt
-        state = (now.missile_pos[missiles], now.missile_direction[missiles], now.missile_speed[missiles])
         for seconds, thrust in ((burning, rules.thrust_g * GRAVITY), (self.dt - burning, 0.0)):
             some = seconds > 0
-            if some.any():
-                given = [part[some] for part in state]
-                moved = self.missile.fly(*given, wanted[some], np.full(some.sum(), thrust), seconds[some])
-                for part, new in zip(state, moved, strict=True):
-                    part[some] = new
-        now.missile_pos[missiles], now.missile_direction[missiles], now.missile_speed[missiles] = state
+            slots = tuple(index[some] for index in missiles)
+            given = (now.missile_pos[slots], now.missile_direction[slots], now.missile_speed[slots])
+            moved = self.missile.fly(*given, wanted[some], np.full(some.sum(), thrust), seconds[some])
+            now.missile_pos[slots], now.missile_direction[slots], now.missile_speed[slots] = moved
         now.missile_age[missiles] = age + self.dt
 
     def judge(self, on: Bools, fight: Ints, victim: Ints) -> None:
