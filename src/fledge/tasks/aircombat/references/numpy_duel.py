@@ -7,6 +7,7 @@ missiles of each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 GOING_ON, FIRST_WON, SECOND_WON, DRAW, NO_MISSILES, TIME_OUT = range(6)
 OUTCOMES = ("going_on", "first_won", "second_won", "draw", "no_missiles", "time_out")
 EPS_S = 1e-6  # sums of steps are as long as they are said to be, but for rounding
-LOAD_ROUNDS = 6  # each round brings the speed in the middle of a step some 20 times closer
+LOAD_ROUNDS = 7  # each round brings the speed in the middle of a step some 50 times closer
 
 
 @dataclass
@@ -44,8 +45,13 @@ class Fights:
     clock: Floats  # [F] s since the fight began
     outcome: Ints  # [F] index of OUTCOMES
 
-    def copy(self) -> Fights:
-        return Fights(**{f.name: getattr(self, f.name).copy() for f in fields(self)})
+    def copy(self, single: bool = False) -> Fights:
+        """The same fights, with arrays of their own; in float32 if `single`."""
+        smaller: dict[str, Any] = {"d": np.float32, "D": np.complex64} if single else {}
+        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Fights(
+            **{name: array.astype(smaller.get(array.dtype.char, array.dtype)) for name, array in arrays.items()}
+        )
 
     def part(self, chosen: slice) -> Fights:
         """Some of the fights."""
@@ -117,11 +123,15 @@ class Airframe:
         wanted = np.clip(wanted, -1, 1)
         if np.isinf(self.load):
             return wanted
-        rudder = wanted
-        for _ in range(LOAD_ROUNDS):
-            middle, _ = self.run(speed, rudder, thrust, np.asarray(t) / 2)
+        given = np.broadcast_arrays(speed, thrust, t)
+        rudder, some = wanted.copy(), np.ones(wanted.shape, bool)
+        for _ in range(LOAD_ROUNDS):  # those that bear what they want are done at once
+            v, power, seconds = (part[some] for part in given)
+            middle, _ = self.run(v, rudder[some], power, seconds / 2)
             most = self.load * self.radius / middle**2
-            rudder = np.clip(wanted, -most, most)
+            over = np.abs(wanted[some]) > most
+            rudder[some] = np.clip(wanted[some], -most, most)
+            some[some] = over
         return rudder
 
     def fly(
@@ -153,10 +163,11 @@ class NumpyDuel:
     Args:
         cfg: The rules.
         start: Where everything is; it is copied.
+        single: In float32, for speed: a baseline rather than a second opinion.
     """
 
-    def __init__(self, cfg: AircombatConfig, start: Fights) -> None:
-        self.cfg = cfg
+    def __init__(self, cfg: AircombatConfig, start: Fights, single: bool = False) -> None:
+        self.cfg, self.single = cfg, single
         self.fighter = Airframe.of(cfg.fighter, cfg.load_limits)
         self.missile = Airframe.of(cfg.missile, cfg.load_limits)
         self.steps = max(1, int(np.ceil(cfg.decimation * cfg.time_scale - 1e-9)))
@@ -165,7 +176,13 @@ class NumpyDuel:
 
     def load(self, start: Fights) -> None:
         """Continue from here."""
-        self.now = start.copy()
+        self.now = start.copy(single=self.single)
+
+    def controls(self, action: Mapping[str, Any]) -> tuple[Floats, Floats, Bools]:
+        """What `decide` takes, from the env's action [2 F]."""
+        rudder, throttle, fire = (np.asarray(action[name]).reshape(-1, 2) for name in ("rudder", "throttle", "fire"))
+        kind = self.now.speed.dtype
+        return rudder.astype(kind), throttle.astype(kind), fire > 0
 
     def decide(self, rudder: Floats, throttle: Floats, fire: Bools) -> Ints:
         """Fly a decision with these controls [F, 2] of both sides; returns the outcomes [F]. Fights that are over rest."""
@@ -246,7 +263,7 @@ class NumpyDuel:
             some = seconds > 0
             slots = tuple(index[some] for index in missiles)
             given = (now.missile_pos[slots], now.missile_direction[slots], now.missile_speed[slots])
-            moved = self.missile.fly(*given, wanted[some], np.full(some.sum(), thrust), seconds[some])
+            moved = self.missile.fly(*given, wanted[some], np.full_like(wanted[some], thrust), seconds[some])
             now.missile_pos[slots], now.missile_direction[slots], now.missile_speed[slots] = moved
         now.missile_age[missiles] = age + self.dt
 
