@@ -5,10 +5,11 @@ Per unit mass, with rudder u in [-1, 1] and speed v:
     Cd0 = g / Vt²      k = 1 / (4 Cd0 (L/D)²)      Cl = |u| / Rmin
     drag = (Cd0 + k Cl²) v²      dv/dt = thrust - drag      normal = v² u / Rmin
 
-The normal acceleration makes a path of curvature u / Rmin whatever the speed, so a step is an exact circular arc: only its
-length has to be integrated. Speed is integrated by Runge and Kutta's fourth-order rule, the length from it by Hermite's
-(both ends and their slopes), so results hardly depend on the time step. Directions are unit vectors, not angles: a mirrored
-or side-swapped world gives the same bits. Rudder is positive to the left (counter-clockwise).
+The normal acceleration makes a path of curvature u / Rmin whatever the speed, so a step is an exact circular arc. With
+constant rudder and thrust dv/dt = T - c v² has a closed form, which `speed_gain` gives as what is added to the speed; the
+path's length follows from the speeds and slopes of both ends (Hermite). So results hardly depend on the time step.
+Directions are unit vectors, not angles: a mirrored, turned or side-swapped world gives the same bits, if the kernel's module
+has `fuse_fp` off (a fused product rounds x and y differently). Rudder is positive to the left (counter-clockwise).
 """
 
 import warp as wp
@@ -34,6 +35,15 @@ class Flyer:
     speed: float  # m/s
 
 
+@wp.struct
+class Leg:
+    """What steps add. Over many steps, legs are summed before they are added: float32 would round each at 60 km."""
+
+    step: wp.vec2  # m, world
+    turn: wp.vec2  # of the direction's unit vector, world
+    gain: float  # m/s
+
+
 @wp.func
 def limit_rudder(frame: Airframe, u: float, speed: float) -> float:
     """The rudder that the airframe bears at this speed."""
@@ -51,38 +61,95 @@ def drag_factor(frame: Airframe, u: float) -> float:
 
 
 @wp.func
-def rotate(v: wp.vec2, c: float, s: float) -> wp.vec2:
-    return wp.vec2(c * v[0] - s * v[1], s * v[0] + c * v[1])
+def swiftness(a2: float, t: float) -> float:
+    """tanh(a t) / a, s, from a²; by its series where that has all digits of a float."""
+    x = a2 * t * t
+    if x < 0.05:
+        return t * (1.0 - x * (1.0 / 3.0 - x * (2.0 / 15.0 - x * (17.0 / 315.0))))
+    a = wp.sqrt(a2)
+    return wp.tanh(a * t) / a
+
+
+@wp.func
+def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
+    """What t seconds of dv/dt = T - c v² add to the speed, exactly.
+
+    v1 = (v0 + T h) / (1 + c v0 h) with h = tanh(a t) / a and a² = T c.
+    """
+    h = swiftness(thrust * c, t)
+    return h * (thrust - c * v0 * v0) / (1.0 + c * v0 * h)
+
+
+@wp.func
+def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> float:
+    """Metres flown meanwhile: the integral of the cubic with the speeds and slopes of both ends."""
+    v1 = v0 + gain
+    if c * v0 * t > 0.3:  # so much drag that the cubic is coarse
+        h = swiftness(thrust * c, t)
+        return (wp.log(1.0 + c * v0 * h) - 0.5 * wp.log(1.0 - thrust * c * h * h)) / c
+    return t * (v0 + 0.5 * gain + t / 12.0 * c * gain * (v0 + v1))
+
+
+@wp.func
+def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: float) -> float:
+    """The rudder of a step: the load that counts is that of the speed in its middle, which depends on the rudder."""
+    rudder = wp.clamp(u, -1.0, 1.0)
+    fastest = v0 + 0.5 * dt * thrust
+    if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:
+        for _k in range(4):  # each time closer by a factor of some 50
+            middle = v0 + speed_gain(drag_factor(frame, rudder), thrust, v0, 0.5 * dt)
+            rudder = limit_rudder(frame, u, middle)
+    return rudder
+
+
+@wp.func
+def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, dt: float) -> Leg:
+    """What dt seconds of constant rudder and thrust (m/s²) add."""
+    rudder = bearable_rudder(frame, u, thrust, v0, dt)
+    c = drag_factor(frame, rudder)
+    gain = speed_gain(c, thrust, v0, dt)
+    length = path_length(c, thrust, v0, gain, dt)
+    half = 0.5 * length * rudder / frame.rmin  # radians, half of the turn
+    x = half * half
+    cosine = float(1.0)
+    sinc = float(1.0)
+    if x < 0.1:  # the series have all digits of a float
+        cosine = 1.0 - x * (1.0 / 2.0 - x * (1.0 / 24.0 - x * (1.0 / 720.0 - x * (1.0 / 40320.0))))
+        sinc = 1.0 - x * (1.0 / 6.0 - x * (1.0 / 120.0 - x * (1.0 / 5040.0)))
+    else:
+        cosine = wp.cos(half)
+        sinc = wp.sin(half) / half
+    sine = half * sinc
+    middle = wp.vec2(cosine * dir[0] - sine * dir[1], sine * dir[0] + cosine * dir[1])
+    leg = Leg()
+    leg.step = (length * sinc) * middle
+    leg.turn = (2.0 * sine) * wp.vec2(-middle[1], middle[0])
+    leg.gain = gain
+    return leg
+
+
+@wp.func
+def joined(a: Leg, b: Leg) -> Leg:
+    """One leg after another."""
+    leg = Leg()
+    leg.step = a.step + b.step
+    leg.turn = a.turn + b.turn
+    leg.gain = a.gain + b.gain
+    return leg
+
+
+@wp.func
+def after(body: Flyer, leg: Leg) -> Flyer:
+    """The state at the end of a leg."""
+    dir = body.dir + leg.turn
+    out = Flyer()
+    out.pos = body.pos + leg.step
+    out.dir = (1.5 - 0.5 * wp.dot(dir, dir)) * dir  # of length 1 again: Newton's step for 1 / sqrt
+    out.speed = body.speed + leg.gain
+    return out
 
 
 @wp.func
 def move(frame: Airframe, body: Flyer, u: float, thrust: float, dt: float) -> Flyer:
     """The state after dt seconds of constant rudder and thrust (m/s²)."""
-    v0 = body.speed
-    rudder = limit_rudder(frame, u, v0)
-    if frame.max_load > 0.0:  # the load that counts is that of the middle of the step
-        slope = thrust - drag_factor(frame, rudder) * v0 * v0
-        rudder = limit_rudder(frame, u, v0 + 0.5 * dt * slope)
-    c = drag_factor(frame, rudder)
-    k1 = thrust - c * v0 * v0
-    v2 = v0 + 0.5 * dt * k1
-    k2 = thrust - c * v2 * v2
-    v3 = v0 + 0.5 * dt * k2
-    k3 = thrust - c * v3 * v3
-    v4 = v0 + dt * k3
-    k4 = thrust - c * v4 * v4
-    v1 = wp.max(v0 + dt / 6.0 * (k1 + 2.0 * (k2 + k3) + k4), 0.0)
-    length = 0.5 * dt * (v0 + v1) + dt * dt / 12.0 * (k1 - (thrust - c * v1 * v1))
-    half = 0.5 * length * rudder / frame.rmin  # radians, half of the turn
-    cosine = wp.cos(half)
-    sine = wp.sin(half)
-    middle = rotate(body.dir, cosine, sine)
-    chord = length
-    if wp.abs(half) > 1.0e-3:
-        chord = length * sine / half
-    after = rotate(middle, cosine, sine)
-    out = Flyer()
-    out.pos = body.pos + chord * middle
-    out.dir = after / wp.length(after)
-    out.speed = v1
-    return out
+    return after(body, advance(frame, body.dir, body.speed, u, thrust, dt))

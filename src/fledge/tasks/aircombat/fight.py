@@ -6,7 +6,7 @@ A fighter that comes within the kill radius during the step dies; if both do, it
 
 import warp as wp
 
-from fledge.sim.airframe import Airframe, Flyer, move
+from fledge.sim.airframe import Flyer, Leg, advance, after, joined
 from fledge.sim.missile import closest_approach, fly_missile, guide
 from fledge.tasks.aircombat.structs import (
     Controls,
@@ -26,6 +26,7 @@ DRAW = wp.constant(wp.uint8(int(Outcome.DRAW)))
 SPENT = wp.constant(wp.uint8(int(Outcome.SPENT)))
 TIMEOUT = wp.constant(wp.uint8(int(Outcome.TIMEOUT)))
 FAR = wp.constant(1.0e9)
+wp.set_module_options({"fuse_fp": False})  # a fused product would round x and y differently: see sim/airframe.py
 
 
 @wp.func
@@ -53,31 +54,26 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 
 @wp.func
-def steer(frame: Airframe, body: Flyer, rudder: float, throttle: float, dt: float) -> Flyer:
-    return move(frame, body, rudder, throttle * frame.thrust, dt)
-
-
-@wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
     """Move the missiles that a row fired; returns whether one of them kills, and how many still fly."""
     killed = int(0)
     flying = int(0)
     for slot in range(d.fired[row]):
         if d.m_flying[row, slot] == 1:
-            before = missile_of(d, row, slot)
+            was = missile_of(d, row, slot)
             burn = d.m_burn[row, slot]
-            after = fly_missile(p.motor, before, guide(p.motor, before, target), burn, dt)
-            miss = closest_approach(target.pos - before.pos, target_after.pos - after.pos)
+            now = fly_missile(p.motor, was, guide(p.motor, was, target), burn, dt)
+            miss = closest_approach(target.pos - was.pos, target_after.pos - now.pos)
             burn = wp.max(burn - dt, 0.0)
-            d.m_pos[row, slot] = after.pos
-            d.m_dir[row, slot] = after.dir
-            d.m_speed[row, slot] = after.speed
+            d.m_pos[row, slot] = now.pos
+            d.m_dir[row, slot] = now.dir
+            d.m_speed[row, slot] = now.speed
             d.m_burn[row, slot] = burn
             d.m_least[row, slot] = wp.min(d.m_least[row, slot], miss)
             if miss <= p.motor.kill_radius:
                 killed = 1
                 d.m_flying[row, slot] = 0
-            elif burn <= 0.0 and after.speed < p.motor.min_speed:
+            elif burn <= 0.0 and now.speed < p.motor.min_speed:
                 d.m_flying[row, slot] = 0
             else:
                 flying = flying + 1
@@ -93,22 +89,28 @@ def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, resu
     shoot(p, d, a, asked.fire[a])
     shoot(p, d, b, asked.fire[b])
     dt = timing.dt[0]
-    one = fighter_of(d, a)
-    two = fighter_of(d, b)
+    start_one = fighter_of(d, a)
+    start_two = fighter_of(d, b)
+    one = start_one
+    two = start_two
+    leg_one = Leg()
+    leg_two = Leg()
     rudder_one = d.rudder[a]
     rudder_two = d.rudder[b]
     asked_one = wp.clamp(asked.rudder[a], -1.0, 1.0)
     asked_two = wp.clamp(asked.rudder[b], -1.0, 1.0)
-    throttle_one = wp.clamp(asked.throttle[a], 0.0, 1.0)
-    throttle_two = wp.clamp(asked.throttle[b], 0.0, 1.0)
+    thrust_one = wp.clamp(asked.throttle[a], 0.0, 1.0) * p.fighter.thrust
+    thrust_two = wp.clamp(asked.throttle[b], 0.0, 1.0) * p.fighter.thrust
     over = int(0)
     elapsed = float(0.0)
     for _k in range(timing.steps[0]):
         if over == 0:
             rudder_one = slew(p.rudder_rate, rudder_one, asked_one, dt)
             rudder_two = slew(p.rudder_rate, rudder_two, asked_two, dt)
-            one_after = steer(p.fighter, one, rudder_one, throttle_one, dt)
-            two_after = steer(p.fighter, two, rudder_two, throttle_two, dt)
+            leg_one = joined(leg_one, advance(p.fighter, one.dir, one.speed, rudder_one, thrust_one, dt))
+            leg_two = joined(leg_two, advance(p.fighter, two.dir, two.speed, rudder_two, thrust_two, dt))
+            one_after = after(start_one, leg_one)
+            two_after = after(start_two, leg_two)
             by_one = fly_missiles(p, d, a, two, two_after, dt)
             by_two = fly_missiles(p, d, b, one, one_after, dt)
             one = one_after
