@@ -16,7 +16,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
-from fledge.evaluate.matches import cross_table, match_table
+from fledge.evaluate.matches import Match, cross_table, match_table
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
 from fledge.evaluate.recordings import save_recording
 from fledge.tasks.base import Task, World
@@ -95,6 +95,23 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     cfg = flight_world(anywhere, request.env_preset, request.overrides, home).cfg
     agents = [(Path(policy.name).name, policy.agent) for policy in policies]
     fights = request.episodes * len(agents) * (len(agents) + 1) // 2
+    pairs, files = len(agents) * (len(agents) - 1) // 2, list[str]()
+
+    def keep(i: int, j: int, match: Match) -> None:
+        """Leave a recording and a picture of two agents' most interesting fights."""
+        who = [agents[i][0], agents[j][0]]
+        facts = {"agents": who, "seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+        number = sum(range(len(agents) - i, len(agents))) + j - i
+        if request.record:
+            path = numbered(request.record, number, pairs)
+            save_recording(path, task, match.highlights, match.decision_s, facts)
+            files.append(str(path))
+        if request.picture:
+            path = numbered(request.picture, number, pairs)
+            task.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
+            files.append(str(path))
+
+    shown = request.record_episodes if request.record else 6 if request.picture else 0
     with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
         result = cross_table(
             agents,
@@ -104,9 +121,12 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
             request.seed,
             num_threads=request.threads,
             deterministic=request.deterministic,
+            highlights=shown,
+            on_match=keep if shown else None,
             on_progress=on_progress,
         )
     result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+    result |= {"files": files} if files else {}
     if not request.quiet:
         make_console().print(*match_table(result))
     return result
@@ -166,7 +186,7 @@ def record(
     """Leave a recording of the most interesting episodes; what a row says about it."""
     facts = {"policy": label, "world": policy.task.world_label(flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
-    done = save_recording(path, policy.task, result, facts)
+    done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 
 

@@ -23,8 +23,9 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.evaluate.episodes import TEST_SEED, wilson
+from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
-from fledge.tasks.base import Task
+from fledge.tasks.base import Task, Track
 
 AT_ONCE = 1024  # fights
 
@@ -37,6 +38,9 @@ class Match:
     names: dict[int, str]  # of those values
     kinds: np.ndarray  # [fights] class of the episode
     lengths_s: np.ndarray  # [fights] simulated seconds
+    decision_s: float = 1.0
+    highlights: list[Track] = dataclasses.field(default_factory=list)
+    """Of the fights, the most interesting ones, if asked for; outcomes are the first agent's."""
 
     def count(self, name: str) -> int:
         return sum(int((self.outcomes == value).sum()) for value, known in self.names.items() if known == name)
@@ -80,6 +84,7 @@ def play(
     device: str = "cpu",
     num_threads: int | None = None,
     deterministic: bool = True,
+    highlights: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> Match:
     """Let two agents fight; each start is flown twice, with sides swapped.
@@ -87,6 +92,7 @@ def play(
     Args:
         cfg: The world; its number of envs is chosen here.
         fights: An even number of them.
+        highlights: How many fights to keep whole: losses and draws first, the longest of each outcome.
         on_progress: Called with the number of fights finished so far.
     """
     if fights < 2 or fights % 2:
@@ -95,6 +101,7 @@ def play(
         )
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     done, wave = 0, 0
+    kept = Highlights(highlights, task.headline) if highlights else None
     while done < fights:
         count = min(AT_ONCE, fights - done) // 2
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
@@ -105,7 +112,9 @@ def play(
             try:
                 for agent in (first, second):
                     task.check_fit(agent, env)
-                parts.append(_fight(first, second, side, task, env, deterministic))
+                recorder = Recorder(task, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
+                parts.append(_fight(first, second, side, task, env, deterministic, recorder))
+                decision_s = env.decision_s
                 names = {value: name for value, name in env.outcomes.items() if value}
             finally:
                 env.close()
@@ -114,11 +123,17 @@ def play(
                 on_progress(done)
         wave += 1
     outcomes, kinds, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Match(outcomes, names, kinds, lengths)
+    return Match(outcomes, names, kinds, lengths, decision_s, kept.chosen() if kept else [])
 
 
 def _fight(
-    first: BaseAgent, second: BaseAgent, side: int, task: Task, env: TensorEnv, deterministic: bool
+    first: BaseAgent,
+    second: BaseAgent,
+    side: int,
+    task: Task,
+    env: TensorEnv,
+    deterministic: bool,
+    recorder: Recorder | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One fight in every pair of rows, `first` on `side`: its outcomes, their classes and lengths."""
     fights = env.num_envs // 2
@@ -133,10 +148,14 @@ def _fight(
     outcomes, lengths = np.zeros(fights, np.int64), np.zeros(fights)
     active = torch.ones(fights, dtype=torch.bool)
     while active.any():
+        if recorder:
+            recorder.before_step(out["obs"])
         for agent, seat in seats:
             seen = {name: value[seat] for name, value in out["obs"].items()}
             _put(actions, agent.act(seen, deterministic), seat)
         env.step(actions, out=out)
+        if recorder:
+            recorder.after_step(out["outcome"], out["episode_return"])
         over = (out["terminated"] | out["truncated"]).view(fights, 2)[:, side].cpu()
         if not over.any():
             continue
@@ -168,9 +187,15 @@ def cross_table(
     *,
     num_threads: int | None = None,
     deterministic: bool = True,
+    highlights: int = 0,
+    on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Let every agent meet every other one, and itself.
+
+    Args:
+        highlights: Of each match between two, how many fights to keep whole.
+        on_match: Called with numbers of the agents and their match, when it is over.
 
     Returns:
         "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
@@ -190,12 +215,15 @@ def cross_table(
                 seed,
                 num_threads=num_threads,
                 deterministic=deterministic,
+                highlights=highlights if i != j else 0,
                 on_progress=None if on_progress is None else functools.partial(_count_on, on_progress, finished),
             )
             finished += fights
             table[i][j] = match.as_dict()
             if i != j:
                 table[j][i] = match.swapped().as_dict()
+                if on_match:
+                    on_match(i, j, match)
     return {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
 
 

@@ -56,14 +56,23 @@ class Recorder:
         record: Of how many envs, from the first on, the episodes go to `tracks`.
         tracks: Where these go, in the order in which they end.
         highlights: Gets all others as well; None: only these few are followed.
+        rows: Which rows are followed for the highlights; by default all. In a match, those of one side.
     """
 
     def __init__(
-        self, task: Task, env: TensorEnv, first: int, record: int, tracks: list[Track], highlights: Highlights | None
+        self,
+        task: Task,
+        env: TensorEnv,
+        first: int,
+        record: int,
+        tracks: list[Track],
+        highlights: Highlights | None,
+        rows: np.ndarray | None = None,
     ) -> None:
         self.task, self.env, self.first, self.record = task, env, first, min(record, env.num_envs)
         self.tracks, self.highlights = tracks, highlights
-        self.open = np.arange(env.num_envs if highlights else self.record)  # envs that are followed, in order
+        everybody = np.arange(env.num_envs) if rows is None else rows
+        self.open = everybody if highlights else np.arange(self.record)  # envs that are followed, in order
         self.scenes: dict[int, dict[str, Any]] = {}
         # step by step, who was followed and what was seen of them, [len(who), ...] each
         self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []

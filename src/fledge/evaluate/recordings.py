@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError
-from fledge.evaluate.episodes import Evaluation
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.base import Task, Track
 from fledge.tasks.registry import find_named_task, find_task
@@ -18,19 +17,21 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg")
 LISTED = 100  # episodes that `fledge inspect` lists
 
 
-def save_recording(path: Path, task: Task, result: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
+def save_recording(
+    path: Path, task: Task, highlights: Sequence[Track], decision_s: float, facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write the highlights of an evaluation, the most interesting first, and return the writer's figures.
 
     Raises:
         ConfigError: when the task shows nothing that could be recorded.
     """
-    if not result.highlights or not result.highlights[0].frames:
+    if not highlights or not highlights[0].frames:
         raise ConfigError(f"{task.name} shows nothing to record: give its Task a snapshot.")
-    frame = {name: value[0] for name, value in result.highlights[0].frames.items()}
+    frame = {name: value[0] for name, value in highlights[0].frames.items()}
     with RecordingWriter(
-        path, task.reference, frame, result.decision_s, facts=facts, when_full="wait", max_bytes=2**36
+        path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
     ) as writer:
-        for track in result.highlights:
+        for track in highlights:
             episode = writer.begin(track.scene, {"episode": track.facts["episode"]})
             writer.add_many(episode, track.frames)
             writer.end(episode, track.outcome, track.facts["return"])

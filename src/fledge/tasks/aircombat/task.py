@@ -23,6 +23,7 @@ from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.base import Task, Track
+from fledge.tasks.objects import SceneObject
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -161,6 +162,14 @@ class AircombatTask(Task):
             "time_s": s["time"][duels],
         }
         return {name: value.numpy() for name, value in seen.items()}
+
+    def objects(self, track: Track) -> list[SceneObject]:
+        """Fighters and missiles; who died is destroyed at the end."""
+        found = super().objects(track)
+        lost = {"win": (1,), "loss": (0,), "draw": (0, 1)}.get(track.outcome, ())
+        for side in (0, 1):
+            found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost
+        return found
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
