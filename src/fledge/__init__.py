@@ -42,6 +42,7 @@ _HOMES = {
     "PPOConfig": "fledge.learn.ppo",
     "PPOWithCompression": "fledge.compat.ppo",
     "PerformanceMonitor": "fledge.monitor",
+    "PettingZooEnv": "fledge.envs.adapters.pettingzoo",
     "PipelinedDataCollector": "fledge.collect",
     "PrefixSum": "fledge.replay",
     "QNetwork": "fledge.agents.q_network",
