@@ -43,6 +43,7 @@ class AircombatTask(Task):
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
     training = {"env": {"opponent": "pursuit"}}
+    faces = {"TensorEnv": "fledge.tasks.aircombat.midrange.env:MidrangeEnv"}
 
     def make_env(
         self,
