@@ -186,7 +186,7 @@ class Task:
 
     def specs(self, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
         """What envs of these settings observe and take."""
-        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        env = self.make_env(dataclasses.replace(cfg, num_envs=self.sides))
         try:
             return env.observation_spec, env.action_spec
         finally:
@@ -197,7 +197,7 @@ class Task:
 
         "task", "decision_s", "observation" and "action" by name; a world adds units, frames, and what it knows better.
         """
-        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        env = self.make_env(dataclasses.replace(cfg, num_envs=self.sides))
         try:
             action = env.action_spec
             parts = {"action": action} if isinstance(action, TensorSpec) else dict(action)

@@ -249,7 +249,7 @@ def test_bad_actions_get_a_sentence() -> None:
         env.step({"p1_rudder": torch.zeros(3)})
     with pytest.raises(InputError, match="is not finite"):
         env.step({"p2_throttle": float("nan")})
-    with pytest.raises(InputError, match="env_mask is torch.float32"):
+    with pytest.raises(InputError, match=r"env_mask is torch\.float32"):
         env.reset(torch.ones(2))
     with pytest.raises(InputError, match="dt is -1"):
         env.step({}, dt=-1)

@@ -44,7 +44,7 @@ class VersusEnv(TensorEnv):
     ) -> None:
         super().__init__(cfg.num_envs, device, seed)
         self.cfg, self.opponent = cfg, opponent.to(self.device).eval()
-        rows = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs)
+        rows = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs, opponent=cfg.opponent or opponent.get_name())
         total = 2 * (total_envs or cfg.num_envs)
         self.duel = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
         self.decision_s = self.duel.decision_s

@@ -17,9 +17,7 @@ from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.env import RUDDERS
 from fledge.tasks.aircombat.midrange.config import read_config
-from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
-
-OTHER_NAMES = {"rule_based": "crank"}
+from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 
 
 class PlaceholderAgent(BaseAgent):
