@@ -54,6 +54,7 @@ def main(debug: bool) -> None:
 
 def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None) -> None:
     """Print every setting of a training as it would run, and where its value comes from."""
+    from fledge.core.overrides import value_given
     from fledge.tasks.registry import find_task
     from fledge.train.config import config_class, make_config, read_run_config
 
@@ -63,10 +64,11 @@ def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str]
         layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
     else:
         task = task or find_task("navigation")
-        algo = [word for word in words if word.startswith("algo=")]
-        chosen = preset if preset is not None else task.default_preset(algo[0][5:].strip() if algo else "ppo")
+        algo = value_given(words, "algo", task.aliases)
+        chosen = preset if preset is not None else task.default_preset(algo or "ppo")
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
-        layers = [(origin, make_config(task, preset, algo)), ("given here", make_config(task, preset, words))]
+        below = [f"algo={algo}"] if algo else []
+        layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
     print_settings([("", config_class(task)()), *layers])
 
 
@@ -261,8 +263,10 @@ def report(
     click.echo(json.dumps(result) if as_json else f"report: {result['report']}")
 
 
-@main.command(epilog=OVERRIDES)
-@click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
+@main.command(
+    epilog=f"{OVERRIDES} As options too: --seed 3, --num-envs 512.", context_settings={"ignore_unknown_options": True}
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
     "--preset",
     help="Training preset: for navigation fast, navrl, sac, td3, dqn; or a YAML file of what differs from one, which its "
@@ -287,8 +291,9 @@ def train(
     TASK is navigation (the default), gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
-    overrides = [w for w in words if "=" in w]
-    tasks = [w for w in words if "=" not in w] + ([task_word] if task_word else [])
+    given = read_flags(words)
+    overrides = [w for w in given if "=" in w]
+    tasks = [w for w in given if "=" not in w] + ([task_word] if task_word else [])
     if help_config:
         return show_training(tasks, preset, overrides, resume)
     from fledge.train.command import run_training
@@ -296,6 +301,24 @@ def train(
     result = run_training(tasks, preset, overrides, folder, resume)
     if as_json and result is not None:
         click.echo(json.dumps(result))
+
+
+def read_flags(words: Sequence[str]) -> list[str]:
+    """Words with `--name value` as `name=value`, unless what stands there was meant to be one of the command's options."""
+    if not any(word.startswith("-") for word in words):
+        return list(words)
+    import difflib
+
+    own = [name for option in click.get_current_context().command.params for name in option.opts]
+    for word in words:
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, own, n=1, cutoff=0.85) if name.startswith("--") else []
+        if near:
+            raise click.NoSuchOption(name, possibilities=near)
+    from fledge.core.overrides import flags_as_words
+    from fledge.tasks.registry import task_names
+
+    return flags_as_words(words, task_names())
 
 
 @main.command(epilog=OVERRIDES)

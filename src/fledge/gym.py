@@ -11,12 +11,13 @@ Importing this module registers one ID for each registered task. Gymnasium impor
 
 Keywords are the settings of the task's env, dotted or nested ({"reward.crash": 5.0}, reward={"crash": 5.0}), enums by name,
 and `preset`, `seed`, `device` and `num_threads`. (max_episode_steps of gymnasium.make is its own wrapper's, in decisions.)
+Where a task trains against somebody, so does its ID: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -27,6 +28,7 @@ from fledge.tasks.registry import find_task, task_names
 if TYPE_CHECKING:
     from fledge.envs.adapters.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
     from fledge.envs.base import TensorEnv
+    from fledge.tasks.base import Task
 
 
 def env_id(task: str) -> str:
@@ -38,8 +40,8 @@ def make_vector(task: str, num_envs: int = 1, **settings: Any) -> GymnasiumVecto
     """Many envs of a task behind Gymnasium's vector interface."""
     from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv
 
-    make_env, seed = env_maker(task, {**settings, "num_envs": num_envs})
-    return GymnasiumVectorEnv(make_env(seed), make_env)
+    make_env = env_maker(find_task(task), {**settings, "num_envs": num_envs})
+    return GymnasiumVectorEnv(make_env(), make_env)
 
 
 def make_single(task: str, **settings: Any) -> GymnasiumEnv:
@@ -48,12 +50,27 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
 
     if "num_envs" in settings:
         raise ConfigError("num_envs is for gymnasium.make_vec; gymnasium.make makes one env.")
-    make_env, seed = env_maker(task, {**settings, "num_envs": 1})
-    return GymnasiumEnv(make_env(seed), make_env)
+    make_env = env_maker(find_task(task), {**settings, "num_envs": 1})
+    return GymnasiumEnv(make_env(), make_env)
 
 
-def env_maker(task_name: str, given: Mapping[str, Any]) -> tuple[functools.partial[TensorEnv], int]:
-    """What makes a task's env for a seed, and the seed to begin with.
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes a task's env for a seed, by default the one that was asked for."""
+
+    task: Task
+    cfg: Any
+    seed: int
+    device: str
+    num_threads: int | None
+
+    def __call__(self, seed: int | None = None) -> TensorEnv:
+        seed = self.seed if seed is None else seed
+        return self.task.make_env(self.cfg, seed=seed, device=self.device, num_threads=self.num_threads)
+
+
+def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
+    """What makes a task's env from keywords.
 
     Raises:
         ConfigError: for a setting that there is not, or a value that does not fit it.
@@ -61,21 +78,17 @@ def env_maker(task_name: str, given: Mapping[str, Any]) -> tuple[functools.parti
     from fledge.core.overrides import build_config, field_help, nested, unknown_key
     from fledge.core.settings import check_settings
 
-    task = find_task(task_name)
     settings = {key: value for key, value in given.items() if key not in ("preset", "seed", "device", "num_threads")}
     known = list(field_help(task.config))
     for key in settings:
         if key not in known and not any(name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known).replace("`--help-config`", "`fledge train --help-config`"))
-    presets = [(f"preset {given['preset']}", task.preset("env", given["preset"]))] if given.get("preset") else []
-    cfg: Any = build_config(task.config, [*presets, (env_id(task_name), nested(settings))], ())
+    layers = [(f"training of task {task.name}", task.training.get("env", {}))]
+    if given.get("preset"):
+        layers.append((f"preset {given['preset']}", task.preset("env", given["preset"])))
+    cfg: Any = build_config(task.config, [*layers, (env_id(task.name), nested(settings))], ())
     check_settings(cfg)
-    options = {"device": given.get("device", "cpu"), "num_threads": given.get("num_threads")}
-    return functools.partial(_make, task, cfg, options), int(given.get("seed", 0))
-
-
-def _make(task: Any, cfg: Any, options: Mapping[str, Any], seed: int) -> TensorEnv:
-    return task.make_env(cfg, seed=seed, **options)
+    return EnvMaker(task, cfg, int(given.get("seed", 0)), given.get("device", "cpu"), given.get("num_threads"))
 
 
 for _name in task_names():

@@ -24,20 +24,34 @@ class BaseAgent(nn.Module):
     """Something that acts.
 
     Args:
-        num_envs: For how many envs it acts at once; an agent without memory takes any number.
+        num_envs: For how many envs it acts at once; an agent without memory takes any number. A device may stand here
+            too: `BaseAgent("cpu")`.
+        device: Where it acts, as long as it has no parameters, which then say.
     """
 
     observes: tuple[str, ...] = ()
     """Observations that it reads, in the order in which an exported file takes them."""
 
-    def __init__(self, num_envs: int = 1) -> None:
+    def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()
-        self.num_envs = num_envs
+        if not isinstance(num_envs, int):
+            device = num_envs
+        self.num_envs = num_envs if isinstance(num_envs, int) else 1
+        self._place = torch.empty(0, device=device)
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+        """Where its parameters are; without any, where it was put."""
+        return next((p.device for p in self.parameters()), self._place.device)
+
+    @device.setter
+    def device(self, device: str | torch.device) -> None:
+        self._place = self._place.to(device)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `to`, `cpu` and `cuda` do to every tensor."""
+        self._place = fn(self._place)
+        return super()._apply(fn, recurse)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
         """Actions for the env from a batch of observations."""

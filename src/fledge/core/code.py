@@ -39,6 +39,13 @@ def find_object(reference: str) -> Any:
         raise ConfigError(f"There is no {reference}: {error}.") from error
 
 
+def is_reference(text: str) -> bool:
+    """Whether a text names an object: module:object, or file.py:object."""
+    place, _, name = text.rpartition(":")
+    dotted = place.endswith(".py") or (place != "" and all(part.isidentifier() for part in place.split(".")))
+    return dotted and all(part.isidentifier() for part in name.split("."))
+
+
 def absolute(reference: str) -> str:
     """The same reference from any folder."""
     place, sign, name = reference.rpartition(":")

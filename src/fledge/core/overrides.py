@@ -14,7 +14,7 @@ import enum
 import functools
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fledge.core.code import is_reference
 from fledge.core.errors import ConfigError
 from fledge.core.settings import rule_of, walk
 
@@ -49,8 +50,11 @@ def build_config(
 
     Args:
         aliases: Other people's names for our settings, or for whole sections of them: an alias for "" is accepted and
-            ignored, one for "=value" is accepted if that is its value.
-        groups: Presets by group and name, which `group=name` puts in place.
+            ignored, one for "=value" is accepted if that is its value. "total_frames * env.num_envs" means the value times
+            that setting (or divided by it, or by a number), as it is in the end. Where a name is also one of ours, the
+            alias is for plain values, and ours for what names code: reward=shaped, reward=module:object.
+        groups: Presets by group and name, which `group=name` puts in place: in the section of the group's name, or, if
+            there is no such section, in the whole.
         prefix: What keys begin with in words and in errors, where `kind` is a part of a larger config: "env.".
 
     Raises:
@@ -62,6 +66,7 @@ def build_config(
             config.put(f"{prefix}{key}", value, f"{source}: ")
     for word in words:
         config.put(*split_word(word), is_word=True)
+    config.finish()
     return _to_object(config.node, kind)
 
 
@@ -78,35 +83,61 @@ class _Config:
         self.node: Any = OmegaConf.structured(kind)
         self.known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
         self.aliases, self.groups, self.prefix = aliases, groups, prefix
+        self.scaled: dict[str, tuple[str, list[str]]] = {}  # settings to be multiplied: how they were written, by what
 
     def put(self, key: str, value: Any, source: str = "", is_word: bool = False) -> None:
         """Set one value, which a word gives as text; `source` begins an error."""
-        ours = self._our_name(key, value, source)
+        ours, *factors = self._our_name(key, value, source).split() or [""]
         if not ours or (value is None and any(k.startswith(f"{ours}.") for k in self.known)):  # an empty section
             return
+        is_section = any(name.startswith(f"{ours}.") for name in self.known)
         if isinstance(value, str) and value in self.groups.get(ours, {}):
-            self.node = _merge(self.node, {ours: self.groups[ours][value]}, f"{key}={value}")
+            content = self.groups[ours][value]
+            self.node = _merge(self.node, {ours: content} if is_section else content, f"{key}={value}")
             return
         if ours in self.groups:
             names = ", ".join(self.groups[ours])
-            raise ConfigError(f"{source}{key}={value}: {key} takes a preset ({names}); settings are {key}.name=value.")
+            hint = f"; settings are {key}.name=value" if is_section else ""
+            raise ConfigError(f"{source}{key}={value}: {key} takes a preset ({names}){hint}.")
         if ours not in self.known:
             raise ConfigError(source + unknown_key(ours, list(self.known)))
+        self.scaled.pop(ours, None)
+        if factors:
+            self.scaled[ours] = f"{source}{key}={value}", factors
         try:
             parsed = _parse(value, self.known[ours]) if is_word else value
-            OmegaConf.update(self.node, ours.removeprefix(self.prefix), _whole(parsed, self.known[ours]), merge=True)
+            self._set(ours, parsed)
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
             raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
             raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
 
+    def _set(self, key: str, value: Any) -> None:
+        OmegaConf.update(self.node, key.removeprefix(self.prefix), _whole(value, self.known[key]), merge=True)
+
+    def _get(self, key: str) -> Any:
+        return OmegaConf.select(self.node, key.removeprefix(self.prefix))
+
+    def finish(self) -> None:
+        """Multiply what is written in other units, now that all settings are known."""
+        for key, (written_as, factors) in self.scaled.items():
+            value = self._get(key)
+            for sign, name in zip(factors[::2], factors[1::2], strict=True):
+                factor = self._get(name) if name in self.known else float(name)
+                value = value * factor if sign == "*" else value / factor
+            try:
+                self._set(key, value)
+            except (OmegaConfBaseException, ValueError) as error:
+                raise ConfigError(f"{written_as} does not fit: {key} would be {value:g}.") from error
+
     def _our_name(self, key: str, value: Any, source: str) -> str:
         """The setting that a key means, "" for one to ignore."""
         parts = key.split(".")
         names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]  # the key, then sections around it
         theirs = next((name for name in names if name in self.aliases), None)
-        if theirs is None or key in self.known:
+        is_both = theirs == key and isinstance(value, str) and value != "" and not is_reference(value)
+        if theirs is None or (key in self.known and not is_both):
             return key
         ours = self.aliases[theirs]
         if not ours.startswith("="):
@@ -114,6 +145,41 @@ class _Config:
         if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
             raise ConfigError(f"{source}{key}={value} does not fit: here it is always {ours[1:]}.")
         return ""
+
+
+def value_given(words: Sequence[str], key: str, aliases: Mapping[str, str] | None = None) -> str | None:
+    """What `key=value` words say about a setting, under any of its names; the last one counts."""
+    names = {key, *(theirs for theirs, ours in (aliases or {}).items() if ours == key)}
+    found = [value for name, value in (split_word(word) for word in words if "=" in word) if name in names]
+    return found[-1] if found else None
+
+
+def flags_as_words(words: Sequence[str], not_values: Collection[str] = ()) -> list[str]:
+    """Words in which `--name value` stands as `name=value`, and a `--name` that no value follows as `name=true`.
+
+    Args:
+        not_values: What is no value, wherever it stands, such as the name of a task.
+
+    Raises:
+        ConfigError: for `-n`, which says too little.
+    """
+    out: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") and len(word) > 2:
+            name, sign, value = word[2:].partition("=")
+            if not sign:
+                has_value = (
+                    bool(rest) and "=" not in rest[0] and not rest[0].startswith("--") and rest[0] not in not_values
+                )
+                value = rest.pop(0) if has_value else "true"
+            out.append(f"{name.replace('-', '_')}={value}")
+        elif word.startswith("-") and "=" not in word:
+            raise ConfigError(f"{word} is no option: write --name value, or name=value, for example num_envs=512.")
+        else:
+            out.append(word)
+    return out
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

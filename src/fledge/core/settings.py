@@ -18,9 +18,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 
 Resume = Literal["same", "changes", "restart", "weights"]
@@ -44,6 +45,7 @@ class Rule:
     items: tuple[int, int | None] | None = None  # fewest and most items of a list
     resume: Resume = "changes"
     shapes: str = ""  # the observation that this setting shapes, or "action"
+    code: bool = False  # whether it may name code, module:object, which is run only for those who name it themselves
 
     def limits(self) -> str:
         """The limits in words, "" if there are none."""
@@ -125,6 +127,14 @@ def check_settings(config: Any, prefix: str = "") -> None:
             shown = repr(value) if isinstance(value, str) else value
             raise ConfigError(f"{key} is {shown}, but must be {limits}.")
     _check_combinations(config)
+
+
+def refuse_code(config: Any, words: Sequence[str] = (), prefix: str = "") -> None:
+    """ConfigError if a setting names code that none of the user's own `key=value` words names: a file does not run any."""
+    named = {absolute(word.partition("=")[2].strip()) for word in words}
+    for key, field, value in walk(config, prefix):
+        if rule_of(field).code and ":" in value and absolute(value) not in named:
+            raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
 
 
 def _check_combinations(config: Any) -> None:

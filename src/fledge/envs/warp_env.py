@@ -30,6 +30,7 @@ from tensordict import TensorDict
 from fledge.core.errors import FormatError, InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads
 from fledge.core.overrides import from_plain, to_plain
+from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv
 from fledge.sim.launch import Call, Launcher, Program
 
@@ -67,6 +68,8 @@ class WarpEnv(TensorEnv):
     """Class of `cfg`."""
     unit: ClassVar[str] = "envs"
     """What one env is called in messages."""
+    observed_copies: ClassVar[int] = 4
+    """Observations of each env that are held at once: ours and the caller's, both with final_obs."""
     parts: ClassVar[tuple[str, ...]]
     """Names of what `state_parts` gives."""
 
@@ -242,15 +245,25 @@ class WarpEnv(TensorEnv):
 
     # ---- memory, NaN -----------------------------------------------------------------------------------------------
 
+    def counted(self) -> tuple[str, int]:
+        """What env.num_envs counts, in messages, and how many rows of this env each of them has."""
+        return self.unit, 1
+
+    def state_bytes(self) -> int:
+        """Of the state of one row, about."""
+        return 400
+
     def _check_memory(self) -> None:
-        """Refuse more envs than fit: two sets of observations and the state of each."""
+        """Refuse more envs than fit: what is observed, and the state of each."""
+        unit, rows = self.counted()
         observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
-        per_env = 4 * observed + 400
-        need, have = per_env * self.num_envs, available_bytes(self.device)
+        each = rows * (self.observed_copies * observed + self.state_bytes())
+        count = self.num_envs // rows
+        need, have = each * count, available_bytes(self.device)
         if need > 0.8 * have:
             raise MemoryBudgetError(
-                f"{self.num_envs:,} {self.unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
-                f"lower env.num_envs to at most {int(0.8 * have / per_env):,}."
+                f"{count:,} {unit} need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
+                f"lower env.num_envs to at most {int(0.8 * have / each) // self.group * self.group or self.group:,}."
             )
 
     def _guard(self, before: dict[str, Any], action: Action, out: TensorDict) -> None:
@@ -271,6 +284,7 @@ class WarpEnv(TensorEnv):
     def replay_dump(cls: type[W], path: str | Path) -> TensorDict:
         """Repeat a step that the NaN guard dumped, with the guard off, and return what it gives."""
         cfg, state, action = load_dump(path, cls.config)
+        refuse_code(cfg, prefix="env.")
         cfg.nan_guard = False
         env = cls.from_identity(cfg, state)
         try:

@@ -16,7 +16,7 @@ from fledge.agents.export import export_agent, write_golden
 from fledge.agents.policy_file import load_weights, policy_entries, read_policy, write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
-from fledge.core.settings import changed_settings, check_settings, flat_settings
+from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
@@ -127,8 +127,9 @@ def flight_world(
         layers = [("the policy's world", to_plain(trained)), (f"preset {preset}", task.preset("env", preset))]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_word(word, task) for word in overrides]
-    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, prefix="env.")
+    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.aliases, prefix="env.")
     check_settings(cfg, "env.")
+    refuse_code(cfg, words, "env.")
     changed: dict[str, tuple[Any, Any]] = {}
     if policy.world is not None:
         before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
@@ -149,12 +150,11 @@ def default_world(task: Task) -> Any:
 
 
 def check_env_word(word: str, task: Task) -> str:
-    """An override of the env by our own key; ConfigError for other settings, which an evaluation does not have."""
-    key, sign, value = word.partition("=")
-    key = task.aliases.get(key, key)
-    if not key.startswith("env.") or not sign:
+    """An override of the env; ConfigError for other settings, which an evaluation does not have."""
+    key, sign, _ = word.partition("=")
+    if not task.aliases.get(key, key).startswith("env.") or not sign:
         raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
-    return f"{key}={value}"
+    return word
 
 
 # ---- export ----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,9 @@ def export_policy(
         flight_world(policy, overrides=overrides)  # refuses what the weights do not fit
         trained = policy.world.env if policy.world is not None else {}
         words = [check_env_word(word, policy.task) for word in overrides]
-        world: Any = build_config(policy.task.config, [("the policy's world", nested(trained))], words, prefix="env.")
+        layers = [("the policy's world", nested(trained))]
+        world: Any = build_config(policy.task.config, layers, words, policy.task.aliases, prefix="env.")
+        refuse_code(world, words, "env.")
         env = policy.task.make_env(world)
         entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}
         env.close()

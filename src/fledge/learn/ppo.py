@@ -38,6 +38,7 @@ class Precision(enum.Enum):
 
     fp32 = "fp32"
     bf16 = "bf16"
+    auto = "auto"
 
 
 @dataclass
@@ -87,7 +88,7 @@ class PPOConfig:
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
-    """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512)."""
+    """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512). auto: bf16 there."""
 
 
 class PPO(Learner):
@@ -110,6 +111,7 @@ class PPO(Learner):
         device = self.flat.values.device
         if cfg.precision is Precision.bf16 and device.type != "cuda":
             raise ConfigError("ppo.precision=bf16 is for CUDA: on a CPU it is slower than fp32; leave it at fp32.")
+        self.bf16 = cfg.precision is not Precision.fp32 and device.type == "cuda"
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
         self._sums = torch.zeros(8, device=device)
@@ -257,7 +259,7 @@ class PPO(Learner):
         return torch.max(loss, clipped).mean()
 
     def _autocast(self) -> Any:
-        if self.cfg.precision is Precision.bf16:
+        if self.bf16:
             return torch.autocast("cuda", torch.bfloat16)
         return contextlib.nullcontext()
 

@@ -12,6 +12,7 @@
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
     contract         what an exported policy's user must know
+    aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
@@ -37,6 +38,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import Action, BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import check_config_class, read_yaml
 from fledge.core.random import Purpose, derive_seed
@@ -129,6 +131,8 @@ class Task:
     presets: Path | None = None
     policies: Path | None = None
     aliases: Mapping[str, str] = {}
+    faces: Mapping[str, str] = {}
+    """Other people's names for this world's env, and the objects of ours that answer to them: module:object."""
     headline: str = "return"
     labels: Mapping[str, str] = {}
     classes: Sequence[str] = ()
@@ -187,7 +191,7 @@ class Task:
 
     def specs(self, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
         """What envs of these settings observe and take."""
-        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        env = self.make_env(dataclasses.replace(cfg, num_envs=self.sides))
         try:
             return env.observation_spec, env.action_spec
         finally:
@@ -198,7 +202,7 @@ class Task:
 
         "task", "decision_s", "observation" and "action" by name; a world adds units, frames, and what it knows better.
         """
-        env = self.make_env(dataclasses.replace(cfg, num_envs=1))
+        env = self.make_env(dataclasses.replace(cfg, num_envs=self.sides))
         try:
             action = env.action_spec
             parts = {"action": action} if isinstance(action, TensorSpec) else dict(action)
@@ -218,6 +222,12 @@ class Task:
     def matches(self, cfg: Any, count: int) -> Any:
         """Settings of `count` episodes at once whose sides are all flown by the caller, row by row (`TensorEnv.group`)."""
         return dataclasses.replace(cfg, num_envs=self.sides * count)
+
+    def make_face(self, name: str, *args: Any, **options: Any) -> Any:
+        """The world as another project's users know it, under the `name` they know (`faces`)."""
+        if name not in self.faces:
+            raise ConfigError(f"{self.name} is not known as {name} to anybody.")
+        return find_object(self.faces[name])(*args, **options)
 
     def set_progress(self, env: TensorEnv, curriculum: Any, progress: float) -> None:
         """Make an env, which rests, as hard as it is to be at this share of training, 0 to 1."""

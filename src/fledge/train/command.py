@@ -18,9 +18,10 @@ from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.rewarded import find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task, is_code, task_names
-from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_reward
+from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.train.init_from import take_network
 from fledge.train.loop import train
+from fledge.train.memory import check_memory, memory_sentence
 from fledge.train.ranks import default_ranks, joined_ranks
 from fledge.train.run import refuse_misfits
 
@@ -49,7 +50,7 @@ def run_training(
         folder = resume
         task, before = read_run_config(resume, [], task)
         _, cfg = read_run_config(resume, overrides, task)
-        cfg = with_named_reward(cfg, overrides)
+        cfg = with_named_code(cfg, overrides)
         check_settings(before)
         policy = task.build_policy(task.describe_policy(before.algo.value, before.env, before.policy))
         refuse_misfits(flat_settings(before), cfg, policy.observes)
@@ -75,7 +76,8 @@ def run_training(
             print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
             if taken:
                 print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
-        metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
+        with memory_sentence(task, cfg):
+            metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
     return {"run": str(folder), **metrics} if ranks.is_first else None
 
 
@@ -94,6 +96,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
     task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
     if cfg.reward:
         find_reward(cfg.reward)
+    check_memory(task, cfg, ranks)
 
 
 def check_folder(folder: Path) -> None:

@@ -22,8 +22,8 @@ import torch
 
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import Preset, build_config, read_yaml
-from fledge.core.settings import setting
+from fledge.core.overrides import Preset, build_config, read_yaml, value_given
+from fledge.core.settings import refuse_code, setting
 from fledge.league.league import LeagueConfig
 from fledge.learn.dqn import DQNConfig
 from fledge.learn.off_policy import ReplayConfig
@@ -97,7 +97,7 @@ class TrainConfig:
     """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
-    reward: str = setting("", resume="restart")
+    reward: str = setting("", resume="restart", code=True)
     """A reward of your own instead of the env's: module:object or file.py:object (docs/rewards.md)."""
     env: Any = None
     policy: Any = None
@@ -186,11 +186,16 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
             its `base` names, by default the algorithm's.
     """
     task = find_task(task) if isinstance(task, str) else task
-    algo = next((word.partition("=")[2].strip() for word in words if word.startswith("algo=")), None)
     presets = [(f"training of task {task.name}", task.training)] if task.training else []
-    presets += preset_layers(task, preset, algo)
-    groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
-    return with_named_reward(settled(build_config(config_class(task), presets, words, task.aliases, groups)), words)
+    presets += preset_layers(task, preset, value_given(words, "algo", task.aliases))
+    cfg = build_config(config_class(task), presets, words, task.aliases, groups_of(task))
+    return with_named_code(settled(cfg), words)
+
+
+def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
+    """Presets that a word puts in place: env=NAME, and hardware=NAME where the task has such."""
+    names = {group: task.preset_names(group) for group in ("env", "hardware")}
+    return {group: {name: task.preset(group, name) for name in found} for group, found in names.items() if found}
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
@@ -217,16 +222,13 @@ def settled(cfg: TrainConfig) -> TrainConfig:
     return cfg
 
 
-def with_named_reward(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
+def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
     """The config, its reward as a reference that holds in any folder.
 
     Raises:
-        ConfigError: when a file names the reward, but not the user: it is code.
+        ConfigError: when a file names code, but not the user.
     """
-    if cfg.reward and not any(word.replace(" ", "").startswith("reward=") for word in words):
-        raise ConfigError(
-            f"The reward {cfg.reward} is code and is not run unless you name it: add reward={cfg.reward}."
-        )
+    refuse_code(cfg, words)
     cfg.reward = absolute(cfg.reward)
     return cfg
 
@@ -244,5 +246,5 @@ def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None =
     if task is None:
         task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
     content["task"] = task.reference
-    groups = {"env": {name: task.preset("env", name) for name in task.preset_names("env")}}
-    return task, settled(build_config(config_class(task), [(str(path), content)], words, task.aliases, groups))
+    cfg = build_config(config_class(task), [(str(path), content)], words, task.aliases, groups_of(task))
+    return task, settled(cfg)

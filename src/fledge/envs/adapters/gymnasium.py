@@ -72,7 +72,7 @@ class GymnasiumVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
-        out = self.env.step(_read(actions, self.env, self.action_space), out=self._buffers)
+        out = self.env.step(read_actions(actions, self.env, self.action_space), out=self._buffers)
         flags = copy_of(out["terminated"]), copy_of(out["truncated"])
         return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
 
@@ -125,7 +125,8 @@ class GymnasiumEnv(gymnasium.Env):
     """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
 
     Seeds are taken as `GymnasiumVectorEnv` takes them. The step that ends an episode returns its last observation, and
-    `info` with outcome, episode_return and episode_length.
+    `info` with outcome, episode_return and episode_length. Where not every action is possible, `info["action_mask"]` is
+    what `action_space.sample(mask=...)` takes.
 
     Args:
         env: A TensorEnv with num_envs = 1; closed by `close()`.
@@ -161,7 +162,8 @@ class GymnasiumEnv(gymnasium.Env):
         if not self._waiting:
             self.env.reset(out=self._buffers)
         self._waiting = False
-        return self._row("obs"), {}
+        obs = self._row("obs")
+        return obs, masks_in(obs, self.env.action_spec)
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         """Advance by one decision: observation, reward, terminated, truncated, info."""
@@ -170,11 +172,14 @@ class GymnasiumEnv(gymnasium.Env):
         rows = (
             {k: np.asarray(v)[None] for k, v in action.items()} if isinstance(action, Mapping) else np.asarray([action])
         )
-        out = self.env.step(_read(rows, self.env, self.action_space), out=self._buffers)
+        out = self.env.step(read_actions(rows, self.env, self.action_space), out=self._buffers)
         terminated, truncated = bool(out["terminated"][0]), bool(out["truncated"][0])
         self._waiting = terminated or truncated
-        info = {name: out[name][0].item() for name in EPISODE_FIGURES} if self._waiting else {}
-        return self._row("final_obs" if self._waiting else "obs"), float(out["reward"][0]), terminated, truncated, info
+        obs = self._row("final_obs" if self._waiting else "obs")
+        info = masks_in(obs, self.env.action_spec)
+        if self._waiting:
+            info |= {name: out[name][0].item() for name in EPISODE_FIGURES}
+        return obs, float(out["reward"][0]), terminated, truncated, info
 
     def _row(self, name: str) -> dict[str, Array]:
         return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
@@ -229,12 +234,35 @@ def space_of(spec: TensorSpec) -> spaces.Space:
     return spaces.Box(spec.low, spec.high, spec.shape, dtype.type)
 
 
-def _read(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Actions of all envs as the env takes them."""
+def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
+    """What an observation of one env says about the actions it allows, in the form that `Space.sample` takes it.
+
+    {"action_mask": mask}, or {} where every action is always possible. A space of several choices takes a tuple of masks.
+    """
+
+    def mask_of(part: TensorSpec) -> Any:
+        if part.mask is None:
+            return None
+        mask = obs[part.mask].astype(np.int8)
+        return mask if not part.shape else tuple(mask)
+
+    if isinstance(spec, TensorSpec):
+        return {} if spec.mask is None else {"action_mask": mask_of(spec)}
+    masks = {name: mask_of(part) for name, part in spec.items()}
+    return {"action_mask": masks} if any(mask is not None for mask in masks.values()) else {}
+
+
+def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
+    """Actions of all envs as the env takes them; true and false are 1 and 0."""
+
+    def read(part: Any) -> torch.Tensor:
+        array = np.asarray(part)
+        return torch.as_tensor(array.astype(np.int64) if array.dtype == np.bool_ else array, device=env.device)
+
     try:
         if isinstance(env.action_spec, TensorSpec):
-            return torch.as_tensor(np.asarray(actions), device=env.device)
-        return {k: torch.as_tensor(np.asarray(v), device=env.device) for k, v in actions.items()}
+            return read(actions)
+        return {name: read(part) for name, part in actions.items()}
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise InputError(f"The actions are not arrays of numbers ({error}): pass {space}.") from error
 

@@ -103,8 +103,8 @@ class AircombatConfig:
     """Largest distance at the start of random, m."""
     spacetime: bool = setting(True, resume="weights", shapes="spacetime")
     """Observe the reach of both sides' missiles: the space-time graph."""
-    reward: str = "win_loss"
-    """Terms of the reward with their weights, as in win_loss+0.5*shaped; or module:function."""
+    reward: str = setting("win_loss", code=True)
+    """Terms of the reward with their weights, as in win_loss+0.5*shaped; module:Class is a term of your own."""
     fighter: FighterConfig = field(default_factory=FighterConfig)
     missile: MissileConfig = field(default_factory=MissileConfig)
     nan_guard: bool = setting(False, resume="same")

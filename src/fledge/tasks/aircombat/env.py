@@ -73,6 +73,7 @@ class AircombatEnv(WarpEnv):
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
     config, unit, parts = AircombatConfig, "rows", ("duels",)
     group = 2
+    observed_copies = 6  # also what was seen before the step, and the rows that a view hands on
     cfg: AircombatConfig
 
     def __init__(
@@ -228,6 +229,12 @@ class AircombatEnv(WarpEnv):
         )
 
     # ---- state -------------------------------------------------------------------------------------------------
+
+    def counted(self) -> tuple[str, int]:
+        return ("duels", 2) if self.cfg.opponent else (self.unit, 1)
+
+    def state_bytes(self) -> int:
+        return 128 + 32 * self.cfg.missile.carried
 
     def state_parts(self) -> dict[str, Any]:
         seen = {f"seen.{name}": tensor for name, tensor in self._seen.items()}

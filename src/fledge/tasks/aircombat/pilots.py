@@ -235,6 +235,7 @@ PILOTS: dict[str, Callable[..., Pilot]] = {
     "notch": lambda num_envs=1, **options: DragPilot(num_envs, notch=True, **options),
     "envelope": EnvelopePilot,
 }
+OTHER_NAMES = {"rule_based": "crank"}  # midrangeRL's
 CALL = re.compile(r"(\w+)\s*(?:\((.*)\))?")
 
 

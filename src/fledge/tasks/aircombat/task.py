@@ -20,7 +20,7 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
+from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.base import Task, Track
 from fledge.tasks.objects import SceneObject
@@ -52,6 +52,29 @@ class AircombatTask(Task):
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
     training = {"env": {"opponent": "pursuit"}}
+    aliases = {
+        # midrangeRL's names for our settings
+        "agent": "algo",
+        "opponent": "env.opponent",
+        "reward": "env.reward",
+        "num_envs": "env.num_envs",
+        "time_scale": "env.time_scale",
+        "max_steps": "total_frames * env.num_envs",  # there a step is one of all envs
+        "episode_max_steps": "env.max_episode_s * env.time_scale / 60",  # there a step lasts time_scale / 60 s
+        "lr": "ppo.lr",
+        "learning_rate": "ppo.lr",
+        "n_steps": "ppo.rollout_steps",
+        "batch_size": "ppo.minibatch",
+        "n_epochs": "ppo.epochs",
+        "gamma": "ppo.gamma",
+        "gae_lambda": "ppo.gae_lambda",
+        "clip_epsilon": "ppo.clip",
+        "value_loss_coef": "ppo.value_coef",
+        "entropy_coef": "ppo.entropy_coef",
+        "verbose": "",  # every fight is counted in the log
+        "render": "",  # there is no window
+    }
+    faces = {"TensorEnv": "fledge.tasks.aircombat.midrange.env:MidrangeEnv"}
 
     def make_env(
         self,
@@ -77,7 +100,7 @@ class AircombatTask(Task):
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
         """A pilot by name, or the policy in a file."""
         if not name.endswith(".fledge"):
-            return make_pilot(name, num_envs)
+            return make_pilot(OTHER_NAMES.get(name, name), num_envs)
         from fledge.agents.policy_file import load_weights, read_policy
 
         entries = read_policy(Path(name))

@@ -1,0 +1,139 @@
+"""A TensorEnv whose rows meet in one episode as a PettingZoo parallel env: an agent a row, NumPy in, NumPy out.
+
+The caller resets: the step that ends the episode returns everybody's last observation, and empties `agents`. `infos[agent]`
+has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
+outcome, episode_return and episode_length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from fledge.core.errors import InputError
+from fledge.core.extras import extra
+from fledge.envs.adapters.gymnasium import (
+    EPISODE_FIGURES,
+    Array,
+    action_space_of,
+    copies,
+    masks_in,
+    read_actions,
+    reseeded,
+    space_of,
+)
+from fledge.envs.base import TensorEnv
+
+with extra("pettingzoo"):
+    from pettingzoo import ParallelEnv
+
+Obs = dict[str, Array]
+
+
+class PettingZooEnv(ParallelEnv):
+    """One episode in which agents meet.
+
+    A TensorEnv is built for one seed. `reset(seed=s)` goes back to how `env` was handed over if s is its own seed, and
+    replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused.
+
+    Args:
+        env: With as many rows as share an episode (`TensorEnv.group`), such as one duel; closed by `close()`.
+        make_env: Makes the same env for another seed.
+        agents: What the rows are called, in their order. By default p1, p2, and so on.
+    """
+
+    def __init__(
+        self,
+        env: TensorEnv,
+        make_env: Callable[[int], TensorEnv] | None = None,
+        agents: tuple[str, ...] | None = None,
+    ) -> None:
+        if env.group < 2 or env.num_envs != env.group:
+            raise InputError(
+                f"The env has {env.num_envs} rows, {env.group} to an episode, but a parallel env is one episode of several "
+                "rows: for a duel, num_envs=2 and no opponent."
+            )
+        names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
+        if len(set(names)) != env.group:
+            raise InputError(f"agents is {names}, but must be {env.group} different names, one for each row.")
+        self.env, self._make_env = env, make_env
+        self.metadata = {"name": type(env).__name__, "render_modes": [], "is_parallelizable": True}
+        self.render_mode = None
+        self.possible_agents: list[str] = names
+        self.agents: list[str] = []
+        seen, taken = env.observation_spec, env.action_spec
+        self.observation_spaces = {a: spaces.Dict({k: space_of(s) for k, s in seen.items()}) for a in names}
+        self.action_spaces = {a: action_space_of(taken) for a in names}
+        self._rows = spaces.Dict(self.action_spaces)
+        self._initial = env.state_dict()
+        self._buffers = env.make_buffers()
+        self._waiting = (
+            False  # whether the buffers hold the first observations of an episode that was not asked for yet
+        )
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
+        """Begin an episode; with a seed, the first one that a new env of this seed would begin. There are no options."""
+        if seed is not None:
+            env = reseeded(self.env, seed, self._initial, self._make_env)
+            if env is not self.env:
+                self.env, self._initial = env, env.state_dict()
+            self._waiting = False
+        if not self._waiting:
+            self.env.reset(out=self._buffers)
+        self._waiting = False
+        self.agents = list(self.possible_agents)
+        obs = self._observations("obs")
+        return obs, {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Advance by one decision: observations, rewards, terminations, truncations, infos, each by agent."""
+        if not self.agents:
+            if actions:
+                raise InputError("The episode is over: call reset() before the next step().")
+            return {}, {}, {}, {}, {}
+        if set(actions) != set(self.agents):
+            came = ", ".join(map(str, actions)) or "none"
+            raise InputError(f"Actions came for {came}, but must come for {', '.join(self.agents)}.")
+        out = self.env.step(read_actions(self._stacked(actions), self.env, self._rows), out=self._buffers)
+        self._waiting = bool((out["terminated"] | out["truncated"]).any())
+        obs = self._observations("final_obs" if self._waiting else "obs")
+        infos = {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
+        if self._waiting:
+            for row, agent in enumerate(self.possible_agents):
+                infos[agent] |= {name: out[name][row].item() for name in EPISODE_FIGURES}
+            self.agents = []
+        rewards, terminated, truncated = (self._by_agent(out[k]) for k in ("reward", "terminated", "truncated"))
+        return obs, rewards, terminated, truncated, infos
+
+    def close(self) -> None:
+        """Release the env's threads."""
+        self.env.close()
+
+    def _stacked(self, actions: Mapping[str, Any]) -> Any:
+        """The agents' actions as the rows of one."""
+        rows = [actions[agent] for agent in self.possible_agents]
+        if not isinstance(rows[0], Mapping):
+            return np.asarray(rows)
+        if any(not isinstance(row, Mapping) or row.keys() != rows[0].keys() for row in rows):
+            raise InputError(
+                f"The agents' actions differ in kind, but each must be {self._rows[self.possible_agents[0]]}."
+            )
+        return {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+
+    def _by_agent(self, values: Any) -> dict[str, Any]:
+        return dict(zip(self.possible_agents, values.tolist(), strict=True))
+
+    def _observations(self, name: str) -> dict[str, Obs]:
+        whole = copies(self._buffers[name])
+        return {agent: {k: v[row] for k, v in whole.items()} for row, agent in enumerate(self.possible_agents)}

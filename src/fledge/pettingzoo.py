@@ -1,0 +1,40 @@
+"""Fledge's tasks in which agents meet as PettingZoo parallel envs.
+
+    from fledge.pettingzoo import parallel_env
+
+    env = parallel_env(scenario="random", seed=3)       # one duel, agents "p1" and "p2"
+    observations, infos = env.reset()
+
+Keywords are the settings of the task's env, as `fledge.gym` takes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from fledge.core.errors import ConfigError
+from fledge.gym import env_maker
+from fledge.tasks.registry import find_task
+
+if TYPE_CHECKING:
+    from fledge.envs.adapters.pettingzoo import PettingZooEnv
+
+
+def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
+    """One episode of a task, all sides flown by the caller."""
+    from fledge.envs.adapters.pettingzoo import PettingZooEnv
+
+    found = find_task(task)
+    if found.sides < 2:
+        raise ConfigError(
+            f"In {task} nobody meets anybody: use fledge.gym. Worlds for two are those such as aircombat."
+        )
+    for name in ("num_envs", "opponent"):
+        if name in settings:
+            raise ConfigError(
+                f"{name} is for fledge.gym; a parallel env is one episode, all sides flown by the caller."
+            )
+    maker = env_maker(found, {**settings, "num_envs": found.sides})
+    maker = dataclasses.replace(maker, cfg=found.matches(maker.cfg, 1))
+    return PettingZooEnv(maker(), maker)

@@ -1,0 +1,90 @@
+"""midrangeRL's config, a dict of numbers by name, as our settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config, field_help, nested, unknown_key
+from fledge.core.settings import check_settings
+from fledge.tasks.aircombat.config import GRAVITY, AircombatConfig, Scenario
+
+SETTINGS: dict[str, tuple[str, float]] = {  # theirs: ours, and what to multiply by
+    "FIGHTER_TERMINAL_VELOCITY": ("fighter.terminal_speed", 1.0),
+    "FIGHTER_MIN_TURN_RADIUS": ("fighter.min_turn_radius_m", 1.0),
+    "FIGHTER_MAX_THRUST": ("fighter.thrust_g", 1.0 / GRAVITY),
+    "FIGHTER_LIFT_DRAG_RATIO": ("fighter.lift_drag", 1.0),
+    "FIGHTER_MISSILES": ("missile.carried", 1),
+    "MISSILE_TERMINAL_VELOCITY": ("missile.terminal_speed", 1.0),
+    "MISSILE_MIN_TURN_RADIUS": ("missile.min_turn_radius_m", 1.0),
+    "MISSILE_THRUST": ("missile.thrust_g", 1.0 / GRAVITY),
+    "MISSILE_ENGINE_DURATION": ("missile.burn_s", 1.0),
+    "MISSILE_LIFT_DRAG_RATIO": ("missile.lift_drag", 1.0),
+    "initial_missiles": ("missile.carried", 1),
+    "hit_radius": ("missile.kill_radius_m", 1.0),
+    "self_destruct_speed": ("missile.min_speed", 1.0),
+}
+SIZES = ("BATTLEFIELD_SIZE", "battlefield_size")
+PAYS = {"win": 500.0, "lose": -500.0, "draw": -50.0, "survive": 0.1}  # reward_win and so on
+# of the window, of what is a constant there too, and of what its env never reads or pays
+UNUSED = (
+    *("G", "INITIAL_DISTANCE_RATIO", "WINDOW_WIDTH", "WINDOW_HEIGHT", "VIEW_WORLD_WIDTH", "VIEW_WORLD_HEIGHT"),
+    *("GRID_SPACING", "PLAYER_ANCHOR_X_RATIO", "MISSILE_GUIDANCE_GAIN", "missile_launch_offset", "use_torch_compile"),
+    *("reward_hit_enemy", "reward_get_hit", "reward_missile_used"),
+)
+EDGE_M = 10_000.0  # from the field's edge to where a fighter starts
+
+
+@dataclass(frozen=True)
+class Midrange:
+    """A config, read: the env's settings, and what only the face needs."""
+
+    cfg: AircombatConfig
+    size_m: float = 50_000.0
+    """Side of the field; x, y and distances are in shares of it."""
+    pays: Mapping[str, float] = dataclasses.field(default_factory=PAYS.copy)
+
+    @property
+    def origin_m(self) -> float:
+        """Where our origin lies on their field, along both axes."""
+        return 0.0 if self.cfg.scenario is Scenario.reference else self.size_m / 2
+
+
+def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: int) -> Midrange:
+    """What a config means for `num_envs` duels; it may name our settings too (`scenario`, "missile.burn_s").
+
+    Raises:
+        ConfigError: for a name that neither has, or a value that does not fit.
+    """
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs!r}, but must be a whole number of duels, at least 1.")
+    if isinstance(config, AircombatConfig):
+        cfg = dataclasses.replace(config, num_envs=2 * num_envs, opponent="", reward="zero")
+        check_settings(cfg)
+        return Midrange(cfg)
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is a {type(config).__name__}, but must be a dict of settings, or an AircombatConfig."
+        )
+    given = dict(config or {})
+    size = float(next((given[name] for name in SIZES if name in given), 50_000.0))
+    if not size > 2 * EDGE_M:
+        raise ConfigError(f"BATTLEFIELD_SIZE is {size:g}, but must be more than {2 * EDGE_M:g} m.")
+    pays = {name: float(given.get(f"reward_{name}", usual)) for name, usual in PAYS.items()}
+    known = list(field_help(AircombatConfig))
+    ours: dict[str, Any] = {"start_range_m": size - 2 * EDGE_M}
+    for name, value in given.items():
+        if name in SETTINGS:
+            key, factor = SETTINGS[name]
+            ours[key] = value * factor
+        elif name in known or any(key.startswith(f"{name}.") for key in known):
+            ours[name] = value
+        elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in PAYS:
+            raise ConfigError(unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/adapters.md"))
+    ours |= {"num_envs": 2 * num_envs, "opponent": "", "reward": "zero"}
+    cfg = build_config(AircombatConfig, [("config", nested(ours))], ())
+    check_settings(cfg)
+    return Midrange(cfg, size, pays)

@@ -1,0 +1,64 @@
+"""Memory of a training: refused beforehand where it cannot be enough, and a sentence where it was not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fledge.core.errors import MemoryBudgetError
+from fledge.core.machine import available_bytes
+from fledge.tasks.base import Task
+from fledge.train.config import Algo, CollectMode, TrainConfig
+
+RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
+
+
+def rollout_bytes(task: Task, cfg: TrainConfig) -> int:
+    """Of all rollouts of PPO that are held at once, over all envs."""
+    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in task.specs(cfg.env)[0].values())
+    ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
+    return ahead * cfg.ppo.rollout_steps * cfg.env.num_envs * (observed + RESULTS)
+
+
+def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
+    """MemoryBudgetError if rollouts would not fit."""
+    if cfg.algo is not Algo.ppo:
+        return
+    device = torch.device(cfg.device)
+    need, have = rollout_bytes(task, cfg), available_bytes(device)
+    if device.type == "cuda":  # a GPU for each rank
+        need = need // ranks
+    if need > 0.8 * have:
+        raise MemoryBudgetError(
+            f"Rollouts of {cfg.ppo.rollout_steps} decisions of {cfg.env.num_envs:,} {task.unit} need {need / 2**30:.1f} GiB, "
+            f"but {have / 2**30:.1f} GiB are available: {advice(task, cfg, 0.8 * have / need)}."
+        )
+
+
+def advice(task: Task, cfg: TrainConfig, share: float) -> str:
+    """Which settings to lower, and how far, to make do with this share of the memory."""
+    fewer = max(task.sides, int(cfg.env.num_envs * share) // task.sides * task.sides)
+    small = ", or take hardware=small" if "small" in task.preset_names("hardware") else ""
+    return f"lower env.num_envs to at most {fewer:,}, or ppo.rollout_steps{small}"
+
+
+@contextmanager
+def memory_sentence(task: Task, cfg: TrainConfig) -> Iterator[None]:
+    """Turns torch's complaint into which setting to lower."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        where, why = cfg.device, str(error)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        where, why = cfg.device, str(error)
+    else:
+        return
+    asked = "lower ppo.minibatch, or " if cfg.algo is Algo.ppo else "lower replay.batch, replay.size, or "
+    raise MemoryBudgetError(
+        f"Memory ran out on {where} ({why.splitlines()[0].rstrip('.')}): {asked}{advice(task, cfg, 0.5)}."
+    )
