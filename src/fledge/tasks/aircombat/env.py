@@ -19,12 +19,13 @@ from fledge.core.settings import check_settings
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.sim.airframe import Airframe
 from fledge.sim.launch import Call
-from fledge.sim.missile import Motor
 from fledge.tasks.aircombat import episode, fight, observe
-from fledge.tasks.aircombat.config import GRAVITY, ActionForm, AircombatConfig, FighterConfig, MissileConfig
+from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
+from fledge.tasks.aircombat.physics import airframe_of, motor_of, physics_of
 from fledge.tasks.aircombat.rewards import create_reward
+from fledge.tasks.aircombat.spacetime import features
+from fledge.tasks.aircombat.spacetime.store import load_table
 from fledge.tasks.aircombat.structs import (
     SCENARIOS,
     SPACETIME,
@@ -40,26 +41,6 @@ from fledge.tasks.aircombat.structs import (
 )
 
 RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, of the discrete form
-
-
-def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
-    """The numbers of an airframe from its settings."""
-    frame = Airframe()
-    frame.cd0 = GRAVITY / cfg.terminal_speed**2
-    frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
-    frame.rmin = cfg.min_turn_radius_m
-    frame.thrust = cfg.thrust_g * GRAVITY
-    frame.max_load = cfg.load_limit_g * GRAVITY if load_limits else 0.0
-    return frame
-
-
-def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
-    """The numbers of a missile from its settings."""
-    motor = Motor()
-    motor.frame = airframe_of(cfg, load_limits)
-    motor.navigation, motor.burn = cfg.navigation, cfg.burn_s
-    motor.min_speed, motor.kill_radius = cfg.min_speed, cfg.kill_radius_m
-    return motor
 
 
 class AircombatEnv(WarpEnv):
@@ -93,6 +74,7 @@ class AircombatEnv(WarpEnv):
         self.num_duels = self.num_envs // 2
         self.decision_s = cfg.decision_s
         self.params = self._make_params()
+        self.table = load_table(cfg, str(self.device)) if cfg.spacetime else None
         self.state = self._make_state()
         self.duels = self._bind_duels()
         self.reward = create_reward(cfg.reward, self.device)
@@ -216,7 +198,11 @@ class AircombatEnv(WarpEnv):
             setattr(asked, name, wp.from_torch(tensor))
 
         def look(only_ended: int) -> list[Call]:
-            return [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
+            calls = [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
+            if self.cfg.spacetime:
+                shared = [physics_of(self.cfg), self.table, self.duels, result, obs]
+                calls.append(Call(features.observe_spacetime, [only_ended, *shared]))
+            return calls
 
         fly = Call(fight.fight, [self.params, self._timing, asked, self.duels, result])
         again = Call(episode.restart, [self.params, self.duels, result, obs, final])

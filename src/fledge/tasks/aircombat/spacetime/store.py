@@ -1,0 +1,139 @@
+"""Tables by their physics: the one that is shipped, one kept in the cache folder, or a new one.
+
+A file's name has a hash of everything that decides its numbers: the physics, the axes, the fly-outs' step, and VERSION,
+which changes with the code of `sim.airframe`, `sim.missile` and this folder where that changes ranges. Files are written
+beside their place and moved there, so that several processes may build the same table; what cannot be read, or is not what
+it should be, is built again. Where the folder cannot be written, the table serves this process only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+from fledge.core.terminal import counting, make_console
+from fledge.tasks.aircombat.config import AircombatConfig
+from fledge.tasks.aircombat.physics import physics_of
+from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table
+from fledge.tasks.aircombat.spacetime.flyout import Physics
+from fledge.tasks.aircombat.spacetime.solve import NEAREST
+from fledge.tasks.aircombat.spacetime.table import ReachTable
+
+VERSION = 1
+MARGIN = 0.005  # of r_max and r_tr, measured: `fledge envelope --check 10000`
+_TABLES: dict[tuple[str, str], ReachTable] = {}
+SHIPPED = Path(__file__).parent / "default.npz"
+
+
+def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -> ReachTable:
+    """The table of these settings' physics, on a device. Shared by all who ask for the same."""
+    physics = physics_of(cfg)
+    key = key_of(physics), device
+    if key not in _TABLES:
+        _TABLES[key] = make_table(*find_ranges(physics, device, quiet), device)
+    return _TABLES[key]
+
+
+def make_table(largest: np.ndarray, smallest: np.ndarray, device: str) -> ReachTable:
+    """Nodes' ranges [own, target, off-boresight, aspect, 4] as kernels read them."""
+    table = ReachTable()
+    table.largest = wp.array(np.ascontiguousarray(largest, np.float32), dtype=wp.vec4, device=device)
+    table.smallest = wp.array(np.ascontiguousarray(smallest, np.float32), dtype=wp.vec4, device=device)
+    table.origin = wp.vec4(*(first for first, _, _ in AXES))
+    table.per_unit = wp.vec4(*((count - 1) / (last - first) for first, last, count in AXES))
+    table.margin, table.nearest = MARGIN, float(NEAREST)
+    return table
+
+
+def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> Ranges:
+    """Nodes' ranges: shipped, kept, or built now and kept."""
+    key = key_of(physics)
+    kept = cache_folder() / f"reach-{key}.npz"
+    for path in (SHIPPED, kept):
+        if (found := read_ranges(path, key)) is not None:
+            return found
+    with counting(make_console(stderr=True), "space-time table", PARTS, quiet) as on_progress:
+        found = build_table(physics, device, on_progress)
+    try:
+        write_ranges(kept, key, found)
+    except OSError as error:
+        warnings.warn(f"The space-time table is not kept: {kept} cannot be written ({error.strerror}).", stacklevel=2)
+    return found
+
+
+# ---- what decides a table's numbers ----------------------------------------------------------------------------------
+
+
+def numbers_of(physics: Physics) -> dict[str, Any]:
+    """Everything that a table's numbers depend on, as plain values."""
+    frame = ("cd0", "k", "rmin", "thrust", "max_load")
+    motor = ("navigation", "burn", "min_speed", "kill_radius")
+    return {
+        "version": VERSION,
+        "axes": [list(axis) for axis in AXES],
+        "dt": DT,
+        "fighter": {name: float(getattr(physics.fighter, name)) for name in frame},
+        "missile": {name: float(getattr(physics.motor.frame, name)) for name in frame}
+        | {name: float(getattr(physics.motor, name)) for name in motor},
+        "rudder_rate": float(physics.rudder_rate),
+    }
+
+
+def key_of(physics: Physics) -> str:
+    """A short hash of it."""
+    return hashlib.sha256(json.dumps(numbers_of(physics), sort_keys=True).encode()).hexdigest()[:16]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """Where this system keeps what can be made again."""
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "fledge"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fledge"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "fledge"
+    return Path.home() / ".cache" / "fledge"
+
+
+def read_ranges(path: Path, key: str) -> Ranges | None:
+    """What a file holds, None unless it is whole and of this key."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if bytes(file["key"]).decode() != key:
+                return None
+            nodes, digest = file["ranges"], bytes(file["digest"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if nodes.shape != (2, *SHAPE, 4) or hashlib.sha256(nodes.tobytes()).digest() != digest:
+        return None
+    largest, smallest = 1000 * nodes.astype(np.float32)
+    return largest, smallest
+
+
+def write_ranges(path: Path, key: str, ranges: Ranges) -> None:
+    """Write a file that is there as a whole or not at all."""
+    nodes = (np.stack(ranges) / 1000).astype(np.float16)  # km, to 0.05 %
+    arrays: dict[str, Any] = {"ranges": nodes, "key": np.frombuffer(key.encode(), np.uint8)}
+    arrays["digest"] = np.frombuffer(hashlib.sha256(nodes.tobytes()).digest(), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
