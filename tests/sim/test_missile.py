@@ -91,7 +91,9 @@ def test_the_specs_distances_are_those_of_eulers_rule_with_one_step_of_thrust_to
         speed += dt * ((THRUST if step <= 101 else 0.0) - CD0 * speed**2)
         distance += dt * speed
         seen[step] = distance / 1000
-    assert [round(seen[step], 2) for step in (50, 100, 150, 200)] == pytest.approx([3.15, 8.70, 14.09, 18.12], abs=0.011)
+    assert [round(seen[step], 2) for step in (50, 100, 150, 200)] == pytest.approx(
+        [3.15, 8.70, 14.09, 18.12], abs=0.011
+    )
 
 
 def test_the_step_in_which_the_motor_burns_out_is_split_there() -> None:
@@ -136,7 +138,10 @@ def rudder_for(missile: tuple, target: tuple) -> float:
     ("target", "rudder"),
     [
         ((10_000, 0, -300, 0), 0.0),  # on a collision course
-        ((10_000, 0, 0, 300), 4 * 300 / 10_000 * 1000 / 800),  # crossing to the left: 0.03 rad/s of the line of sight, times 4
+        (
+            (10_000, 0, 0, 300),
+            4 * 300 / 10_000 * 1000 / 800,
+        ),  # crossing to the left: 0.03 rad/s of the line of sight, times 4
         ((10_000, 0, 0, -300), -4 * 300 / 10_000 * 1000 / 800),
         ((-10_000, 1, 300, 0), 1.0),  # behind, on the left
         ((-10_000, -1, 300, 0), -1.0),
