@@ -22,6 +22,8 @@ ALLOWED["gym"] = ALLOWED["tasks"] | {"tasks"}
 ALLOWED["collect"] = ALLOWED["agents"] | {"agents"}
 ALLOWED["learn"] = ALLOWED["agents"] | {"agents", "replay"}
 ALLOWED["evaluate"] = ALLOWED["tasks"] | {"tasks", "monitor"}
+ALLOWED["league"] = ALLOWED["agents"] | {"agents"}
+ALLOWED["evaluate"] |= {"league"}
 ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "replay"}
 ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
 ALLOWED["compat"] = ALLOWED["bench"] | {"bench", "advise"}

@@ -45,6 +45,8 @@ _HOMES = {
     "PipelinedDataCollector": "fledge.collect",
     "PrefixSum": "fledge.replay",
     "QNetwork": "fledge.agents.q_network",
+    "Recording": "fledge.storage",
+    "RecordingWriter": "fledge.storage",
     "RewardedEnv": "fledge.envs.rewarded",
     "RolloutStorage": "fledge.storage",
     "SquashedActor": "fledge.agents.squashed",

@@ -125,6 +125,12 @@ task_option = click.option(
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="Write a picture of the episodes, or of the curve (PNG)."
 )
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Leave a recording of the most interesting episodes (.frec)."
+)
+@click.option(
+    "--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="How many of them."
+)
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]")
 @help_config
 @as_json
@@ -140,6 +146,8 @@ def eval(
     sampled: bool,
     checkpoints: bool,
     picture: Path | None,
+    record: Path | None,
+    record_episodes: int,
     threads: int | None,
     help_config: bool,
     as_json: bool,
@@ -153,6 +161,7 @@ def eval(
     if help_config:
         return show_world(policies, task, env_preset, overrides)
     check_picture(picture)
+    check_recording(record, checkpoints)
     import torch
 
     from fledge.core.machine import torch_threads
@@ -174,6 +183,8 @@ def eval(
         vary=read_vary(movers, vary),
         deterministic=not sampled,
         picture=picture,
+        record=record,
+        record_episodes=record_episodes,
         threads=threads,
         quiet=as_json,
         foreign=navrl_checkpoint,
@@ -189,6 +200,19 @@ def check_picture(picture: Path | None) -> None:
         raise click.BadParameter(f"{picture.name} must end in .png, .svg, .pdf or .jpg.", param_hint="--picture")
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
+
+
+def check_recording(record: Path | None, checkpoints: bool) -> None:
+    """Refuse a recording that could not be written, before anything is flown for it."""
+    if record is None:
+        return
+    if record.suffix != ".frec":
+        raise click.BadParameter(f"{record.name} must end in .frec.", param_hint="--record")
+    if checkpoints:
+        raise click.BadParameter(
+            "of --checkpoints there is a curve: record one of them by its file.", param_hint="--record"
+        )
+    record.parent.mkdir(parents=True, exist_ok=True)
 
 
 def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | None:
@@ -356,10 +380,10 @@ def export(
 @click.argument("target", type=click.Path())
 @as_json
 def inspect(target: str, as_json: bool) -> None:
-    """Show what is inside TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4 or .safetensors.
+    """Show what is inside TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4, .safetensors or .frec.
 
     Of a run, the newest checkpoint and all that were kept; step, headline figure, and the settings that are not the
-    defaults; then every tensor.
+    defaults; then every tensor. Of a recording, its episodes and how they ended.
     """
     from fledge.train.inspection import inspect_target, render
 
@@ -368,13 +392,32 @@ def inspect(target: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("source", type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--episode", type=click.IntRange(0), help="Of a recording, which one, counted from 0. [default: 0; all]")
+@click.option("--task", help="Of a recording, its task, where that is code: a Python file or module:object.")
 @as_json
-def convert(source: str, target: str, as_json: bool) -> None:
-    """Convert a checkpoint; the format follows the ending of TARGET: .fledge, .pt, .pt.lz4 or .safetensors."""
-    from fledge.storage import convert_checkpoint
+def convert(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
+    """Convert a checkpoint or a recording; the format follows the ending of TARGET.
 
+    Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors; of a recording .acmi (one episode, for Tacview), or .png, .svg,
+    .pdf or .jpg (a picture of all episodes).
+    """
+    from fledge.storage import convert_checkpoint, is_recording
+
+    if is_recording(source):
+        from fledge.evaluate.recordings import convert_recording
+
+        done = convert_recording(source, target, episode, task)
+        shown = (
+            f"episode {done['episode']} of {done['episodes']}: {done['outcome']}, {done['seconds']:.1f} s"
+            if "episode" in done
+            else f"{done['drawn']} of {done['episodes']} episodes"
+        )
+        click.echo(json.dumps(done) if as_json else f"{target}: {shown}, {done['bytes']:,} bytes.")
+        return
+    if episode is not None or task is not None:
+        raise ConfigError(f"{source} is no recording, so --episode and --task say nothing about it: leave them out.")
     sizes = convert_checkpoint(source, target)
     text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
     click.echo(json.dumps(sizes, default=str) if as_json else text)

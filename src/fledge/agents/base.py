@@ -46,6 +46,13 @@ class BaseAgent(nn.Module):
     def reset(self, env_mask: Tensor | None = None) -> None:
         """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory need not care."""
 
+    def memory(self) -> dict[str, Any]:
+        """What it remembers of the present episodes, random streams included: plain values and tensors, copies."""
+        return {}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `memory` gave."""
+
     def get_name(self) -> str:
         """What it is called in tables."""
         return type(self).__name__

@@ -39,6 +39,7 @@ class Purpose(enum.IntEnum):
     REPLAY = 35
     HELD_OUT = 36
     WAVE = 37
+    OPPONENT = 38
     WORLD = 48
 
 

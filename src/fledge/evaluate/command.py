@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fledge.core.errors import ConfigError
+from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluate.matches import Match, cross_table, match_table
 from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
+from fledge.evaluate.recordings import save_recording
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
 
@@ -34,6 +38,8 @@ class EvalRequest:
     vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
     picture: Path | None = None
+    record: Path | None = None
+    record_episodes: int = 16
     threads: int | None = None
     quiet: bool = False
     foreign: str | None = None  # another project's file
@@ -51,6 +57,8 @@ class EvalRequest:
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every policy in every world, print a table (unless quiet), and return the figures."""
     policies = load_policies(request)
+    if policies[0].task.sides == 2:
+        return [run_matches(policies, request)]
     rows: list[dict[str, Any]] = []
     console = make_console(stderr=True)
     home = home_of(policies)
@@ -63,6 +71,10 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
                 say(console, f"{label}: {notice}")
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             rows.append(row_of(policy, flight, result, request, label))
+            if request.record:
+                path = numbered(request.record, len(rows), total)
+                rows[-1] |= record(path, policy, flight, result, request, label)
+                say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
             if request.picture and result.tracks:
                 path = numbered(request.picture, len(rows), total)
                 save_picture(path, policy.task, result, label, policy.task.world_label(flight.cfg))
@@ -70,6 +82,54 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     if not request.quiet:
         make_console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
     return rows
+
+
+def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
+    """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
+    task, home = policies[0].task, home_of(policies)
+    if request.vary is not None:
+        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+    if len(policies) == 1:  # against the ladder
+        policies = policies + [load_policy(name, task) for name in task.pilots() if name != policies[0].name]
+    anywhere = next((policy for policy in policies if policy.world is not None), policies[0])
+    cfg = flight_world(anywhere, request.env_preset, request.overrides, home).cfg
+    agents = [(Path(policy.name).name, policy.agent) for policy in policies]
+    fights = request.episodes * len(agents) * (len(agents) + 1) // 2
+    pairs, files = len(agents) * (len(agents) - 1) // 2, list[str]()
+
+    def keep(i: int, j: int, match: Match) -> None:
+        """Leave a recording and a picture of two agents' most interesting fights."""
+        who = [agents[i][0], agents[j][0]]
+        facts = {"agents": who, "seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+        number = sum(range(len(agents) - i, len(agents))) + j - i
+        if request.record:
+            path = numbered(request.record, number, pairs)
+            save_recording(path, task, match.highlights, match.decision_s, facts)
+            files.append(str(path))
+        if request.picture:
+            path = numbered(request.picture, number, pairs)
+            task.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
+            files.append(str(path))
+
+    shown = request.record_episodes if request.record else 6 if request.picture else 0
+    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
+        result = cross_table(
+            agents,
+            task,
+            cfg,
+            request.episodes,
+            request.seed,
+            num_threads=request.threads,
+            deterministic=request.deterministic,
+            highlights=shown,
+            on_match=keep if shown else None,
+            on_progress=on_progress,
+        )
+    result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+    result |= {"files": files} if files else {}
+    if not request.quiet:
+        make_console().print(*match_table(result))
+    return result
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
@@ -115,8 +175,19 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
             num_threads=request.threads,
             deterministic=request.deterministic,
             record=RECORDED if request.picture else 0,
+            highlights=request.record_episodes if request.record else 0,
             on_progress=on_progress,
         )
+
+
+def record(
+    path: Path, policy: LoadedPolicy, flight: Flight, result: Evaluation, request: EvalRequest, label: str
+) -> dict[str, Any]:
+    """Leave a recording of the most interesting episodes; what a row says about it."""
+    facts = {"policy": label, "world": policy.task.world_label(flight.cfg), "seed": request.seed}
+    facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
+    done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
+    return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 
 
 def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:

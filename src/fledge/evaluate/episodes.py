@@ -14,23 +14,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
+from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.tasks.base import Gauge, Task, Track
 
 VALIDATION_SEED = 1
 TEST_SEED = 7
-DRAWN = 64  # the most numbers of an observation that a recording keeps
 
 
 @dataclass
@@ -47,7 +46,9 @@ class Evaluation:
     figures: dict[str, float]  # of the task's gauge
     wall_seconds: float
     env_steps: int
+    decision_s: float = 1.0
     tracks: list[Track] = field(default_factory=list)
+    highlights: list[Track] = field(default_factory=list)  # the most interesting episodes, those first
 
     @property
     def episodes(self) -> int:
@@ -138,6 +139,7 @@ def evaluate(
     num_threads: int | None = None,
     deterministic: bool = True,
     record: int = 0,
+    highlights: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Fly `episodes` episodes and return how they ended.
@@ -148,24 +150,26 @@ def evaluate(
         episodes: How many to fly in all.
         seed: Decides the world; the same seed gives every agent the same episodes.
         record: Keep the first episodes of this many envs.
+        highlights: Keep so many of the most interesting episodes.
         on_progress: Called with the number of episodes finished so far.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
     sheet, gauge = Sheet(episodes), task.gauge()
-    begun, steps, tracks = time.perf_counter(), 0, []
+    begun, steps, tracks = time.perf_counter(), 0, list[Track]()
+    kept = Highlights(highlights, task.headline) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
         part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
         env = task.make_env(part, device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
         try:
             task.check_fit(agent, env)
-            recorder = Recorder(task, env, min(record, env.num_envs)) if record and wave == 0 else None
+            recorder = Recorder(task, env, first, 0 if wave else record, tracks, kept)
             steps += fly_wave(agent, task, env, deterministic, gauge, sheet, first, recorder, on_progress)
             names = {value: name for value, name in env.outcomes.items() if value}
+            decision_s = env.decision_s
         finally:
             env.close()
-        tracks += recorder.tracks if recorder else []
     return Evaluation(
         outcomes=sheet.outcomes,
         names=names,
@@ -177,7 +181,9 @@ def evaluate(
         figures=gauge.figures(),
         wall_seconds=time.perf_counter() - begun,
         env_steps=steps,
+        decision_s=decision_s,
         tracks=tracks,
+        highlights=kept.chosen() if kept else [],
     )
 
 
@@ -220,7 +226,7 @@ def fly_wave(
         steps += n
         gauge.after_step(out["outcome"], counted)
         if recorder:
-            recorder.after_step(out["outcome"])
+            recorder.after_step(out["outcome"], out["episode_return"])
         over = (out["terminated"] | out["truncated"]).cpu()
         if not over.any():
             continue
@@ -234,37 +240,3 @@ def fly_wave(
         if on_progress and len(ended):
             on_progress(first + n - int(active.sum()))
     return steps
-
-
-class Recorder:
-    """Collects what moves in the first envs' first episodes."""
-
-    def __init__(self, task: Task, env: TensorEnv, count: int) -> None:
-        self.task, self.env = task, env
-        self.open = list(range(count))
-        self.frames: list[list[dict[str, np.ndarray]]] = [[] for _ in range(count)]
-        self.tracks: list[Track] = []
-        self.scenes: list[dict[str, Any]] = []
-
-    def before_step(self, obs: Mapping[str, Tensor]) -> None:
-        if not self.open:
-            return
-        if not self.scenes:
-            self.scenes = self.task.scene(self.env, self.open)
-        now = self.task.snapshot(self.env, self.open) or self._observed(obs)
-        for row, env in enumerate(self.open):
-            self.frames[env].append({name: value[row].copy() for name, value in now.items()})
-
-    def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
-        small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
-        return {name: value[self.open].float().cpu().numpy() for name, value in small.items()}
-
-    def after_step(self, outcome: Tensor) -> None:
-        ended = outcome.cpu()
-        for env in [i for i in self.open if int(ended[i])]:
-            self.open.remove(env)
-            names = self.frames[env][0]
-            frames = {name: np.stack([frame[name] for frame in self.frames[env]]) for name in names}
-            self.tracks.append(Track(frames, self.scenes[env], self.env.outcomes[int(ended[env])]))
-            self.frames[env] = []

@@ -52,12 +52,11 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
             task that the file names for others.
     """
     chosen = task or find_task("navigation")
-    if name in (pilots := chosen.pilots()):
-        agent = pilots[name]()
-        return LoadedPolicy(name, agent, chosen, chosen.world_of(agent))
+    if (pilot := chosen.find_pilot(name)) is not None:
+        return LoadedPolicy(name, pilot, chosen, chosen.world_of(pilot))
     path = find_policy_file(name)
     if path is None:
-        known = ", ".join([*pilots, *shipped_policies(chosen)])
+        known = ", ".join([*chosen.pilots(), *shipped_policies(chosen)])
         raise ConfigError(
             f"There is no policy {name!r}: give a run's folder, a .fledge or .pt file"
             + (f", or one of {known}." if known else ".")

@@ -1,4 +1,4 @@
-"""Checkpoints that never stall training and never get lost, their history, and rollout archives.
+"""Checkpoints that never stall training and never get lost, their history, rollout archives, and recordings of episodes.
 
 Names resolve on first use: importing this room costs nothing and starts nothing.
 """
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     )
     from fledge.storage.history.history import CheckpointHistory
     from fledge.storage.history.retention import HistoryEntry
+    from fledge.storage.recordings.reader import Recording, is_recording
+    from fledge.storage.recordings.writer import RecordingWriter
     from fledge.storage.rollouts import RolloutStorage
     from fledge.storage.saving.handle import CheckpointHandle
     from fledge.storage.saving.saver import AsyncCheckpointSaver
@@ -29,10 +31,13 @@ __all__ = [
     "CheckpointHandle",
     "CheckpointHistory",
     "HistoryEntry",
+    "Recording",
+    "RecordingWriter",
     "RolloutStorage",
     "convert_checkpoint",
     "find_checkpoint",
     "inspect_checkpoint",
+    "is_recording",
     "load_checkpoint",
     "receive",
     "save_checkpoint",
@@ -44,10 +49,13 @@ _HOME = {
     "CheckpointHandle": "saving.handle",
     "CheckpointHistory": "history.history",
     "HistoryEntry": "history.retention",
+    "Recording": "recordings.reader",
+    "RecordingWriter": "recordings.writer",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
     "find_checkpoint": "checkpoint",
     "inspect_checkpoint": "checkpoint",
+    "is_recording": "recordings.reader",
     "load_checkpoint": "checkpoint",
     "receive": "stream",
     "save_checkpoint": "checkpoint",

@@ -10,8 +10,9 @@
     headline         the outcome that counts, or "return"           labels              short headings of outcomes
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
+    sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
     contract         what an exported policy's user must know
-    scene, snapshot, draw                                           for pictures, recordings and the browser
+    scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
 
@@ -27,7 +28,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,6 +43,9 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
+
+if TYPE_CHECKING:
+    from fledge.tasks.objects import SceneObject
 
 MAX_EVAL_ENVS = 256
 
@@ -70,6 +74,8 @@ class Track:
     frames: dict[str, np.ndarray]  # [steps, ...] per entry of `Task.snapshot`
     scene: dict[str, Any]
     outcome: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else is known of it: its number in the evaluation, return, seconds per frame."""
 
 
 class Gauge:
@@ -134,6 +140,8 @@ class Task:
     judged_in: str | None = None
     """The env preset whose result a report leads with, besides the policy's own world."""
     unit: str = "envs"
+    sides: int = 1
+    """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
 
     def __init__(
         self, name: str | None = None, config: type | None = None, env: Callable[..., TensorEnv] | None = None
@@ -207,6 +215,10 @@ class Task:
         """Settings of the world that a policy trained with `cfg` is judged in."""
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
+    def matches(self, cfg: Any, count: int) -> Any:
+        """Settings of `count` episodes at once whose sides are all flown by the caller, row by row (`TensorEnv.group`)."""
+        return dataclasses.replace(cfg, num_envs=self.sides * count)
+
     def set_progress(self, env: TensorEnv, curriculum: Any, progress: float) -> None:
         """Make an env, which rests, as hard as it is to be at this share of training, 0 to 1."""
 
@@ -236,6 +248,11 @@ class Task:
     def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
         """Scripted agents by name."""
         return {}
+
+    def find_pilot(self, name: str) -> BaseAgent | None:
+        """The scripted agent of this name, which may carry parameters; None if there is none."""
+        pilots = self.pilots()
+        return pilots[name]() if name in pilots else None
 
     def load_foreign(self, path: Path) -> BaseAgent:
         """A policy from another project's `.pt` file."""
@@ -288,6 +305,12 @@ class Task:
         from fledge.tasks.drawing import draw_tracks
 
         return draw_tracks(tracks, title)
+
+    def objects(self, track: Track) -> list[SceneObject]:
+        """What moves in a recorded episode, as things that other programs know (see `tasks.objects`)."""
+        from fledge.tasks.objects import objects_in
+
+        return objects_in(track)
 
     def recorded(self) -> list[dict[str, Any]]:
         """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""

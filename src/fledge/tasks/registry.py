@@ -22,7 +22,10 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
-OWN = {"navigation": "fledge.tasks.navigation.task:NavigationTask"}  # there even where metadata is not
+OWN = {  # there even where metadata is not
+    "navigation": "fledge.tasks.navigation.task:NavigationTask",
+    "aircombat": "fledge.tasks.aircombat.task:AircombatTask",
+}
 
 
 def task_names() -> list[str]:

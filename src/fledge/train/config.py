@@ -24,6 +24,7 @@ from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml
 from fledge.core.settings import setting
+from fledge.league.league import LeagueConfig
 from fledge.learn.dqn import DQNConfig
 from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.ppo import PPOConfig
@@ -107,6 +108,7 @@ class TrainConfig:
     dqn: DQNConfig = field(default_factory=DQNConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     curriculum: Any = None
+    league: LeagueConfig = field(default_factory=LeagueConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     tensorboard: bool = setting(True, resume="same")
     """Write TensorBoard event files into the run."""

@@ -1,4 +1,4 @@
-"""What `fledge inspect` shows: a checkpoint or a policy by path or name, or a run by its folder."""
+"""What `fledge inspect` shows: a checkpoint or a policy by path or name, a run by its folder, or a recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.overrides import written
 from fledge.core.settings import flat_settings
 from fledge.evaluate.policies import find_policy_file
-from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
+from fledge.evaluate.recordings import describe_recording, render_recording
+from fledge.storage import CheckpointHistory, inspect_checkpoint, is_recording, load_checkpoint
 from fledge.tasks.registry import find_named_task
 from fledge.train.config import config_class
 
@@ -20,12 +21,14 @@ FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
 
 
 def inspect_target(name: str) -> dict[str, Any]:
-    """All about a file, a shipped policy or a run's newest checkpoint, JSON-able; tensors by their descriptions.
+    """All about a file, a recording, a shipped policy or a run's newest checkpoint, JSON-able; tensors by description.
 
     Raises:
         ConfigError: when a folder is no run.
     """
     path = find_policy_file(name) or Path(name)
+    if is_recording(path):
+        return describe_recording(path)
     if not path.is_dir():
         return describe_file(path)
     history = CheckpointHistory(path / "checkpoints") if (path / "checkpoints").is_dir() else None
@@ -52,6 +55,9 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 def render(found: Mapping[str, Any]) -> Iterator[str]:
     """Lines for people. Names are never cut."""
+    if "recording" in found:
+        yield from render_recording(found)
+        return
     head = [f"{found['path']}: {found['format']}, {found['file_bytes']:,} bytes"]
     head += [f"{key} {found[key]}" for key in ("task", "step") if key in found]
     head += [f"metric {found['metric']:.4g}"] if "metric" in found else []

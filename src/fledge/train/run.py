@@ -6,6 +6,7 @@ A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.curriculum import make_curriculum
 from fledge.train.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
@@ -50,6 +52,7 @@ class Run:
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
+        self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
 
     @property
@@ -77,11 +80,7 @@ class Run:
     def collect(self, progress: float | None = None) -> TensorDictBase:
         """Fly one rollout under the curriculum, as far as training has come (or `progress` says)."""
         progress = self.progress if progress is None else progress
-
-        def prepare() -> None:
-            for env in self.envs:
-                self.task.set_progress(env.unwrapped, self.cfg.curriculum, progress)
-
+        prepare = functools.partial(self.curriculum.prepare, progress)
         return self.collector.rollout(prepare)  # which knows when no env is in the air
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
@@ -111,7 +110,7 @@ class Run:
         metrics = {name: by_outcome[value] / max(episodes, 1.0) for value, name in self.outcomes.items()}
         metrics |= {"episodes": episodes, "reward": reward / self.frames_per_iteration}
         metrics |= {"return": returns / max(episodes, 1.0), "length": length / max(episodes, 1.0)}
-        return metrics
+        return metrics | self.curriculum.learn(self.policy)
 
     # ---- saving ------------------------------------------------------------------------------------------------
 
@@ -127,6 +126,7 @@ class Run:
         return {
             "model": self.policy.state_dict(),
             "learner": self.learner.shared_state(),
+            "curriculum": self.curriculum.state_dict(),
             "ranks": everyone,
             "iteration": self.iteration,
             "frames": self.frames,
@@ -147,6 +147,7 @@ class Run:
             )
         self.policy.load_state_dict(state["model"])
         self.learner.load_shared_state(state["learner"])
+        self.curriculum.load_state_dict(state.get("curriculum", {}))
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
         restart = list(changes["restart"])

@@ -132,3 +132,13 @@ class AircombatConfig:
     def decision_s(self) -> float:
         """Simulated seconds of a decision."""
         return self.dt_s * self.decimation * self.time_scale
+
+
+@dataclass
+class AircombatPolicyConfig:
+    hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
+    """Widths of the network's layers."""
+    tokens: int = setting(32, at_least=1, at_most=1024, resume="weights")
+    """Width of what is read off each missile (ppo only)."""
+    pool: str = setting("max", choices=("max", "attention"), resume="weights")
+    """How missiles are taken together (ppo only)."""

@@ -138,7 +138,8 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
     Args:
         options: Of the term's class, where `name` is a single one.
     """
-    parts, at = [], 0
+    parts: list[tuple[str, str, str]] = []
+    at = 0
     while at < len(name):
         found = PART.match(name, at)
         if not found or (parts and not found[1]):

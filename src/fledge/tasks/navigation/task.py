@@ -38,7 +38,9 @@ from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.objects import flight_objects
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+from fledge.tasks.objects import SceneObject
 
 HERE = Path(__file__).parent
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
@@ -270,6 +272,9 @@ class NavigationTask(Task):
         from fledge.tasks.navigation.picture import flights_figure  # Matplotlib takes a while to load
 
         return flights_figure(tracks, title)
+
+    def objects(self, track: Track) -> list[SceneObject]:
+        return flight_objects(track)
 
     def recorded(self) -> list[dict[str, Any]]:
         """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json` printed when we ran it, with

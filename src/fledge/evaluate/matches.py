@@ -1,0 +1,283 @@
+"""Matches: agents against each other in the held-out world, both sides, and the cross-table of all of them.
+
+Every pair flies the same starts twice, with sides swapped, so that nothing in a figure comes from the side or from luck with
+the geometry. A fight is won, lost, or undecided (both died, nobody could win any more, or the clock): the share of decided
+fights stands beside every rate, because running away is not winning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.box import SIMPLE
+from rich.table import Table
+
+from fledge.agents.base import Action, BaseAgent
+from fledge.core.errors import ConfigError
+from fledge.core.random import Purpose, derive_seed
+from fledge.envs.base import TensorEnv, make_action_buffer
+from fledge.evaluate.episodes import TEST_SEED, wilson
+from fledge.evaluate.recorder import Highlights, Recorder
+from fledge.league.elo import arena_rating, fit_ratings
+from fledge.tasks.base import Task, Track
+
+AT_ONCE = 1024  # fights
+
+
+@dataclass
+class Match:
+    """How fights between two agents ended, for the first of them."""
+
+    outcomes: np.ndarray  # [fights] values of the env's outcome
+    names: dict[int, str]  # of those values
+    kinds: np.ndarray  # [fights] class of the episode
+    lengths_s: np.ndarray  # [fights] simulated seconds
+    decision_s: float = 1.0
+    highlights: list[Track] = dataclasses.field(default_factory=list)
+    """Of the fights, the most interesting ones, if asked for; outcomes are the first agent's."""
+
+    def count(self, name: str) -> int:
+        return sum(int((self.outcomes == value).sum()) for value, known in self.names.items() if known == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures as the command line prints them."""
+        won, lost = self.count("win"), self.count("loss")
+        fights, decided = len(self.outcomes), won + lost
+        low, high = wilson(won, decided) if decided else (0.0, 1.0)
+        return {
+            "win": round(won / fights, 4),
+            "draw": round(1 - decided / fights, 4),
+            "loss": round(lost / fights, 4),
+            "win_of_decided": round(won / decided, 4) if decided else None,
+            "ci95": [round(low, 4), round(high, 4)],
+            "decided": round(decided / fights, 4),
+            "fights": fights,
+            "undecided": {
+                name: round(self.count(name) / fights, 4) for name in self.names.values() if name not in ("win", "loss")
+            },
+            "mean_seconds": round(float(self.lengths_s.mean()), 1),
+        }
+
+    def swapped(self) -> Match:
+        """The same fights, for the second agent."""
+        value = {name: number for number, name in self.names.items()}
+        other = self.outcomes.copy()
+        other[self.outcomes == value["win"]] = value["loss"]
+        other[self.outcomes == value["loss"]] = value["win"]
+        return dataclasses.replace(self, outcomes=other)
+
+
+def play(
+    first: BaseAgent,
+    second: BaseAgent,
+    task: Task,
+    cfg: Any,
+    fights: int,
+    seed: int = TEST_SEED,
+    *,
+    device: str = "cpu",
+    num_threads: int | None = None,
+    deterministic: bool = True,
+    highlights: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> Match:
+    """Let two agents fight; each start is flown twice, with sides swapped.
+
+    Args:
+        cfg: The world; its number of envs is chosen here.
+        fights: An even number of them.
+        highlights: How many fights to keep whole: losses and draws first, the longest of each outcome.
+        on_progress: Called with the number of fights finished so far.
+    """
+    if fights < 2 or fights % 2:
+        raise ConfigError(
+            f"episodes is {fights}, but each start is flown from both sides: take an even number, at least 2."
+        )
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    done, wave = 0, 0
+    kept = Highlights(highlights, task.headline) if highlights else None
+    while done < fights:
+        count = min(AT_ONCE, fights - done) // 2
+        wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
+        for side in (0, 1):
+            env = task.make_env(
+                task.matches(cfg, count), device=device, seed=wave_seed, num_threads=num_threads, held_out=True
+            )
+            try:
+                for agent in (first, second):
+                    task.check_fit(agent, env)
+                recorder = Recorder(task, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
+                parts.append(_fight(first, second, side, task, env, deterministic, recorder))
+                decision_s = env.decision_s
+                names = {value: name for value, name in env.outcomes.items() if value}
+            finally:
+                env.close()
+            done += count
+            if on_progress:
+                on_progress(done)
+        wave += 1
+    outcomes, kinds, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Match(outcomes, names, kinds, lengths, decision_s, kept.chosen() if kept else [])
+
+
+def _fight(
+    first: BaseAgent,
+    second: BaseAgent,
+    side: int,
+    task: Task,
+    env: TensorEnv,
+    deterministic: bool,
+    recorder: Recorder | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One fight in every pair of rows, `first` on `side`: its outcomes, their classes and lengths."""
+    fights = env.num_envs // 2
+    rows = {id_: torch.arange(id_, env.num_envs, 2, device=env.device) for id_ in (side, 1 - side)}
+    seats = [(first, rows[side]), (second, rows[1 - side])]
+    actions = make_action_buffer(env.action_spec, (env.num_envs,), env.device)
+    out = env.make_buffers()
+    env.reset(out=out)
+    for agent, _ in seats:
+        agent.reset()
+    kinds = task.classify(env).view(fights, 2)[:, 0].numpy()
+    outcomes, lengths = np.zeros(fights, np.int64), np.zeros(fights)
+    active = torch.ones(fights, dtype=torch.bool)
+    while active.any():
+        if recorder:
+            recorder.before_step(out["obs"])
+        for agent, seat in seats:
+            seen = {name: value[seat] for name, value in out["obs"].items()}
+            _put(actions, agent.act(seen, deterministic), seat)
+        env.step(actions, out=out)
+        if recorder:
+            recorder.after_step(out["outcome"], out["episode_return"])
+        over = (out["terminated"] | out["truncated"]).view(fights, 2)[:, side].cpu()
+        if not over.any():
+            continue
+        for agent, _ in seats:
+            agent.reset(over)
+        ended = (over & active).nonzero().flatten()
+        where = ended.numpy()
+        outcomes[where] = out["outcome"].view(fights, 2)[:, side].cpu()[ended].numpy()
+        lengths[where] = out["episode_length"].view(fights, 2)[:, side].cpu()[ended].numpy() * env.decision_s
+        active[ended] = False
+    return outcomes, kinds, lengths
+
+
+def _put(place: Any, action: Action, rows: torch.Tensor) -> None:
+    """Copy an action into some rows of a buffer."""
+    if isinstance(action, torch.Tensor):
+        place[rows] = action.to(place.dtype)
+    else:
+        for name, part in action.items():
+            place[name][rows] = part.to(place[name].dtype)
+
+
+def cross_table(
+    agents: Sequence[tuple[str, BaseAgent]],
+    task: Task,
+    cfg: Any,
+    fights: int,
+    seed: int = TEST_SEED,
+    *,
+    num_threads: int | None = None,
+    deterministic: bool = True,
+    highlights: int = 0,
+    on_match: Callable[[int, int, Match], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Let every agent meet every other one, and itself.
+
+    Args:
+        highlights: Of each match between two, how many fights to keep whole.
+        on_match: Called with numbers of the agents and their match, when it is over.
+
+    Returns:
+        "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
+        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others.
+    """
+    names = [name for name, _ in agents]
+    table: list[list[Any]] = [[None] * len(agents) for _ in agents]
+    finished = 0
+    for i, (_, first) in enumerate(agents):
+        for j in range(i, len(agents)):
+            match = play(
+                first,
+                agents[j][1],
+                task,
+                cfg,
+                fights,
+                seed,
+                num_threads=num_threads,
+                deterministic=deterministic,
+                highlights=highlights if i != j else 0,
+                on_progress=None if on_progress is None else functools.partial(_count_on, on_progress, finished),
+            )
+            finished += fights
+            table[i][j] = match.as_dict()
+            if i != j:
+                table[j][i] = match.swapped().as_dict()
+                if on_match:
+                    on_match(i, j, match)
+    return {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
+
+
+def ratings(table: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Elo of everybody in a cross-table."""
+    others = ~np.eye(len(table), dtype=bool)
+    fights = np.array([[row["fights"] for row in rows] for rows in table], float)
+    scores = fights * [[row["win"] + 0.5 * row["draw"] for row in rows] for rows in table]
+    if len(table) < 2:
+        return []
+    rating, half = fit_ratings(scores, fights)
+    arena = [arena_rating(scores[i][others[i]].sum() / fights[i][others[i]].sum(), int(fights[i][others[i]].sum()))
+             for i in range(len(table))]  # fmt: skip
+    return [
+        {"rating": round(float(r), 1), "ci95": [round(float(r - h), 1), round(float(r + h), 1)], "arena": round(a, 1)}
+        for r, h, a in zip(rating, half, arena, strict=True)
+    ]
+
+
+def _count_on(on_progress: Callable[[int], None], before: int, done: int) -> None:
+    on_progress(before + done)
+
+
+def match_table(result: dict[str, Any]) -> list[Table]:
+    """The cross-table as two: wins of decided fights with the share decided, and wins of all fights."""
+    names, table = result["agents"], result["table"]
+    views = []
+    for title, cell in (
+        ("wins, % of decided fights (decided, % of all)", _of_decided),
+        ("wins, % of all fights", _of_all),
+    ):
+        view = Table(
+            title=f"{title}; {result['episodes']} fights each, {result['world']}, seed {result['seed']}",
+            box=SIMPLE,
+            padding=(0, 1, 0, 0),
+        )
+        view.add_column("against:", overflow="fold", max_width=18)
+        for name in (*names, "Elo"):
+            view.add_column(name, justify="right", overflow="fold")
+        for i, name in enumerate(names):
+            elo = _elo(result["elo"][i]) if result["elo"] else ""
+            view.add_row(name, *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
+        views.append(view)
+    return views
+
+
+def _elo(row: dict[str, Any]) -> str:
+    return f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}"
+
+
+def _of_decided(row: dict[str, Any]) -> str:
+    share = "-" if row["win_of_decided"] is None else f"{100 * row['win_of_decided']:.0f}"
+    return f"{share} ({100 * row['decided']:.0f})"
+
+
+def _of_all(row: dict[str, Any]) -> str:
+    return f"{100 * row['win']:.0f}"

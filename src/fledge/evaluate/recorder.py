@@ -1,0 +1,137 @@
+"""What an evaluation keeps of its episodes: the first ones, for pictures, and the most interesting ones, for a recording.
+
+Which episodes are interesting shows only at their end, so all are followed while they fly, as far as `MAX_OPEN_BYTES` go: then
+half of those under way are let go. Of those that ended, no more are held than may be chosen of each outcome.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fledge.envs.base import TensorEnv
+from fledge.tasks.base import Task, Track
+
+DRAWN = 64  # the most numbers of an observation that a recording keeps
+MAX_OPEN_BYTES = 256 * 2**20
+
+
+class Highlights:
+    """The most interesting of the episodes offered: of every outcome some, failures first, the longest of each.
+
+    In turns, from each outcome the longest that is left; outcomes that are not the headline come first, the rarest first.
+    """
+
+    def __init__(self, count: int, headline: str) -> None:
+        self.count, self.headline = count, headline
+        self._met: Counter[str] = Counter()
+        self._longest: dict[str, list[tuple[int, int, Track]]] = {}  # heaps of (frames, -number, track)
+
+    def offer(self, track: Track, number: int) -> None:
+        """Take note of an episode by its number in the evaluation; which ones are kept does not depend on the order."""
+        self._met[track.outcome] += 1
+        heap = self._longest.setdefault(track.outcome, [])
+        heapq.heappush(heap, (len(next(iter(track.frames.values()), ())), -number, track))
+        if len(heap) > self.count:
+            heapq.heappop(heap)
+
+    def chosen(self) -> list[Track]:
+        """The episodes to keep, the most interesting first."""
+        order = sorted(self._longest, key=lambda name: (name == self.headline, self._met[name], name))
+        queues = [sorted(self._longest[name], reverse=True, key=lambda item: item[:2]) for name in order]
+        turns = [queue[k] for k in range(self.count) for queue in queues if k < len(queue)]
+        return [track for _, _, track in turns[: self.count]]
+
+
+class Recorder:
+    """Collects what moves in the episodes of one wave.
+
+    Args:
+        first: Number of the first env's episode.
+        record: Of how many envs, from the first on, the episodes go to `tracks`.
+        tracks: Where these go, in the order in which they end.
+        highlights: Gets all others as well; None: only these few are followed.
+        rows: Which rows are followed for the highlights; by default all. In a match, those of one side.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        env: TensorEnv,
+        first: int,
+        record: int,
+        tracks: list[Track],
+        highlights: Highlights | None,
+        rows: np.ndarray | None = None,
+    ) -> None:
+        self.task, self.env, self.first, self.record = task, env, first, min(record, env.num_envs)
+        self.tracks, self.highlights = tracks, highlights
+        everybody = np.arange(env.num_envs) if rows is None else rows
+        self.open = everybody if highlights else np.arange(self.record)  # envs that are followed, in order
+        self.scenes: dict[int, dict[str, Any]] = {}
+        # step by step, who was followed and what was seen of them, [len(who), ...] each
+        self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+        self.held = len(self.open)  # rows of the first step
+        self.open_bytes = 0
+
+    def before_step(self, obs: Mapping[str, Tensor]) -> None:
+        """Note what is seen before a decision."""
+        if not len(self.open):
+            return
+        ids = self.open.tolist()
+        if not self.scenes:
+            self.scenes = dict(zip(ids, self.task.scene(self.env, ids), strict=True))
+        now = self.task.snapshot(self.env, ids) or self._observed(obs)
+        self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
+        self.open_bytes += sum(value.nbytes for value in now.values())
+        if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):
+            self._let_go()
+        if self.open_bytes > MAX_OPEN_BYTES and len(self.open) > max(self.record, 1):
+            self.open = self.open[: max(self.record, len(self.open) // 2, 1)]
+            self._let_go()
+
+    def after_step(self, outcome: Tensor, returns: Tensor) -> None:
+        """Note which episodes ended, and how."""
+        if not len(self.open):
+            return
+        how = outcome.cpu().numpy()
+        over = how[self.open] != 0
+        if not over.any():
+            return
+        for number in self.open[over].tolist():
+            facts = {"episode": self.first + number, "return": float(returns[number])}
+            track = Track(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
+            if number < self.record:
+                self.tracks.append(track)
+            if self.highlights:
+                self.highlights.offer(track, self.first + number)
+        self.open = self.open[~over]
+        if 2 * len(self.open) <= self.held:
+            self._let_go()
+
+    def _frames(self, number: int) -> dict[str, np.ndarray]:
+        """All that was seen of one env, [steps, ...]."""
+        rows = [int(np.searchsorted(who, number)) for who, _ in self.steps]
+        names = self.steps[0][1]
+        return {
+            name: np.stack([seen[name][row] for row, (_, seen) in zip(rows, self.steps, strict=True)]) for name in names
+        }
+
+    def _let_go(self) -> None:
+        """Hold only what was seen of those that are still followed."""
+        who, self.held = self.open, len(self.open)
+        kept = self.steps if len(who) else []
+        self.steps = [
+            (who, {name: value[np.searchsorted(ids, who)] for name, value in seen.items()}) for ids, seen in kept
+        ]
+        self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
+
+    def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
+        small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
+        return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}

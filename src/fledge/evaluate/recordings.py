@@ -1,0 +1,148 @@
+"""Recordings of evaluations: writing them, telling what is in one, and turning one into what other programs open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import ConfigError, FledgeError, FormatError
+from fledge.storage import Recording, RecordingWriter
+from fledge.tasks.base import Task, Track
+from fledge.tasks.registry import find_named_task, find_task
+
+ENDING = ".frec"
+PICTURES = (".png", ".svg", ".pdf", ".jpg")
+LISTED = 100  # episodes that `fledge inspect` lists
+
+
+def save_recording(
+    path: Path, task: Task, highlights: Sequence[Track], decision_s: float, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the highlights of an evaluation, the most interesting first, and return the writer's figures.
+
+    Raises:
+        ConfigError: when the task shows nothing that could be recorded.
+    """
+    if not highlights or not highlights[0].frames:
+        raise ConfigError(f"{task.name} shows nothing to record: give its Task a snapshot.")
+    frame = {name: value[0] for name, value in highlights[0].frames.items()}
+    with RecordingWriter(
+        path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
+    ) as writer:
+        for track in highlights:
+            episode = writer.begin(track.scene, {"episode": track.facts["episode"]})
+            writer.add_many(episode, track.frames)
+            writer.end(episode, track.outcome, track.facts["return"])
+    return writer.stats()
+
+
+def describe_recording(path: Path) -> dict[str, Any]:
+    """What a recording holds, JSON-able."""
+    with Recording(path) as recording:
+        episodes = [
+            {
+                "number": episode.number,
+                "outcome": episode.outcome or "running",
+                "seconds": round(episode.seconds, 3),
+                "frames": episode.length,
+                "recorded": episode.recorded,
+                "return": episode.total_return,
+                "facts": episode.facts,
+            }
+            for episode in recording
+        ]
+        return {
+            "recording": str(path),
+            "task": recording.task,
+            "episodes": len(episodes),
+            "outcomes": recording.outcomes(),
+            "seconds": round(sum(episode.seconds for episode in recording), 3),
+            "frames": sum(row["recorded"] for row in episodes),
+            "seconds_per_frame": recording.seconds_per_frame,
+            "file_bytes": path.stat().st_size,
+            "closed": recording.closed,
+            "damage": recording.damage,
+            "fields": {name: f"{field.dtype} {list(field.shape)}" for name, field in recording.fields.items()},
+            "facts": recording.facts,
+            "list": episodes,
+        }
+
+
+def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for people; what a stranger's file says cannot move their cursor."""
+    outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
+    yield printable(
+        f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "
+        f"{found['seconds']:,.1f} s in {found['frames']:,} frames"
+    )
+    if outcomes:
+        yield printable(f"outcomes: {outcomes}")
+    if not found["closed"]:
+        yield "it has no end: it is still being written, or was cut, and plays up to there"
+    if found["damage"]:
+        yield printable(f"damaged: {found['damage']}")
+    facts = {key: value for key, value in found["facts"].items() if key != "settings"}
+    if facts:
+        yield printable(", ".join(f"{key} {value}" for key, value in facts.items()))
+    yield printable("fields: " + ", ".join(f"{name} {kind}" for name, kind in found["fields"].items()))
+    yield ""
+    yield f"{'episode':>7}  {'seconds':>8}  {'frames':>7}  {'return':>9}  outcome"
+    for row in found["list"][:LISTED]:
+        total = "" if row["return"] is None else f"{row['return']:.3f}"
+        part = "" if row["recorded"] == row["frames"] else f", {row['recorded']} of its frames are here"
+        yield printable(
+            f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
+        )
+    if found["episodes"] > LISTED:
+        yield f"and {found['episodes'] - LISTED} more; --json lists all"
+
+
+def printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def convert_recording(source: Path, target: Path, episode: int | None, task: str | None) -> dict[str, Any]:
+    """Turn a recording into an .acmi file of one episode, or into a picture of all that ended.
+
+    Args:
+        episode: Which one; by default the first for .acmi, and all for a picture.
+        task: Reference of the task, where it is code.
+    """
+    with Recording(source) as recording:
+        if target.suffix not in (".acmi", *PICTURES):
+            raise ConfigError(
+                f"{target.name} must end in .acmi for Tacview, or in {', '.join(PICTURES)} for a picture."
+            )
+        if not len(recording):
+            raise ConfigError(f"{source} holds no episodes (yet): there is nothing to convert.")
+        known = find_task(task) if task else find_named_task(recording.task, str(source))
+        done: dict[str, Any] = {"source": str(source), "target": str(target), "episodes": len(recording)}
+        if target.suffix == ".acmi":
+            from fledge.tasks.acmi import export_acmi
+
+            with frames_as_they_should_be(source, known):
+                return done | export_acmi(recording, known, target, episode or 0)
+        numbers = [e.number for e in recording if e.outcome and e.recorded] if episode is None else [episode]
+        tracks = [Track(**recording.track(number)) for number in numbers]
+        if not tracks:
+            raise ConfigError(f"No episode of {source} has ended (yet): there is nothing to draw.")
+        with frames_as_they_should_be(source, known):
+            figure = known.draw(tracks, f"{len(tracks)} episodes of {source.name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
+        return done | {"drawn": len(tracks), "bytes": target.stat().st_size}
+
+
+@contextmanager
+def frames_as_they_should_be(source: Path, task: Task) -> Iterator[None]:
+    """FormatError where a task cannot make sense of a stranger's frames."""
+    try:
+        yield
+    except FledgeError:
+        raise
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{source} says that it is of {task.name}, but its frames are not ({type(error).__name__}: {error})."
+        ) from error

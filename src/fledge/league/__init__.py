@@ -1,0 +1,1 @@
+"""Who is met next: ladders of pilots, past selves, and ratings."""

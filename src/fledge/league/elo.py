@@ -1,0 +1,88 @@
+"""Elo ratings: who beats whom, as one number each. 400 points more are ten times the odds; a draw counts as half a win.
+
+`fit_ratings` finds the ratings that make all results of a cross-table most likely (Bradley and Terry 1952), with intervals
+from the curvature there. `expected_score` and `Ratings` follow a learner from fight to fight, as chess does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+SCALE = 400.0 / math.log(10.0)  # points per unit of log odds
+ANCHOR = 1000.0
+PRIOR_FIGHTS = 1.0  # virtual draws of each pair that met: keeps who never lost at a finite rating
+
+
+def expected_score(rating: float, other: float) -> float:
+    """Wins, and half of the draws, to be expected of one fight."""
+    return 1.0 / (1.0 + 10.0 ** ((other - rating) / 400.0))
+
+
+def arena_rating(score: float, fights: int) -> float:
+    """Rating of a score s against a field of 1000: 1000 + 400 log10(s / (1 - s)), s kept half a fight away from 0 and 1."""
+    s = min(max(score, 0.5 / fights), 1.0 - 0.5 / fights)
+    return ANCHOR + 400.0 * math.log10(s / (1.0 - s))
+
+
+def fit_ratings(scores: np.ndarray, fights: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Most likely ratings, and half widths of their 95 % intervals.
+
+    Args:
+        scores: [K, K] wins plus half of the draws of i against j.
+        fights: [K, K] fights between i and j, symmetric; the diagonal is ignored.
+        anchor: Whose rating is 1000; None: the mean of all.
+    """
+    count = len(scores)
+    n = np.where(np.eye(count, dtype=bool), 0.0, np.asarray(fights, float))
+    s = np.where(np.eye(count, dtype=bool), 0.0, np.asarray(scores, float))
+    n, s = n + PRIOR_FIGHTS * (n > 0), s + 0.5 * PRIOR_FIGHTS * (n > 0)
+    x = np.zeros(count)  # ratings in units of log odds
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(x[None, :] - x[:, None]))
+        slope = (s - n * p).sum(1)
+        weight = n * p * (1.0 - p)
+        curvature = np.diag(weight.sum(1)) - weight
+        step = np.linalg.lstsq(curvature, slope, rcond=None)[0]
+        x = x + np.clip(step, -2.0, 2.0)
+        x -= x.mean()
+        if np.abs(step).max() < 1e-10:
+            break
+    spread = np.linalg.pinv(curvature)
+    if anchor is None:
+        variance = np.diag(spread)
+    else:
+        x = x - x[anchor]
+        variance = np.diag(spread) + spread[anchor, anchor] - 2.0 * spread[anchor]
+    return ANCHOR + SCALE * x, 1.96 * SCALE * np.sqrt(np.maximum(variance, 0.0))
+
+
+@dataclass
+class Ratings:
+    """Ratings that follow results as they come. The first entry is the learner's."""
+
+    values: list[float] = field(default_factory=lambda: [ANCHOR])
+    rate: float = 8.0  # points that one fight moves at most
+
+    def add(self, rating: float | None = None) -> None:
+        """Another opponent, by default as strong as the learner is now."""
+        self.values.append(self.values[0] if rating is None else rating)
+
+    def update(self, scores: Sequence[float], fights: Sequence[float], fixed: int = 1) -> None:
+        """Take in results of the learner against each opponent.
+
+        Args:
+            scores: Wins plus half of the draws.
+            fixed: Opponent whose rating stays (the first is 1), so that the scale does not drift.
+        """
+        for number, (score, count) in enumerate(zip(scores, fights, strict=True), 1):
+            if count <= 0:
+                continue
+            share = score / count - expected_score(self.values[0], self.values[number])
+            step = self.rate * share * math.sqrt(count)  # many fights at once are one piece of news
+            self.values[0] += step
+            if number != fixed:
+                self.values[number] -= step

@@ -1,0 +1,190 @@
+"""The league: whom a learner meets. A ladder of pilots, climbed by beating them, and past selves, met by how hard they are.
+
+A rung is beaten when, over the last `window` fights against it, at least `promote_at` of the decided ones were won and at
+least half of all were decided: running away is not winning. Then the next rung joins, and with `past_selves` a copy of the
+learner. After the last rung, a copy joins whenever the learner beats the newest one. Nothing depends on a number of steps.
+
+How often an opponent is met grows with how hard it is: (1 - score)^priority, with a little left for everybody. All of it is
+state: a league that is saved and loaded goes on as if it had not been stopped. Every rank has the same league, which takes in
+the results of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.agents.base import BaseAgent
+from fledge.core.errors import ConfigError, InputError
+from fledge.core.settings import setting
+from fledge.league.elo import Ratings
+
+LITTLE = 0.05  # weight of an opponent that never wins
+
+
+@dataclass
+class LeagueConfig:
+    ladder: list[str] = setting([], resume="restart")
+    """Pilots to be beaten, one after the other; empty: env.opponent alone is met."""
+    promote_at: float = setting(0.8, above=0, at_most=1)
+    """Share of the decided fights that must be won before the next one joins."""
+    window: int = setting(500, at_least=1)
+    """Fights against an opponent that its score looks back over."""
+    past_selves: int = setting(0, at_least=0, at_most=64)
+    """Copies of the learner that are kept as opponents, the newest ones."""
+    self_share: float = setting(0.5, at_least=0, at_most=1)
+    """Share of the fights that go to past selves, once there are any."""
+    self_beaten_at: float = setting(0.6, above=0, at_most=1)
+    """Share of the decided fights against the newest past self at which another one joins."""
+    priority: float = setting(1.0, at_least=0)
+    """How much more often hard opponents are met; 0: all alike."""
+
+
+class League:
+    """Opponents of a learner, their scores and ratings.
+
+    Args:
+        find_pilot: The pilot of a name.
+        make_self: A new agent for weights of the learner.
+    """
+
+    def __init__(
+        self,
+        cfg: LeagueConfig,
+        find_pilot: Callable[[str], BaseAgent | None],
+        make_self: Callable[[Mapping[str, Tensor]], BaseAgent],
+    ) -> None:
+        self.cfg, self.make_self = cfg, make_self
+        pilots = [find_pilot(name) for name in cfg.ladder]
+        if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
+            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot.")
+        if not pilots:
+            raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
+        self.names = list(cfg.ladder)
+        self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
+        self.rung = 0  # number of the pilot that is being climbed
+        self.selves: dict[int, dict[str, Tensor]] = {}  # weights of past selves, by number of the opponent
+        self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
+        self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
+        self.ratings = Ratings()
+        for _ in self.agents:
+            self.ratings.add()
+
+    # ---- who is met ------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> list[int]:
+        """Opponents that are met: pilots up to the present rung, and the newest past selves."""
+        newest = sorted(self.selves)[-self.cfg.past_selves :] if self.cfg.past_selves else []
+        return [*range(self.rung + 1), *newest]
+
+    def scores(self) -> Tensor:
+        """Recent wins plus half of the draws, as a share; one half before anything is known. [opponents]"""
+        fights = self.totals.sum(1)
+        return torch.where(fights > 0, (self.totals[:, 0] + 0.5 * self.totals[:, 1]) / fights.clamp(min=1e-9), 0.5)
+
+    def weights(self) -> list[float]:
+        """How often each opponent is met, [opponents], 0 for those that are not."""
+        hardness = (1.0 - self.scores()).clamp(min=0.0) ** self.cfg.priority + LITTLE
+        here = torch.zeros_like(hardness)
+        here[self.active] = hardness[self.active]
+        own = torch.zeros(len(here), dtype=torch.bool)
+        own[[number for number in self.active if number in self.selves]] = True
+        if own.any():
+            share = self.cfg.self_share
+            here = torch.where(own, share * here / here[own].sum(), (1 - share) * here / here[~own].sum())
+        if float(here.sum()) <= 0:
+            here[self.rung] = 1.0
+        return (here / here.sum()).tolist()
+
+    # ---- what comes of it ------------------------------------------------------------------------------------------
+
+    def beaten(self, number: int, at: float) -> bool:
+        """Whether recent fights against an opponent were enough, decided and won."""
+        won, drawn, lost = self.totals[number].tolist()
+        fights, decided = won + drawn + lost, won + lost
+        return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
+
+    def learn(self, results: Tensor, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Take in fights since the last call, and let opponents join.
+
+        Args:
+            results: [opponents, 3] wins, draws, losses of the learner, over all ranks.
+            weights: The learner's weights, asked for when a copy of it joins.
+        """
+        known = len(results)
+        if known > len(self.agents) or results.shape[1] != 3:
+            raise InputError(
+                f"Results of shape {tuple(results.shape)} came, but there are {len(self.agents)} opponents."
+            )
+        results = results.double()
+        fights = results.sum(1)
+        keep = (1.0 - fights / self.cfg.window).clamp(min=0.0)
+        self.totals[:known] = self.totals[:known] * keep[:, None] + results
+        self.met[:known] += fights
+        self.ratings.update((results[:, 0] + 0.5 * results[:, 1]).tolist(), fights.tolist())
+        joined = False
+        if self.rung + 1 < len(self.cfg.ladder) and self.beaten(self.rung, self.cfg.promote_at):
+            self.rung += 1
+            self.ratings.values[self.rung + 1] = self.ratings.values[0]
+            joined = True
+        top = self.rung + 1 == len(self.cfg.ladder)
+        if (self.selves and self.beaten(max(self.selves), self.cfg.self_beaten_at)) or (not self.selves and top):
+            joined = True
+        if joined and self.cfg.past_selves:
+            self.add_self(weights())
+
+    def add_self(self, weights: Mapping[str, Tensor]) -> None:
+        """A copy of the learner joins as an opponent."""
+        kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        self.selves[len(self.agents)] = kept
+        self._join(f"self {len(self.selves)}", self.make_self(kept))
+        self.ratings.add()
+
+    def _join(self, name: str, agent: BaseAgent) -> None:
+        self.names.append(name)
+        self.agents.append(agent)
+        self.totals = torch.cat([self.totals, torch.zeros((1, 3), dtype=torch.float64)])
+        self.met = torch.cat([self.met, torch.zeros(1, dtype=torch.float64)])
+
+    def metrics(self) -> dict[str, float]:
+        """Figures for the log."""
+        won, drawn, lost = self.totals[self.rung].tolist()
+        return {
+            "league/rung": float(self.rung + 1),
+            "league/opponents": float(len(self.active)),
+            "league/elo": self.ratings.values[0],
+            "league/rung_win_of_decided": won / max(won + lost, 1.0),
+            "league/rung_decided": (won + lost) / max(won + drawn + lost, 1.0),
+        }
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "names": list(self.names),
+            "rung": self.rung,
+            "totals": self.totals.clone(),
+            "met": self.met.clone(),
+            "ratings": list(self.ratings.values),
+            "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict` of a league with the same ladder."""
+        names: Sequence[str] = state["names"]
+        pilots = len(self.cfg.ladder)
+        if list(names[:pilots]) != list(self.cfg.ladder):
+            raise ConfigError(f"The run's ladder is {list(names[:pilots])}, but league.ladder is {self.cfg.ladder}.")
+        del self.names[pilots:], self.agents[pilots:]
+        self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}
+        for number in sorted(self.selves):
+            self.names.append(names[number])
+            self.agents.append(self.make_self(self.selves[number]))
+        self.rung = int(state["rung"])
+        self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
+        self.ratings.values = [float(value) for value in state["ratings"]]

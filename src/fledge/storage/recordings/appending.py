@@ -1,0 +1,127 @@
+"""The file behind a writer: packs what it is given and appends it, up to `max_bytes`. One thread at a time.
+
+Contract
+    The file appears at its path with a whole header, in place of what was there before (who reads that, reads on). A record
+    is written at once or, where the disk refuses, taken back; so the file is whole after every call. A record that would
+    make the file larger than `max_bytes` is not written, and after it none but the ends of the episodes under way, for which
+    there is always room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from fledge.core.errors import ConfigError, StorageError
+from fledge.storage.recordings import layout
+from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, record, to_json
+from fledge.storage.recordings.values import pack_array, to_node
+
+ROOM = 640  # bytes kept free for each END, and for CLOSE
+
+
+class AppendedFile:
+    """A recording that grows. Episodes are the caller's own numbers; those that did not fit are silently left out."""
+
+    def __init__(self, path: Path, header: dict[str, Any], fields: Sequence[Field], max_bytes: int) -> None:
+        self.path, self.fields, self.max_bytes = path, fields, max_bytes
+        self.size = self.frames = self.raw_bytes = self.episodes = 0
+        self.full = False
+        self._open: dict[int, int] = {}  # number in the file, by the caller's
+        self._arrays: dict[bytes, int] = {}
+        beginning = layout.LINE + record(HEADER, to_json(header))
+        if len(beginning) + 2 * ROOM > max_bytes:
+            raise ConfigError(f"max_bytes is {max_bytes}, but the head alone takes {len(beginning) + 2 * ROOM}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+            self._write(beginning)
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError, AttributeError):
+                os.close(self._fd)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise StorageError(
+                f"{path} cannot be written ({error.strerror or error}): choose another place for the recording."
+            ) from error
+
+    def begin(self, episode: int, scene: Any, facts: Any) -> None:
+        """Write the beginning of an episode, and those arrays of its scene that the file does not have yet."""
+        arrays: list[tuple[bytes, bytes]] = []  # key and record of those that are new
+
+        def store(array: np.ndarray) -> int:
+            key = xxhash.xxh3_128_digest(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+            if key not in self._arrays:
+                self._arrays[key] = len(self._arrays)
+                arrays.append((key, record(ARRAY, pack_array(array), self._arrays[key])))
+            return self._arrays[key]
+
+        payload = to_json({"scene": to_node(scene, store), "facts": facts})
+        data = b"".join([packed for _, packed in arrays]) + record(BEGIN, payload, self.episodes)
+        if self._append(data):
+            self._open[episode] = self.episodes
+            self.episodes += 1
+        else:
+            for key, _ in arrays:
+                del self._arrays[key]
+
+    def add(self, episode: int, first: int, frames: Mapping[str, np.ndarray]) -> bool:
+        """Write frames [T, ...] of an episode; returns whether they are in the file."""
+        if episode not in self._open:
+            return False
+        count = len(next(iter(frames.values())))
+        # time innermost: neighbours in time lie side by side
+        payload = b"".join(layout.pack(np.moveaxis(frames[field.name], 0, -1)) for field in self.fields)
+        if not self._append(record(FRAMES, payload, self._open[episode], first, count)):
+            return False
+        self.frames += count
+        self.raw_bytes += count * sum(field.nbytes for field in self.fields)
+        return True
+
+    def end(self, episode: int, told: dict[str, Any]) -> None:
+        """Write how an episode ended."""
+        if episode in self._open:
+            self._write(record(END, to_json(told), self._open.pop(episode)))
+
+    def close(self, told: dict[str, Any]) -> None:
+        """Write that nothing follows, and make all of it durable."""
+        try:
+            self._write(record(CLOSE, to_json(told)))
+            os.fsync(self._fd)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the file as it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, data: bytes) -> bool:
+        room = ROOM * (len(self._open) + 2)
+        if self.full or self.size + len(data) + room > self.max_bytes:
+            self.full = True
+            return False
+        self._write(data)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        view, done = memoryview(data), 0
+        try:
+            while done < len(view):
+                done += os.write(self._fd, view[done:])
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.size)
+                os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise
+        self.size += len(data)

@@ -1,0 +1,104 @@
+"""One episode of a recording: what is in the file about it, read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fledge.core.errors import InputError
+from fledge.storage.recordings.layout import MAX_FRAME, Head
+
+if TYPE_CHECKING:
+    from fledge.storage.recordings.reader import Recording
+
+MAX_READ = 2**30  # bytes unpacked by one call
+
+
+class Block(NamedTuple):
+    """A record's head, and where the rest of it is."""
+
+    head: Head
+    place: int  # of the payload
+
+
+class Episode:
+    """One episode of a recording. Frames go by their number since the episode's beginning."""
+
+    def __init__(self, recording: Recording, number: int, begin: Block) -> None:
+        self.number = number
+        self.outcome: str | None = None
+        """How it ended; None where the file does not say (yet)."""
+        self.total_return: float | None = None
+        self.length = 0
+        """Frames that were flown, as far as the file knows."""
+        self._recording, self._begin = recording, begin
+        self._blocks: list[Block] = []
+
+    @property
+    def scene(self) -> dict[str, Any]:
+        """What stood still. Large arrays are shared and cannot be written to."""
+        return self._recording._told_by(self._begin, "scene")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else was noted when it began."""
+        return self._recording._told_by(self._begin, "facts")
+
+    @property
+    def recorded(self) -> int:
+        """Frames that are in the file."""
+        return sum(block.head.frames for block in self._blocks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the episode ended and all of it is in the file."""
+        return self.outcome is not None and self.recorded == self.length
+
+    @property
+    def seconds(self) -> float:
+        return self.length * self._recording.seconds_per_frame
+
+    def index(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Numbers of the recorded frames in a range, [T] int64; a number that is missing was dropped."""
+        cuts = [(first, last) for _, first, last in self._cut(start, stop)]
+        check_size(8 * sum(last - first for first, last in cuts))
+        return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last) for first, last in cuts)])
+
+    def times(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Seconds since the beginning of the recorded frames in a range, [T]."""
+        return self.index(start, stop) * self._recording.seconds_per_frame
+
+    def frames(
+        self, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Recorded frames [T, ...] by name.
+
+        Args:
+            names: Which entries; by default all.
+            start, stop: Range of frame numbers.
+        """
+        fields = self._recording._select(names)
+        cuts = list(self._cut(start, stop))
+        check_size(sum(block.head.frames for block, _, _ in cuts) * sum(field.nbytes for field in fields.values()))
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in fields}
+        for block, first, last in cuts:
+            unpacked = self._recording._unpack(block, fields)
+            for name, value in unpacked.items():
+                parts[name].append(value[first - block.head.first : last - block.head.first])
+        empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in fields.items()}
+        return {name: np.concatenate([empty[name], *values]) for name, values in parts.items()}
+
+    def _cut(self, start: int, stop: int | None) -> Iterator[tuple[Block, int, int]]:
+        """Blocks of a range, and which frames of each lie in it."""
+        stop = MAX_FRAME if stop is None else stop
+        for block in self._blocks:
+            first, last = max(start, block.head.first), min(stop, block.head.first + block.head.frames)
+            if first < last:
+                yield block, first, last
+
+
+def check_size(size: int) -> None:
+    if size > MAX_READ:
+        raise InputError(f"these frames take {size} bytes, more than {MAX_READ} at a time: ask for a part.")

@@ -1,0 +1,214 @@
+"""A recording: what stood still and what moved in many episodes of any task, in one append-only file.
+
+Contract
+    The file begins with the line `fledge-recording 1`; records follow, each a head of 32 bytes and its payload. Nothing
+    that was written is ever changed, so a file may be read while it grows, and one that was cut anywhere plays up to there.
+    A reader trusts nothing: every head and every payload has a checksum, every size is checked before memory is taken, and
+    whatever is wrong is one FormatError. No pickle; nothing that a file names is run or opened.
+
+    head (little-endian): b"\\x89R", kind uint8, 0, episode uint32, first uint32, count uint32, length of the payload uint32,
+                          XXH3-64 of the payload, and the low 32 bits of the XXH3-64 of the 28 bytes before
+
+    kind         payload
+    1 HEADER     JSON: task, seconds_per_frame, fields [[name, dtype, shape], ...], facts; once, first
+    2 ARRAY      an array that scenes refer to by number (`episode` in the head: 0, 1, ...), stored once however many do
+    3 BEGIN      JSON: scene, facts; episodes are numbered 0, 1, ... in this order
+    4 FRAMES     frames `first` to `first + count - 1` of an episode: for each field codec uint8, length uint32 and bytes, of
+                 the array [count, *shape] with time innermost, where neighbours are alike
+    5 END        JSON: outcome, return, frames (as flown; fewer are in the file where some were dropped)
+    6 CLOSE      JSON: figures of the writer; nothing follows
+
+    Records of episodes that were flown at the same time are interleaved. An episode without END was still flown when the
+    file was cut, or when it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from fledge.core.errors import FormatError, InputError
+from fledge.storage.format import codecs
+
+NAME, VERSION = b"fledge-recording ", 1
+LINE = NAME + b"%d\n" % VERSION
+HEADER, ARRAY, BEGIN, FRAMES, END, CLOSE = KINDS = range(1, 7)
+CODECS = ("raw", "lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")  # by the number in a file
+
+MAX_PAYLOAD, MAX_JSON = 64 * 2**20, 4 * 2**20
+LIMITS = dict.fromkeys(KINDS, MAX_JSON) | {ARRAY: MAX_PAYLOAD, FRAMES: MAX_PAYLOAD}
+MAX_BLOCK_BYTES = 64 * 2**20  # of the frames of one record, unpacked
+MAX_FIELDS, MAX_DIMS = 256, 8
+MAX_FRAME = 2**31  # frame numbers
+MAX_OUTCOME = 64  # characters
+_DTYPE = re.compile(r"[<|](b1|[iu][1248]|f[248])")
+_FIELD_NAME = re.compile(r"[^\W\d][\w.\-/ ]{0,63}")
+_HEAD = struct.Struct("<2sBxIIIIQI")
+_SYNC = b"\x89R"
+_MEMBER = struct.Struct("<BI")
+HEAD_BYTES = _HEAD.size
+
+
+class Head(NamedTuple):
+    """Head of a record."""
+
+    kind: int
+    episode: int
+    first: int
+    frames: int
+    length: int
+    check: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """What one entry of a frame is."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one frame."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def record(kind: int, payload: bytes, episode: int = 0, first: int = 0, count: int = 0) -> bytes:
+    """The bytes of a record."""
+    if len(payload) > LIMITS[kind]:
+        raise InputError(f"a scene or block takes {len(payload)} bytes, but at most {LIMITS[kind]} fit: record less.")
+    head = _HEAD.pack(_SYNC, kind, episode, first, count, len(payload), xxhash.xxh3_64_intdigest(payload), 0)[:-4]
+    return head + struct.pack("<I", xxhash.xxh3_64_intdigest(head) & 0xFFFFFFFF) + payload
+
+
+def read_head(data: bytes) -> Head:
+    """The head of a record; FormatError unless it is one that we could have written."""
+    sync, kind, episode, first, count, length, check, own = _HEAD.unpack(data)
+    if sync != _SYNC or xxhash.xxh3_64_intdigest(data[:-4]) & 0xFFFFFFFF != own:
+        raise FormatError("a record does not begin where the last one ended")
+    if kind not in KINDS or length > LIMITS[kind] or first + count > MAX_FRAME:
+        raise FormatError(f"a record of kind {kind}, {length} bytes and {count} frames is none that Fledge writes")
+    return Head(kind, episode, first, count, length, check)
+
+
+def check_payload(head: Head, payload: bytes) -> bytes:
+    """The payload itself; FormatError unless it is what was written."""
+    if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
+        raise FormatError("a record's content is not what was written")
+    return payload
+
+
+# ---- fields and blocks -------------------------------------------------------------------------------------------------
+
+
+def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
+    """The little-endian form of a type; InputError where a recording cannot hold it."""
+    dtype = dtype.newbyteorder("<") if dtype.byteorder not in "|<" else dtype
+    if not _DTYPE.fullmatch(np.dtype(dtype).str):
+        raise InputError(f"{what} has dtype {dtype}, but a recording holds numbers and booleans only.")
+    return dtype
+
+
+def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
+    """Fields of frames that look like this one."""
+    fields = [Field(k, check_dtype(v.dtype, f"frame entry {k!r}"), v.shape) for k, v in frame.items()]
+    wrong = [f.name for f in fields if not _FIELD_NAME.fullmatch(f.name)]
+    if not fields or len(fields) > MAX_FIELDS or wrong:
+        raise InputError(
+            f"the frame has {len(fields)} entries{f', and {wrong[0]!r} is no name' if wrong else ''}; allowed are 1 to "
+            f"{MAX_FIELDS} with names of up to 64 letters and digits."
+        )
+    size = sum(field.nbytes for field in fields)
+    if not 0 < size <= MAX_BLOCK_BYTES or any(len(f.shape) > MAX_DIMS for f in fields):
+        raise InputError(f"a frame has {size} bytes, but may have 1 to {MAX_BLOCK_BYTES}, and up to {MAX_DIMS} axes.")
+    return fields
+
+
+def read_fields(told: Any) -> list[Field]:
+    """Fields as a header tells them."""
+    if not isinstance(told, list) or not 1 <= len(told) <= MAX_FIELDS:
+        raise FormatError("it does not say what its frames are")
+    fields = []
+    for entry in told:
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
+            raise FormatError(f"{str(entry)[:60]} describes no field")
+        name, (dtype, shape) = entry[0], read_description(*entry[1:])
+        if not _FIELD_NAME.fullmatch(name):
+            raise FormatError(f"{name[:60]!r} is no name of a field")
+        fields.append(Field(name, dtype, shape))
+    if len({field.name for field in fields}) < len(fields) or not sum(field.nbytes for field in fields):
+        raise FormatError("its fields have the same name, or are empty")
+    return fields
+
+
+def read_description(dtype: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Type and shape of an array as a file tells them, of a size that may be."""
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise FormatError(f"{str(dtype)[:40]!r} is no type that a recording holds")
+    if not isinstance(shape, list) or len(shape) > MAX_DIMS or not all(type(n) is int and n >= 0 for n in shape):
+        raise FormatError(f"{str(shape)[:60]} is no shape")
+    if math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize > MAX_BLOCK_BYTES:
+        raise FormatError(f"an array of shape {str(shape)[:60]} is larger than a recording may hold")
+    return np.dtype(dtype), tuple(shape)
+
+
+def pack(array: np.ndarray) -> bytes:
+    """The bytes of an array in C order: codec, length, packed; the same array gives the same bytes."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
+    word = array.dtype.itemsize
+    # words of a path in time are alike whatever they mean: not "floats", so that pcodec looks for differences
+    name = codecs.choose(data, word, False, [name for name in CODECS if name != "raw"])
+    name, parts = codecs.encode(name, data, word, False)
+    packed = b"".join(parts)
+    return _MEMBER.pack(CODECS.index(name), len(packed)) + packed
+
+
+def unpack(member: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """The array that `pack` was given, from a member of exactly its length."""
+    codec, packed = member[0], member[_MEMBER.size :]
+    nbytes = math.prod(shape) * dtype.itemsize
+    if codec >= len(CODECS) or nbytes > min(MAX_BLOCK_BYTES, codecs.MAX_EXPANSION * len(packed)):
+        raise FormatError(f"{nbytes} bytes are said to be packed into {len(packed)}: the file is damaged or hostile")
+    out = np.empty(nbytes, np.uint8)
+    codecs.decode(CODECS[codec], packed, out, dtype.itemsize)
+    return (out != 0 if dtype == np.bool_ else out.view(dtype)).reshape(shape)
+
+
+def split(payload: bytes, count: int) -> list[memoryview]:
+    """The members of a payload, which are as many as `count`."""
+    view, place, members = memoryview(payload), 0, []
+    for _ in range(count):
+        length = _MEMBER.unpack_from(view, place)[1] if place + _MEMBER.size <= len(view) else MAX_PAYLOAD
+        if place + _MEMBER.size + length > len(view):
+            raise FormatError("a record ends in the middle of a field")
+        members.append(view[place : place + _MEMBER.size + length])
+        place += _MEMBER.size + length
+    if place < len(view):
+        raise FormatError("a record goes on after its last field")
+    return members
+
+
+# ---- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def from_json(payload: bytes) -> dict[str, Any]:
+    """The object in a payload; FormatError if there is none."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise FormatError("a record's JSON cannot be read") from error
+    if not isinstance(value, dict):
+        raise FormatError("a record's JSON is no object")
+    return value

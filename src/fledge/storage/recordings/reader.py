@@ -1,0 +1,283 @@
+"""Recording: the episodes of a file, whole or in part, also while it is being written.
+
+    recording = Recording("fights.frec")
+    recording.task, recording.seconds_per_frame, recording.facts, recording.fields
+    for episode in recording: episode.outcome, episode.length, episode.scene
+    episode.frames(["pos"], start=100, stop=200)         only the blocks in this range are read, and only this field unpacked
+    recording.refresh()                                  what has been written since
+    Track(**recording.track(3))                          the form that tasks draw
+
+Contract
+    Opening reads the heads of all records, not the frames. A file that ends in the middle of a record plays up to there. One
+    that is damaged in the middle plays up to there too, and `damage` says so; damaged frames are a FormatError when they are
+    asked for. So are a foreign file and one of a newer version, at once. Reading takes no more memory than `MAX_READ`, and no
+    more than 256 times what is in the file. Threads may share a recording.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fledge.core.errors import FormatError, InputError, StorageError
+from fledge.storage.format.codecs import MAX_EXPANSION
+from fledge.storage.recordings import layout
+from fledge.storage.recordings.episode import MAX_READ, Block, Episode
+from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, Head
+from fledge.storage.recordings.values import from_node, unpack_array
+
+KEPT_ARRAYS = 32  # arrays of scenes that stay unpacked
+
+
+class Recording:
+    """A recording to read.
+
+    Raises:
+        StorageError: when there is no such file.
+        FormatError: when it is no recording, or one of a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.closed = False
+        """Whether its writer had finished: nothing more will come."""
+        self.damage: str | None = None
+        """What is wrong in the middle of the file, and keeps all that follows from being read."""
+        self._episodes: list[Episode] = []
+        self._arrays: list[Block] = []
+        self._kept: dict[int, np.ndarray] = {}
+        self._lock = threading.RLock()
+        try:
+            self._stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read ({error.strerror}): give a recording.") from error
+        try:
+            self._place = self._read_header()
+            self.refresh()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, number: int) -> Episode:
+        """An episode by its number; negative ones count from the end."""
+        if not -len(self) <= number < len(self):
+            raise InputError(f"{self.path} has no episode {number}; it has {len(self)}, counted from 0.")
+        return self._episodes[number]
+
+    def __iter__(self) -> Iterator[Episode]:
+        return iter(list(self._episodes))
+
+    def outcomes(self) -> dict[str, int]:
+        """Episodes by how they ended; those without an end are "running"."""
+        return dict(Counter(episode.outcome or "running" for episode in self._episodes))
+
+    def track(self, number: int) -> dict[str, Any]:
+        """An episode as `tasks.base.Track` takes it: frames, scene, outcome, and facts with return and frame numbers."""
+        episode = self[number]
+        facts = {
+            **episode.facts,
+            "return": episode.total_return,
+            "seconds_per_frame": self.seconds_per_frame,
+            "index": episode.index(),
+        }
+        return {
+            "frames": episode.frames(),
+            "scene": episode.scene,
+            "outcome": episode.outcome or "running",
+            "facts": facts,
+        }
+
+    def refresh(self) -> bool:
+        """Take in what has been written since; whether there was anything."""
+        with self._lock:
+            before, self.damage = self._place, None
+            try:
+                while not self.closed and (found := self._next()):
+                    self._take(*found)
+                    self._place = found[1] + found[0].length
+            except FormatError as error:
+                self.damage = f"after {self._place} bytes {error}: what follows cannot be read."
+            return self._place > before
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- records -------------------------------------------------------------------------------------------------------
+
+    def _read_header(self) -> int:
+        line = self._read(0, len(layout.LINE))
+        if not line.startswith(layout.NAME):
+            raise FormatError(
+                f"{self.path} is not a Fledge recording: give one, such as `fledge eval --record` writes."
+            )
+        if line != layout.LINE:
+            version = self._read(len(layout.NAME), 12).partition(b"\n")[0]
+            if not version.isdigit():
+                raise FormatError(f"{self.path} is damaged in its first line: it cannot be read.")
+            raise FormatError(
+                f"{self.path} is a recording of version {int(version)}, but this Fledge reads version {layout.VERSION}: "
+                "use the Fledge that wrote it, or a newer one."
+            )
+        self._place = len(line)
+        try:
+            found = self._next()
+            if found is None or found[0].kind != HEADER:
+                raise FormatError("it ends before it says what it holds")
+            told = layout.from_json(self._payload(*found))
+            task, seconds, facts = told.get("task"), told.get("seconds_per_frame"), told.get("facts")
+            if not isinstance(task, str) or not isinstance(facts, dict):
+                raise FormatError("it does not say of which task")
+            if not isinstance(seconds, float) or not 0 < seconds < 1e9:
+                raise FormatError("it does not say how long a frame is")
+            self.task, self.seconds_per_frame, self.facts = task, seconds, self._told(facts)
+            self.fields = {field.name: field for field in layout.read_fields(told.get("fields"))}
+        except FormatError as error:
+            raise FormatError(f"{self.path} is no whole recording ({error}): it cannot be read.") from error
+        return found[1] + found[0].length
+
+    def _next(self) -> Block | None:
+        """The record at the place reached, if all of it is there."""
+        data = self._read(self._place, layout.HEAD_BYTES)
+        if len(data) < layout.HEAD_BYTES:
+            return None
+        head, place = layout.read_head(data), self._place + layout.HEAD_BYTES
+        return Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
+
+    def _take(self, head: Head, place: int) -> None:
+        """Note a record."""
+        number = head.episode
+        if head.kind == ARRAY and number == len(self._arrays):
+            self._arrays.append(Block(head, place))
+        elif head.kind == BEGIN and number == len(self._episodes):
+            told = layout.from_json(self._payload(head, place))
+            if not isinstance(told.get("scene"), dict) or not isinstance(told.get("facts"), dict):
+                raise FormatError("an episode begins with something else than its scene")
+            self._episodes.append(Episode(self, number, Block(head, place)))
+        elif head.kind in (FRAMES, END) and number < len(self._episodes) and self._episodes[number].outcome is None:
+            self._take_more(self._episodes[number], head, place)
+        elif head.kind == CLOSE:
+            layout.from_json(self._payload(head, place))
+            self.closed = True
+        else:
+            raise FormatError(f"a record of kind {head.kind} for episode {number} is out of order")
+
+    def _take_more(self, episode: Episode, head: Head, place: int) -> None:
+        """Note frames or the end of an episode under way."""
+        if head.kind == FRAMES:
+            most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
+            if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
+                raise FormatError(f"{head.frames} frames in {head.length} bytes cannot follow frame {episode.length}")
+            episode._blocks.append(Block(head, place))
+            episode.length = head.first + head.frames
+            return
+        told = layout.from_json(self._payload(head, place))
+        outcome, frames, total = told.get("outcome"), told.get("frames"), from_node(told.get("return"), self._array)
+        if not isinstance(outcome, str) or len(outcome) > layout.MAX_OUTCOME or not isinstance(total, float):
+            raise FormatError("an episode's end does not say how it ended")
+        if not isinstance(frames, int) or not episode.length <= frames <= layout.MAX_FRAME:
+            raise FormatError("an episode's end does not say how long it was")
+        episode.outcome, episode.total_return, episode.length = outcome, total, int(frames)
+
+    @property
+    def _frame_bytes(self) -> int:
+        return sum(field.nbytes for field in self.fields.values())
+
+    def _read(self, place: int, count: int) -> bytes:
+        with self._lock:
+            if self._stream.closed:
+                raise StorageError(f"{self.path} has been closed: open it again.")
+            self._stream.seek(place)
+            parts, left = [], count
+            while left and (part := self._stream.read(left)):
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts)
+
+    def _payload(self, head: Head, place: int) -> bytes:
+        return layout.check_payload(head, self._read(place, head.length))
+
+    # ---- for episodes --------------------------------------------------------------------------------------------------
+
+    def _select(self, names: Sequence[str] | None) -> dict[str, Field]:
+        unknown = [name for name in names or () if name not in self.fields]
+        if unknown:
+            raise InputError(f"{self.path} has no field {unknown[0]!r}; it has {', '.join(self.fields)}.")
+        return {name: self.fields[name] for name in (self.fields if names is None else names)}
+
+    def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
+        """Frames [count, ...] of a block."""
+        try:
+            members = dict(zip(self.fields, layout.split(self._payload(*block), len(self.fields)), strict=True))
+            count = block.head.frames
+            # stored with time innermost
+            return {
+                k: np.moveaxis(layout.unpack(members[k], f.dtype, (*f.shape, count)), -1, 0) for k, f in fields.items()
+            }
+        except FormatError as error:
+            raise FormatError(
+                f"{self.path}: frames {block.head.first} to {block.head.first + block.head.frames - 1} of episode "
+                f"{block.head.episode} cannot be read ({error})."
+            ) from error
+
+    def _told_by(self, begin: Block, part: str) -> dict[str, Any]:
+        """The scene or the facts of an episode."""
+        try:
+            return self._told(layout.from_json(self._payload(*begin))[part])
+        except FormatError as error:
+            raise FormatError(
+                f"{self.path}: the {part} of episode {begin.head.episode} cannot be read ({error})."
+            ) from error
+
+    def _told(self, node: Any) -> dict[str, Any]:
+        """The value of a node; each array that it names is unpacked once, and all of them are not too much."""
+        found: dict[int, np.ndarray] = {}
+        left = MAX_READ
+
+        def load(number: int) -> np.ndarray:
+            nonlocal left
+            if number not in found:
+                found[number] = self._array(number)
+                left -= found[number].nbytes
+                if left < 0:
+                    raise FormatError(f"its arrays take more than {MAX_READ} bytes")
+            return found[number]
+
+        value: dict[str, Any] = from_node(node, load)
+        return value
+
+    def _array(self, number: int) -> np.ndarray:
+        if number in self._kept:
+            return self._kept[number]
+        if not 0 <= number < len(self._arrays):
+            raise FormatError(f"it refers to array {number}, but there are {len(self._arrays)}")
+        array = unpack_array(self._payload(*self._arrays[number]))
+        array.setflags(write=False)
+        with self._lock:
+            while len(self._kept) >= KEPT_ARRAYS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[number] = array
+        return array
+
+
+def is_recording(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a recording does, of whatever version."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(len(layout.NAME)) == layout.NAME
+    except OSError:
+        return False

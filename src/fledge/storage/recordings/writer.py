@@ -1,0 +1,320 @@
+"""RecordingWriter: episodes into a file, off the caller's thread.
+
+    writer = RecordingWriter("fights.frec", "duel", frame, seconds_per_frame=1.0)    frame: one that looks like all others
+    episode = writer.begin(scene)
+    writer.add(episode, frame)                           as often as it takes; or add_many(episode, frames [T, ...])
+    writer.end(episode, outcome="win", total_return=1.0)
+    writer.close()
+
+Contract
+    What is given is copied, so buffers may be reused at once. Packing and writing happen on a thread of its own, behind a
+    queue of at most `queue_bytes`. A full queue never stalls the caller: whole blocks of frames are dropped and counted, and
+    frames keep their numbers, so that a gap is seen as one (`when_full="wait"` is for who would rather wait). `begin` returns
+    None where an episode is not recorded, which `add` and `end` accept.
+    A recording is bounded: `max_episodes` are begun; of each, the first `max_frames` are kept; and the file never grows beyond
+    `max_bytes`: then episodes under way are cut, no new ones are begun, and the log says so once.
+    What the disk refuses stops the recording, not the caller: the log says so once, `stats()["error"]` has it, `close` raises
+    it. A forked child records nothing. Episodes of several threads are welcome, one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fledge.core.errors import ConfigError, InputError, StorageError
+from fledge.storage.recordings.appending import AppendedFile
+from fledge.storage.recordings.layout import MAX_BLOCK_BYTES, MAX_OUTCOME, describe_fields
+from fledge.storage.recordings.values import freeze
+from fledge.storage.saving import exit_drain
+
+logger = logging.getLogger("fledge.storage")
+BLOCK_FRAMES = 256
+
+
+@dataclass
+class _Open:
+    """An episode under way: the block that is being filled, and how far it got."""
+
+    block: dict[str, np.ndarray] = field(default_factory=dict)
+    filled: int = 0
+    flown: int = 0  # frames in all
+
+
+class RecordingWriter:
+    """Records episodes of one task into a new file.
+
+    Args:
+        path: The file; what is there is replaced.
+        task: What finds the task again (`Task.reference`).
+        frame: A frame as all will be: an array (or number) for each name.
+        seconds_per_frame: Simulated time from one frame to the next.
+        facts: What else a reader should know: policy, seed, settings; plain values.
+        max_bytes: The largest that the file gets.
+        max_episodes: The most episodes that are recorded.
+        max_frames: The most frames that are kept of one episode.
+        block_frames: Frames that are packed together; fewer are seen sooner by who reads along, but take more space.
+        queue_bytes: The most memory that waits for the disk.
+        when_full: What happens to frames when as much is waiting.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        task: str,
+        frame: Mapping[str, Any],
+        seconds_per_frame: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        max_bytes: int = 2**30,
+        max_episodes: int = 100_000,
+        max_frames: int = 1_000_000,
+        block_frames: int = BLOCK_FRAMES,
+        queue_bytes: int = 64 * 2**20,
+        when_full: Literal["drop", "wait"] = "drop",
+    ) -> None:
+        for name, value in (("max_bytes", max_bytes), ("max_episodes", max_episodes), ("max_frames", max_frames),
+                            ("block_frames", block_frames), ("queue_bytes", queue_bytes)):  # fmt: skip
+            if value < 1:
+                raise ConfigError(f"{name} is {value}, but a recording needs at least 1.")
+        if not 0 < seconds_per_frame < float("inf"):
+            raise ConfigError(f"seconds_per_frame is {seconds_per_frame}, but must be above 0.")
+        self.fields = {f.name: f for f in describe_fields({k: np.asarray(v) for k, v in frame.items()})}
+        self.frame_bytes = sum(f.nbytes for f in self.fields.values())
+        header = {
+            "task": task,
+            "seconds_per_frame": float(seconds_per_frame),
+            "fields": [[f.name, f.dtype.str, list(f.shape)] for f in self.fields.values()],
+            "facts": freeze(dict(facts or {}), "facts"),
+        }
+        self.max_episodes, self.max_frames, self.when_full = max_episodes, max_frames, when_full
+        self.block_frames = min(block_frames, max(1, MAX_BLOCK_BYTES // max(self.frame_bytes, 1)))
+        self.queue_bytes = queue_bytes
+        self.path = Path(path)
+        self._file = AppendedFile(self.path, header, list(self.fields.values()), max_bytes)
+        self._open: dict[int, _Open] = {}
+        self._begun = self._refused = self._lost = self._lost_blocks = 0
+        self._jobs: deque[tuple[Callable[[], Any], int]] = deque()
+        self._waiting = 0  # bytes in the queue, and of the job at work
+        self._busy = self._closing = False
+        self._said: str | None = None
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="fledge-recording", daemon=True)
+        self._thread.start()
+        exit_drain.register(self, signals=False)
+
+    # ---- the caller's side ---------------------------------------------------------------------------------------------
+
+    def begin(self, scene: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> int | None:
+        """Begin an episode; what it is called from now on, or None where it is not recorded.
+
+        Args:
+            scene: What stands still: plain values and arrays.
+            facts: What else to know of this episode: its number, seed, env; plain values.
+        """
+        if self._away():
+            return None
+        if self._begun >= self.max_episodes or self._file.full:
+            limit = f"{self.max_episodes} episodes" if not self._file.full else f"{self._file.max_bytes:,} bytes"
+            self._say(f"{self.path} is full with {limit}: further episodes are not recorded.")
+            self._refused += 1
+            return None
+        held, told = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
+        size = sum(value.nbytes for value in held.values() if isinstance(value, np.ndarray))
+        episode = self._begun
+        if not self._submit(lambda: self._file.begin(episode, held, told), size):
+            self._refused += 1
+            return None
+        self._begun += 1
+        self._open[episode] = _Open()
+        return episode
+
+    def add(self, episode: int | None, frame: Mapping[str, Any]) -> None:
+        """Record one frame of an episode."""
+        self.add_many(episode, {name: np.asarray(value)[None] for name, value in frame.items()})
+
+    def add_many(self, episode: int | None, frames: Mapping[str, np.ndarray]) -> None:
+        """Record frames [T, ...] of an episode, in order."""
+        if episode is None or self._away():
+            return
+        state, count = self._state(episode), self._check(frames)
+        start = 0
+        while start < count:
+            if state.flown >= self.max_frames:
+                state.flown += count - start
+                return
+            if not state.block:
+                shapes = {name: (self.block_frames, *f.shape) for name, f in self.fields.items()}
+                state.block = {name: np.empty(shape, self.fields[name].dtype) for name, shape in shapes.items()}
+            step = min(count - start, self.block_frames - state.filled, self.max_frames - state.flown)
+            for name, block in state.block.items():
+                block[state.filled : state.filled + step] = frames[name][start : start + step]
+            state.filled += step
+            state.flown += step
+            start += step
+            if state.filled == self.block_frames:
+                self._hand_over(episode, state)
+
+    def end(self, episode: int | None, outcome: str, total_return: float = 0.0) -> None:
+        """End an episode."""
+        if episode is None or self._away():
+            return
+        state = self._state(episode)
+        if len(outcome) > MAX_OUTCOME:
+            raise InputError(f"outcome has {len(outcome)} characters, but at most {MAX_OUTCOME} are allowed.")
+        told = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.flown}
+        self._hand_over(episode, state)
+        del self._open[episode]
+        self._submit(lambda: self._file.end(episode, told), None)
+
+    def flush(self) -> None:
+        """Have all frames so far written, without waiting for it: for who reads along."""
+        for episode, state in self._open.items():
+            self._hand_over(episode, state)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Have all frames so far written, and wait until they are; whether that was in time."""
+        if self._away():
+            return True
+        self.flush()
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout)
+
+    def stats(self) -> dict[str, Any]:
+        """What was recorded, what it takes, and what was left out."""
+        return {
+            "episodes": self._file.episodes,
+            "frames": self._file.frames,
+            "raw_bytes": self._file.raw_bytes,
+            "file_bytes": self._file.size,
+            "refused_episodes": self._refused,
+            "dropped_frames": self._lost,
+            "dropped_blocks": self._lost_blocks,
+            "full": self._said,
+            "error": str(self._error) if self._error else None,
+        }
+
+    def close(self) -> None:
+        """Write what is left and stop. Episodes under way stay without an end.
+
+        Raises:
+            StorageError: when something could not be written; what was before is in the file.
+        """
+        if os.getpid() != self._pid or self._closing:
+            return
+        self.drain()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        exit_drain.unregister(self)
+        if self._error is None:
+            counted = ("refused_episodes", "dropped_frames")
+            self._attempt(lambda: self._file.close({k: v for k, v in self.stats().items() if k in counted}))
+        self._file.release()
+        if self._error is not None:
+            raise StorageError(
+                f"{self.path} could not be written to its end ({self._error}); it plays up to there: free some space."
+            ) from self._error
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _away(self) -> bool:
+        """Whether nothing is recorded here: in a forked child, after an error, or after close."""
+        return os.getpid() != self._pid or self._error is not None or self._closing
+
+    def _state(self, episode: int) -> _Open:
+        if episode not in self._open:
+            raise InputError(f"episode {episode} is not under way: begin gives the number, and end is the last call.")
+        return self._open[episode]
+
+    def _check(self, frames: Mapping[str, np.ndarray]) -> int:
+        """How many frames these are; InputError unless they look like the first."""
+        if frames.keys() != self.fields.keys():
+            raise InputError(f"the frame has {sorted(frames)}, but this recording holds {sorted(self.fields)}.")
+        counts = {len(value) for value in frames.values()}
+        for name, value in frames.items():
+            known = self.fields[name]
+            if value.shape[1:] != known.shape or value.dtype.newbyteorder("=") != known.dtype.newbyteorder("="):
+                got = f"{value.dtype} {value.shape[1:]}"
+                raise InputError(f"{name} of a frame is {got}, but began as {known.dtype} {known.shape}.")
+        if len(counts) > 1:
+            raise InputError(f"entries of the frames have {sorted(counts)} rows, but all must have as many.")
+        return counts.pop()
+
+    def _hand_over(self, episode: int, state: _Open) -> None:
+        """Have a block written; without room for it, drop it."""
+        count, first = state.filled, min(state.flown, self.max_frames) - state.filled
+        if not count:
+            return
+        frames = {name: block[:count] for name, block in state.block.items()}
+        state.block, state.filled = {}, 0
+
+        def write() -> None:
+            if not self._file.add(episode, first, frames):
+                self._lose(count)
+
+        if not self._submit(write, count * self.frame_bytes):
+            self._lose(count)
+
+    def _lose(self, count: int) -> None:
+        with self._changed:
+            self._lost += count
+            self._lost_blocks += 1
+
+    def _submit(self, job: Callable[[], Any], size: int | None) -> bool:
+        """Queue a job of so many bytes; False where there is no room. One of None goes in anyway: ends are small and few."""
+        with self._changed:
+            if size is not None and self._waiting and self._waiting + size > self.queue_bytes:
+                if self.when_full == "drop":
+                    return False
+                self._changed.wait_for(lambda: not self._waiting or self._waiting + size <= self.queue_bytes)
+            self._waiting += size or 0
+            self._jobs.append((job, size or 0))
+            self._changed.notify_all()
+        return True
+
+    def _say(self, sentence: str) -> None:
+        if self._said is None:
+            self._said = sentence
+            logger.warning("%s", sentence)
+
+    # ---- the thread ----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closing)
+                if not self._jobs:
+                    return
+                job, size = self._jobs.popleft()
+                self._busy = True
+            if self._error is None:
+                self._attempt(job)
+            if self._file.full:
+                self._say(f"{self.path} is full with {self._file.max_bytes:,} bytes: what follows is not recorded.")
+            with self._changed:
+                self._busy = False
+                self._waiting -= size
+                self._changed.notify_all()
+
+    def _attempt(self, job: Callable[[], Any]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self._error = error
+            logger.warning("%s: recording stopped (%s)", self.path, error)

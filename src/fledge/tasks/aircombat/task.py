@@ -1,0 +1,177 @@
+"""The air-combat task: what the rest of the house may ask about duels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fledge.agents import build
+from fledge.agents.base import BaseAgent
+from fledge.agents.build import LearnedPolicy
+from fledge.core.random import Purpose, derive_seed
+from fledge.envs.base import TensorEnv
+from fledge.envs.versus import VersusEnv
+from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
+from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.pilots import PILOTS, make_pilot
+from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.base import Task, Track
+from fledge.tasks.objects import SceneObject
+
+HERE = Path(__file__).parent
+CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
+EVAL_DUELS = 512
+
+
+def duel_of(env: TensorEnv) -> AircombatEnv:
+    """The duels behind an env, both sides."""
+    world = env.unwrapped
+    duel = world.both if isinstance(world, VersusEnv) else world
+    assert isinstance(duel, AircombatEnv)
+    return duel
+
+
+class AircombatTask(Task):
+    """Two fighters with guided missiles."""
+
+    name = "aircombat"
+    config = AircombatConfig
+    policy_config = AircombatPolicyConfig
+    presets = HERE / "presets"
+    policies = HERE / "policies"
+    headline = "win"
+    sides = 2
+    classes = CLASSES
+    unit = "duels"
+    labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    training = {"env": {"opponent": "pursuit"}}
+
+    def make_env(
+        self,
+        cfg: AircombatConfig,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+        rank: int = 0,
+        held_out: bool = False,
+    ) -> TensorEnv:
+        """Against `cfg.opponent`, or in self-play."""
+        if held_out:
+            seed = derive_seed(seed, Purpose.HELD_OUT)
+        if not cfg.opponent:
+            return AircombatEnv(cfg, device, seed, num_threads, env_offset, total_envs)
+        rows, total = self.matches(cfg, cfg.num_envs), 2 * (total_envs or cfg.num_envs)
+        both = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
+        return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
+
+    def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
+        """A pilot by name, or the policy in a file."""
+        if not name.endswith(".fledge"):
+            return make_pilot(name, num_envs)
+        from fledge.agents.policy_file import load_weights, read_policy
+
+        entries = read_policy(Path(name))
+        return load_weights(self.build_policy(entries["policy"]), entries["model"], name)
+
+    def describe_policy(self, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
+        """The duel's own network for PPO, general ones for learning from replay."""
+        observation, action = self.specs(dataclasses.replace(env, opponent="placeholder"))
+        if algo != "ppo":
+            return build.describe(algo, observation, action, policy.hidden)
+        return describe_duel_policy(env.missile.carried, env.spacetime, action, policy)
+
+    def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        return (
+            build_duel_policy(description) if description.get("kind") == "duel" else super().build_policy(description)
+        )
+
+    def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
+        """The same world, against the same opponent."""
+        return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
+
+    def matches(self, cfg: AircombatConfig, count: int) -> AircombatConfig:
+        return dataclasses.replace(cfg, num_envs=2 * count, opponent="")
+
+    def world_facts(self, cfg: AircombatConfig) -> dict[str, Any]:
+        return {"scenario": cfg.scenario.value, "opponent": cfg.opponent or "self-play"}
+
+    def world_label(self, cfg: AircombatConfig) -> str:
+        return f"{cfg.scenario.value} vs {cfg.opponent}" if cfg.opponent else cfg.scenario.value
+
+    def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
+        return {name: functools.partial(make_pilot, name) for name in PILOTS}
+
+    def find_pilot(self, name: str) -> BaseAgent | None:
+        return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
+
+    # ---- judging and showing ---------------------------------------------------------------------------------------
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """By how the fight began."""
+        duel = duel_of(env)
+        names = list(Scenario)
+        index = torch.tensor([CLASSES.index(kind.value) if kind.value in CLASSES else 0 for kind in names])
+        kinds = index[duel.state["kind"].cpu().long()]
+        return kinds.repeat_interleave(env.num_envs // duel.num_duels)
+
+    def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """How the fight began, and the kill radius."""
+        duel = duel_of(env)
+        per = env.num_envs // duel.num_duels
+        kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
+        radius = duel.cfg.missile.kill_radius_m
+        return [{"scenario": names[kinds[i // per]].value, "kill_radius_m": radius} for i in ids]
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Both fighters and all missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
+
+        m, rad, m/s, s.
+        """
+        duel = duel_of(env)
+        n = duel.num_duels
+        world = env.unwrapped
+        rows = world.mine.cpu()[list(ids)] if isinstance(world, VersusEnv) else torch.tensor(list(ids))
+        duels, seats = rows // 2, torch.stack([rows % 2, 1 - rows % 2], dim=1)
+        s = {name: duel.state[name].cpu() for name in duel.state}
+
+        def sides(name: str) -> Tensor:
+            return s[name].view(n, 2, *s[name].shape[1:])[duels[:, None], seats]
+
+        def heading(name: str) -> Tensor:
+            return torch.atan2(sides(name)[..., 1], sides(name)[..., 0])
+
+        seen = {
+            "pos": sides("pos"),
+            "heading": heading("dir"),
+            "speed": sides("speed"),
+            "alive": sides("alive") > 0,
+            "missile_pos": sides("m_pos"),
+            "missile_heading": heading("m_dir"),
+            "missile_speed": sides("m_speed"),
+            "missile_alive": sides("m_flying") > 0,
+            "time_s": s["time"][duels],
+        }
+        return {name: value.numpy() for name, value in seen.items()}
+
+    def objects(self, track: Track) -> list[SceneObject]:
+        """Fighters and missiles; who died is destroyed at the end."""
+        found = super().objects(track)
+        lost = {"win": (1,), "loss": (0,), "draw": (0, 1)}.get(track.outcome, ())
+        for side in (0, 1):
+            found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost
+        return found
+
+    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+        from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
+
+        return fights_figure(tracks, title)

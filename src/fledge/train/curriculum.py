@@ -1,0 +1,104 @@
+"""How a run gets harder: as the task says, by progress; or as a league says, by whom the learner has beaten.
+
+prepare(progress)    before a rollout, while no env is in the air
+learn(policy)        after it, on every rank: takes in what was met on all of them; returns figures for the log
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fledge.core.errors import ConfigError
+from fledge.envs.base import TensorEnv
+from fledge.envs.versus import VersusEnv
+from fledge.league.league import League
+from fledge.tasks.base import Task
+from fledge.train.config import TrainConfig
+from fledge.train.ranks import Ranks
+
+
+class Curriculum:
+    """The task's own, a function of progress."""
+
+    def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv]) -> None:
+        self.task, self.settings, self.envs = task, settings, envs
+
+    def prepare(self, progress: float) -> None:
+        for env in self.envs:
+            self.task.set_progress(env.unwrapped, self.settings, progress)
+
+    def learn(self, policy: nn.Module) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class LeagueCurriculum(Curriculum):
+    """A league's opponents in every env of a run."""
+
+    def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv], league: League, ranks: Ranks) -> None:
+        super().__init__(task, settings, envs)
+        worlds = [env.unwrapped for env in envs]
+        self.worlds = [world for world in worlds if isinstance(world, VersusEnv)]
+        if len(self.worlds) != len(worlds):
+            raise ConfigError("A league needs an env with an opponent, but this is self-play: set env.opponent.")
+        self.league, self.ranks = league, ranks
+        names = self.worlds[0].outcomes
+        self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
+        self.known: Tensor | None = None  # results of the rollout before, of this rank
+        self._seat()
+
+    def _seat(self) -> None:
+        for world in self.worlds:
+            world.set_opponents(self.league.agents, self.league.weights())
+
+    def prepare(self, progress: float) -> None:
+        super().prepare(progress)
+        self.known = torch.stack([world.take_results() for world in self.worlds]).sum(0)
+        self._seat()
+
+    def learn(self, policy: nn.Module) -> dict[str, float]:
+        if self.known is not None:
+            results = self.ranks.sum(self.known.double())
+            won, lost = (results[:, columns].sum(1) for columns in self.columns)
+            drawn = results.sum(1) - won - lost
+            self.league.learn(torch.stack([won, drawn, lost], dim=1), policy.state_dict)
+            self.known = None
+        return self.league.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.league.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.league.load_state_dict(state)
+        self._seat()
+
+
+def make_curriculum(
+    task: Task, cfg: TrainConfig, envs: Sequence[TensorEnv], policy: nn.Module, device: str, ranks: Ranks
+) -> Curriculum:
+    """A league where the config names a ladder, else the task's own."""
+    if not cfg.league.ladder:
+        return Curriculum(task, cfg.curriculum, envs)
+    if task.sides != 2:
+        raise ConfigError(f"league.ladder is for worlds in which agents meet, but {task.name} has one side.")
+
+    def make_self(weights: Mapping[str, Tensor]) -> Any:
+        past = copy.deepcopy(policy)
+        past.load_state_dict(dict(weights))
+        return past.to(device).eval().requires_grad_(False)
+
+    def find_pilot(name: str) -> Any:
+        pilot = task.find_pilot(name)
+        return None if pilot is None else pilot.to(device)
+
+    return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_pilot, make_self), ranks)

@@ -1,0 +1,126 @@
+"""The league: promotion by beating, priorities by hardness, state that goes on."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from fledge.agents.base import BaseAgent
+from fledge.core.errors import ConfigError, InputError
+from fledge.league.league import League, LeagueConfig
+
+WEIGHTS = {"w": torch.arange(3.0)}
+
+
+class Copy(BaseAgent):
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.kept = weights["w"].clone()
+
+
+def make(**changed: object) -> League:
+    chosen = {"ladder": ["easy", "middling", "hard"], "window": 100, **changed}
+    cfg = LeagueConfig(**chosen)  # type: ignore[arg-type]
+    return League(cfg, lambda name: BaseAgent() if name in ("easy", "middling", "hard") else None, Copy)
+
+
+def fight(league: League, **results: tuple[int, int, int]) -> None:
+    """Results of the learner (won, drawn, lost) by name of the opponent."""
+    table = torch.zeros((len(league.agents), 3))
+    for name, row in results.items():
+        table[league.names.index(name.replace("_", " "))] = torch.tensor(row, dtype=torch.float32)
+    league.learn(table, lambda: WEIGHTS)
+
+
+def test_the_next_rung_joins_when_the_last_is_beaten_and_not_before() -> None:
+    league = make()
+    assert league.active == [0]
+    assert league.weights() == [1.0, 0.0, 0.0]
+    fight(league, easy=(79, 0, 21))
+    assert league.rung == 0
+    for _ in range(20):  # however long it takes
+        fight(league, easy=(79, 0, 21))
+    assert league.rung == 0
+    fight(league, easy=(90, 0, 10))
+    assert league.rung == 1
+    assert league.active == [0, 1]
+
+
+def test_running_away_is_not_winning() -> None:
+    league = make()
+    fight(league, easy=(40, 60, 0))
+    assert league.rung == 0
+    fight(league, easy=(60, 40, 0))
+    assert league.rung == 1
+
+
+def test_few_fights_do_not_promote() -> None:
+    league = make()
+    fight(league, easy=(50, 0, 0))
+    assert league.rung == 0
+
+
+def test_hard_opponents_are_met_more_often() -> None:
+    league = make(priority=1.0)
+    fight(league, easy=(95, 0, 5))
+    fight(league, easy=(95, 0, 5), middling=(20, 0, 80))
+    easy, middling, hard = league.weights()
+    assert middling > 5 * easy > 0
+    assert hard == 0
+    assert easy + middling == pytest.approx(1)
+    alike = make(priority=0.0)
+    fight(alike, easy=(95, 0, 5))
+    fight(alike, easy=(95, 0, 5), middling=(20, 0, 80))
+    assert alike.weights()[:2] == pytest.approx([0.5, 0.5])
+
+
+def test_past_selves_join_with_promotions_and_when_the_newest_is_beaten() -> None:
+    league = make(past_selves=2, self_share=0.5)
+    fight(league, easy=(90, 0, 10))
+    assert league.names[3:] == ["self 1"]
+    assert isinstance(league.agents[3], Copy)
+    assert torch.equal(league.agents[3].kept, WEIGHTS["w"])
+    assert sum(league.weights()[3:]) == pytest.approx(0.5)
+    fight(league, self_1=(55, 0, 45))
+    assert len(league.agents) == 4
+    fight(league, self_1=(70, 0, 30))
+    fight(league, self_2=(70, 0, 30))
+    assert league.names[3:] == ["self 1", "self 2", "self 3"]
+    assert league.active == [0, 1, 4, 5]  # the two newest
+    assert league.weights()[3] == 0
+
+
+def test_a_copy_does_not_change_with_the_learner() -> None:
+    league = make(past_selves=1)
+    changing = {"w": torch.zeros(3)}
+    table = torch.tensor([[90.0, 0, 10], [0, 0, 0], [0, 0, 0]])
+    league.learn(table, lambda: changing)
+    changing["w"] += 1
+    assert league.selves[3]["w"].tolist() == [0, 0, 0]
+
+
+def test_a_saved_league_goes_on_the_same() -> None:
+    league = make(past_selves=3)
+    fight(league, easy=(90, 0, 10))
+    fight(league, easy=(90, 0, 10), middling=(30, 20, 50), self_1=(70, 0, 30))
+    other = make(past_selves=3)
+    other.load_state_dict(league.state_dict())
+    for each in (league, other):
+        fight(each, middling=(85, 5, 10), self_2=(40, 30, 30))
+    assert other.names == league.names
+    assert other.weights() == league.weights()
+    assert other.ratings.values == league.ratings.values
+    assert other.metrics() == league.metrics()
+    assert torch.equal(other.totals, league.totals)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'ace'"):
+        make(ladder=["ace"])
+    with pytest.raises(ConfigError, match="at least one pilot"):
+        make(ladder=[])
+    with pytest.raises(ConfigError, match="The run's ladder"):
+        make(ladder=["hard"]).load_state_dict(make().state_dict())
+    with pytest.raises(InputError, match="3 opponents"):
+        make().learn(torch.zeros((4, 3)), lambda: WEIGHTS)

@@ -1,0 +1,106 @@
+"""League runs end to end: killed at any moment they go on bit for bit, past selves, scores and ratings included."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError
+from fledge.storage import CheckpointHistory
+from fledge.train.config import make_config
+from fledge.train.ranks import Ranks
+from fledge.train.run import Run
+
+WORDS = [
+    "env.num_envs=32",
+    "env.spacetime=false",
+    "env.scenario=chase",
+    "env.opponent=placeholder",
+    "env.max_episode_s=50",
+    "ppo.rollout_steps=16",
+    "ppo.minibatch=128",
+    "policy.hidden=[16]",
+    "policy.tokens=8",
+    "tensorboard=false",
+    "league.ladder=[placeholder,random]",
+    "league.window=20",
+    "league.promote_at=0.05",
+    "league.self_beaten_at=0.05",
+    "league.past_selves=2",
+    "save_interval=5",
+    f"total_frames={12 * 32 * 16}",
+]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fledge.cli", "train", *words]
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
+    return state
+
+
+def flat(state: object, path: str = "") -> dict[str, object]:
+    if isinstance(state, dict):
+        return {k: v for key, value in state.items() for k, v in flat(value, f"{path}/{key}").items()}
+    if isinstance(state, list):
+        return {k: v for key, value in enumerate(state) for k, v in flat(value, f"{path}/{key}").items()}
+    return {path: state}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None:
+    asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", "--folder"]
+    done = subprocess.run(command(*asked, str(tmp_path / "straight")), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    killed = tmp_path / "killed"
+    with subprocess.Popen(command(*asked, str(killed)), stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        first = killed / "checkpoints" / "checkpoint_000000005.fledge"
+        deadline = time.monotonic() + 200
+        while not first.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+    resumed = subprocess.run(command("--resume", str(killed)), capture_output=True, text=True, timeout=300)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "bit for bit" in resumed.stderr
+    ours, theirs = (flat(state_of(tmp_path / name)) for name in ("straight", "killed"))
+    assert ours.keys() == theirs.keys()
+    league = {name for name in ours if name.startswith("/curriculum/selves/")}
+    assert league  # a past self had joined
+    assert ours["/curriculum/rung"] == 1
+    for name, value in ours.items():
+        if name.startswith(("/seconds", "/log")):
+            continue
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, theirs[name]), name  # type: ignore[arg-type]
+        else:
+            assert value == theirs[name], name
+
+
+def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
+    run = Run(make_config("aircombat", "", [*WORDS, "ranks=1"]), Ranks())
+    try:
+        for _ in range(10):
+            rollout = run.collect()
+            run.learn(rollout)
+            metrics = run.episode_metrics(rollout)
+        assert metrics["league/rung"] == 2
+        assert metrics["league/opponents"] >= 3
+    finally:
+        run.close()
+
+
+def test_a_league_in_a_world_with_one_side_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one side"):
+        Run(make_config("navigation", "", ["league.ladder=[straight]", "env.num_envs=4"]), Ranks())
+
+
+def test_a_league_without_an_opponent_s_seat_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"set env\.opponent"):
+        Run(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
