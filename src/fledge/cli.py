@@ -473,19 +473,25 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
 
 
 @bench.command("sim")
-@click.option("--num-envs", default=1024, show_default=True, help="Drones in the comparison.")
+@click.argument("words", nargs=-1, metavar="[task=NAME]")
+@click.option("--num-envs", type=click.IntRange(1), help="Drones or duels in the comparison. [default: 1024; 10000]")
 @click.option(
     "--threads", type=click.IntRange(1, 1024), help="CPU threads of the comparison with all. [default: all cores]"
 )
 @click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each measurement.")
 @as_json
-def bench_sim(num_envs: int, threads: int | None, seconds: float, as_json: bool) -> None:
-    """Simulation speed beside plain NumPy and plain torch, and a table from 64 to 16,384 drones.
+def bench_sim(words: tuple[str, ...], num_envs: int | None, threads: int | None, seconds: float, as_json: bool) -> None:
+    """Simulation speed of a task (navigation) beside plain NumPy and plain torch, and a table from few to many envs.
 
-    One thread is compared with one thread, and all with all (NumPy in shares of the drones, torch with its own threads and in
+    One thread is compared with one thread, and all with all (NumPy in shares of the envs, torch with its own threads and in
     shares), in turns; the cores that each kept busy stand beside it. Nothing is timed unless all fly the same.
     """
-    _bench("sim", as_json, num_envs=num_envs, threads=threads, seconds=seconds)
+    tasks = [word.removeprefix("task=") for word in words]
+    if len(tasks) > 1 or not all(tasks):
+        raise click.UsageError(f"{' '.join(words)} came, but one task is measured: task=NAME.")
+    _bench(
+        "sim", as_json, task=tasks[0] if tasks else "navigation", num_envs=num_envs, threads=threads, seconds=seconds
+    )
 
 
 @bench.command("train")

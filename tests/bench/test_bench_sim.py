@@ -15,20 +15,22 @@ from rich.console import Console
 from fledge.bench import sim, tables
 from fledge.bench.baselines.shares import Shares
 from fledge.core.errors import FledgeError, InputError
+from fledge.tasks.contest import Contest
 from fledge.tasks.navigation.config import RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.references import CONTEST, contest
 from fledge.tasks.navigation.references.agreement import TOLERANCES, check_agreement, snapshot_of
 from fledge.tasks.navigation.references.numpy_sim import NumpySim
 from fledge.tasks.navigation.references.plain_step import Snapshot
 
 MAPS = 4  # instead of 64, which take longer to make than the rest of these tests
-full_config = sim.PLAIN.bench_config
+full_config = contest.bench_config
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_maps_and_turns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sim.PLAIN, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
+        patch.setattr(contest, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
         patch.setattr(sim, "TURNS", 2)
         yield
 
@@ -41,17 +43,17 @@ def result(few_maps_and_turns: None) -> dict[str, Any]:
 @pytest.fixture
 def flying_env() -> Any:
     """A small env with its drones at speed, and its buffers."""
-    env = NavigationEnv(sim.PLAIN.bench_config(64), seed=5)
+    env = NavigationEnv(contest.bench_config(64), seed=5)
     out = env.make_buffers()
     env.reset(out=out)
     for _ in range(60):
-        env.step(torch.tensor(sim.ACTION).repeat(64, 1), out=out)
+        env.step(torch.tensor(contest.ACTION).repeat(64, 1), out=out)
     yield env, out
     env.close()
 
 
 def test_a_run_returns_machine_agreement_comparison_ratios_and_sizes(result: dict[str, Any]) -> None:
-    assert set(result) == {"machine", "settings", "agreement", "comparison", "sizes"}
+    assert set(result) == {"machine", "settings", "agreement", "figures", "comparison", "sizes"}
     assert {"cpu", "cores", "python", "torch", "warp", "numpy"} <= set(result["machine"])
     assert [row["num_envs"] for row in result["sizes"]] == [16, 64]
 
@@ -215,22 +217,23 @@ def test_nothing_is_timed_when_a_baseline_is_wrong(monkeypatch: pytest.MonkeyPat
     def never(*_: object) -> None:
         raise AssertionError("timed")
 
-    monkeypatch.setitem(sim.BASELINES, "numpy", (Upward, torch.Tensor.numpy))
+    wrong = dict(CONTEST.baselines) | {"numpy": (Upward, torch.Tensor.numpy)}
+    monkeypatch.setattr(contest.NavigationContest, "baselines", wrong)
     monkeypatch.setattr(sim, "_time", never)
     with pytest.raises(FledgeError, match="Nothing was timed"):
         sim.run(num_envs=16, seconds=0.001, sizes=(16,))
 
 
 def test_a_simulator_that_depends_on_its_threads_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = sim._warm_env
+    right = sim._begin
 
     @contextmanager
-    def warm(num_envs: int, threads: int, seed: int) -> Iterator[Any]:
-        with right(num_envs, threads, seed) as (env, out):
-            out["reward"][0] += 1e-6 * threads
-            yield env, out
+    def begin(which: Contest, count: int, threads: int, seed: int) -> Iterator[Any]:
+        with right(which, count, threads, seed) as flight:
+            flight.out["reward"][0] += 1e-6 * threads
+            yield flight
 
-    monkeypatch.setattr(sim, "_warm_env", warm)
+    monkeypatch.setattr(sim, "_begin", begin)
     with pytest.raises(FledgeError, match=r"one thread and on all\. Nothing was timed"):
         sim.run(num_envs=16, threads=2, seconds=0.001, sizes=())
 
@@ -246,7 +249,7 @@ def test_a_snapshot_is_a_copy_that_flying_on_does_not_change(flying_env: Any) ->
     before = taken.pos.copy()
     env.step(torch.rand(64, 3), out=out)
     np.testing.assert_array_equal(taken.pos, before)
-    for make, native in sim.BASELINES.values():
+    for make, native in CONTEST.baselines.values():
         baseline = make(taken)
         baseline.step(native(torch.rand(64, 3)), *(native(env.bank.tensors[k]) for k in ("origin", "vel")))
         np.testing.assert_array_equal(taken.pos, before)

@@ -1,64 +1,56 @@
-"""`fledge bench sim`: env steps per second of the simulator, beside the same step in plain NumPy and torch.
+"""`fledge bench sim`: physics steps per second of a world's simulator, beside the same in plain NumPy and torch.
 
 First all fly on from the same moment and must agree; only then are they timed, in turns, so that whatever else the machine
 does meanwhile falls on all of them. One thread is compared with one thread, and all with all: NumPy, which has no threads
-of its own, then flies its drones in shares, one a thread; torch is tried with its own threads and in shares. Beside each
-stands how many cores it really kept busy. The task is NavRL's: 350 columns, 80 moving obstacles, a decision each physics
-step, full observation and NavRL's reward. Left out of the baselines, in their favour: the crowd's own motion, and the start
-of new episodes.
+of its own, then flies its envs in shares, one a thread; torch is tried with its own threads and in shares. Beside each
+stands how many cores it really kept busy. What is flown, and what is left out of the baselines in their favour, says the
+world's own part: `references/contest.py` in its folder.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import RenderableType
-from rich.table import Table
-from tensordict import TensorDict
 
 from fledge.bench.baselines.shares import Shares
 from fledge.bench.machine import release_memory, resident_bytes
-from fledge.bench.tables import shown, table, three_digits
+from fledge.bench.sim_tables import render
 from fledge.bench.turns import ratio
-from fledge.core.errors import FledgeError, InputError
+from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import default_threads, machine_info
+from fledge.tasks.base import Task
+from fledge.tasks.contest import Contest, Flight
 from fledge.tasks.registry import find_task
 
-SIZES = (64, 256, 1024, 4096, 16384)
-ACTION = (0.9, 0.5, 0.5)  # goal frame: 1.6 m/s straight towards the goal
-WARM_UP_STEPS = 125  # 2 s: drones are at speed, and some have crashed and begun again
-TURNS = 10  # of each contestant; the baselines return to the warmed-up moment before each
+__all__ = ["render", "run"]
 
-TASK: Any = find_task("navigation")
-PLAIN = TASK.references
-BASELINES: dict[str, Any] = {
-    "numpy": (PLAIN.NumpySim, torch.Tensor.numpy),
-    "torch": (PLAIN.TorchSim, lambda tensor: tensor),
-}
+TURNS = 10  # of each contestant; all return to the warmed-up moment before each
 
 
 def run(
-    num_envs: int = 1024,
+    task: str | Task = "navigation",
+    num_envs: int | None = None,
     threads: int | None = None,
     seconds: float = 2.0,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] | None = None,
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return agreement, speed beside the baselines, and speed and memory over numbers of drones; JSON-able.
+    """Return agreement, speed beside the baselines, and speed and memory over numbers of envs; JSON-able.
 
     Args:
-        num_envs: Drones of the comparison with the baselines.
+        task: The world, or its name.
+        num_envs: Drones or duels of the comparison with the baselines; None: what the world suggests.
         threads: CPU threads of the second comparison; the first is of one thread.
         seconds: Time given to each contestant and to each size.
-        sizes: Numbers of drones for the simulator alone.
-        seed: Decides maps, starts and crowds.
+        sizes: Numbers of them for the simulator alone; None: what the world suggests.
+        seed: Decides all that is random.
         on_progress: Called with a line before each part.
 
     Raises:
@@ -66,51 +58,53 @@ def run(
     """
     if not seconds > 0:
         raise InputError(f"seconds is {seconds}, but must be greater than 0.")
+    contest = contest_of(task)
+    count = contest.count if num_envs is None else num_envs
     threads = threads or default_threads()
     say = on_progress or (lambda line: None)
-    result: dict[str, Any] = {"machine": machine_info(), "settings": _settings(num_envs, threads, seconds, seed)}
+    result: dict[str, Any] = {"machine": machine_info(), "settings": _settings(contest, count, threads, seconds, seed)}
     with ExitStack() as stack:
         groups = []
-        for name, count in {"one": 1, "all": threads}.items():
-            say(f"warming up {num_envs:,} drones on {count} threads")
-            env, out = stack.enter_context(_warm_env(num_envs, count, seed))
-            groups.append(Group(name, count, env, out))
-        say(f"checking that {num_envs:,} drones fly the same in NumPy and torch")
+        for name, number in {"one": 1, "all": threads}.items():
+            say(f"warming up {count:,} {contest.many} on {number} threads")
+            flight = stack.enter_context(_begin(contest, count, number, seed))
+            groups.append(Group(name, number, contest, flight))
+        say(f"checking that {count:,} {contest.many} fly the same in NumPy and torch")
         _check_threads(groups)
-        result["agreement"] = {group.name: group.check() for group in groups}
-        say(f"timing {num_envs:,} drones beside NumPy and torch")
-        result["comparison"] = _compare(groups, seconds)
+        result["agreement"] = {group.name: group.flight.check(group.baselines) for group in groups}
+        result["figures"] = groups[0].flight.figures()
+        say(f"timing {count:,} {contest.many} beside NumPy and torch")
+        result["comparison"] = _compare(groups, contest, count, seconds)
     result["sizes"] = []
-    for size in sizes:
-        say(f"timing {size:,} drones")
-        result["sizes"].append(_measure_size(size, threads, seconds, seed))
+    for size in contest.sizes if sizes is None else sizes:
+        say(f"timing {size:,} {contest.many}")
+        result["sizes"].append(_measure_size(contest, size, threads, seconds, seed))
     return result
 
 
-def _settings(num_envs: int, threads: int, seconds: float, seed: int) -> dict[str, Any]:
-    cfg = PLAIN.bench_config(num_envs)
-    names = ("num_envs", "static_obstacles", "moving_obstacles", "num_maps", "decimation")
-    chosen = {"threads": threads, "seconds": seconds, "seed": seed, "action": list(ACTION), "warm_up": WARM_UP_STEPS}
-    return {**{name: getattr(cfg, name) for name in names}, "beams": 144, "reward": "navrl", **chosen}
+def contest_of(task: str | Task) -> Contest:
+    """A world's part in this; ConfigError if it has none."""
+    task = find_task(task) if isinstance(task, str) else task
+    if task.references is None:
+        raise ConfigError(f"{task.name} has no plain implementations to be measured beside: see Task.references.")
+    contest: Contest = task.references.CONTEST
+    return contest
+
+
+def _settings(contest: Contest, count: int, threads: int, seconds: float, seed: int) -> dict[str, Any]:
+    chosen = contest.settings(count)
+    words = {"one": contest.one, "many": contest.many, "call": contest.call, "described": contest.describe(chosen)}
+    return {**chosen, "threads": threads, "seconds": seconds, "seed": seed, **words}
 
 
 @contextmanager
-def _warm_env(num_envs: int, threads: int, seed: int) -> Iterator[tuple[Any, TensorDict]]:
-    """An env whose drones are at speed in the forest, and its buffers."""
-    env = TASK.make_env(PLAIN.bench_config(num_envs), seed=seed, num_threads=threads)
+def _begin(contest: Contest, count: int, threads: int, seed: int) -> Iterator[Flight]:
+    """A world in mid-flight."""
+    flight = contest.begin(count, threads, seed)
     try:
-        out = env.make_buffers()
-        env.reset(out=out)
-        action = _action(num_envs)
-        for _ in range(WARM_UP_STEPS):
-            env.step(action, out=out)
-        yield env, out
+        yield flight
     finally:
-        env.close()
-
-
-def _action(num_envs: int) -> torch.Tensor:
-    return torch.tensor(ACTION).repeat(num_envs, 1)
+        flight.close()
 
 
 # ---- the comparison --------------------------------------------------------------------------------------------------
@@ -122,35 +116,71 @@ class Group:
     Args:
         name: "one" or "all".
         threads: Of every contestant.
-        env: The simulator, warmed up with as many threads.
-        out: Its buffers.
+        contest: Has the baselines.
+        flight: The simulator, warmed up with as many threads.
     """
 
-    def __init__(self, name: str, threads: int, env: Any, out: TensorDict) -> None:
-        self.name, self.threads, self.env, self.out = name, threads, env, out
-        self.baselines = BASELINES
+    def __init__(self, name: str, threads: int, contest: Contest, flight: Flight) -> None:
+        self.name, self.threads, self.flight = name, threads, flight
+        self.baselines = plain = dict(contest.baselines)
         if name == "all":
-            shares = {k: (functools.partial(Shares, make, threads), native) for k, (make, native) in BASELINES.items()}
-            self.baselines = {"numpy": shares["numpy"], "torch": BASELINES["torch"], "torch in shares": shares["torch"]}
+            shares = {k: (functools.partial(Shares, make, threads), native) for k, (make, native) in plain.items()}
+            self.baselines = {"numpy": shares["numpy"], "torch": plain["torch"], "torch in shares": shares["torch"]}
 
-    def check(self) -> dict[str, Any]:
-        """How far the baselines differ from the simulator; raises where it is too far."""
-        return PLAIN.check_agreement(self.env, self.out, self.baselines)
-
-    def contestants(self) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-        """By name: how to go back to this moment, and a step."""
-        start, action = PLAIN.snapshot_of(self.env), _action(self.env.num_envs)
-        crowd = [self.env.bank.tensors["trail"][-1].clone(), self.env.bank.tensors["vel"].clone()]
-        found: dict[str, Any] = {"fledge": (lambda: None, lambda: self.env.step(action, out=self.out))}
+    def contestants(self) -> dict[str, Contestant]:
+        """By name."""
+        flight, start = self.flight, self.flight.snapshot()
+        found = {"fledge": Contestant(flight.go_back, flight.step, flight.calls)}
         for name, (make, native) in self.baselines.items():
-            sim, given = make(start), [native(tensor) for tensor in (action, *crowd)]
-            found[name] = (functools.partial(sim.load, start), functools.partial(sim.step, *given))
+            sim = make(start)
+            step = functools.partial(_plain_step, sim, flight.arguments(native))
+            found[name] = Contestant(functools.partial(sim.load, start), step, flight.calls)
         return found
+
+
+def _plain_step(sim: Any, arguments: Sequence[tuple[Any, ...]], call: int) -> None:
+    sim.step(*arguments[call % len(arguments)])
+
+
+class Contestant:
+    """Something that can be timed.
+
+    Args:
+        go_back: Returns to the moment at which the flight began.
+        step: Flies the call of this number.
+        calls: Calls after which it goes back, outside the time that counts; None: never.
+    """
+
+    def __init__(self, go_back: Callable[[], Any], step: Callable[[int], Any], calls: int | None) -> None:
+        self.go_back, self.step, self.calls = go_back, step, calls
+
+    def time(self, seconds: float) -> tuple[list[float], float]:
+        """Seconds of each call, for about this long and at least one call, and of the CPU in all of them."""
+        times: list[float] = []
+        cpu = 0.0
+        while not times or sum(times) < seconds:
+            self.go_back()
+            begun = time.process_time()
+            times += _time(self.step, seconds - sum(times), self.calls)
+            cpu += time.process_time() - begun
+        return times, cpu
+
+
+def _time(step: Callable[[int], Any], seconds: float, calls: int | None) -> list[float]:
+    """Seconds of each call, for about this long; at least one call, at most so many."""
+    times: list[float] = []
+    begun = now = time.perf_counter()
+    while not times or (now - begun < seconds and len(times) != calls):
+        step(len(times))
+        later = time.perf_counter()
+        times.append(later - now)
+        now = later
+    return times
 
 
 def _check_threads(groups: Sequence[Group]) -> None:
     """The simulator must fly the same, whatever its number of threads."""
-    first, *others = (group.out for group in groups)
+    first, *others = (group.flight.out for group in groups)
     for other in others:
         if not bool((first == other).all()):
             raise FledgeError(
@@ -158,22 +188,20 @@ def _check_threads(groups: Sequence[Group]) -> None:
             )
 
 
-def _compare(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
+def _compare(groups: Sequence[Group], contest: Contest, count: int, seconds: float) -> dict[str, Any]:
     """Time all contestants of all groups in turns."""
     entries = {(group.name, name): found for group in groups for name, found in group.contestants().items()}
     threads = {group.name: group.threads for group in groups}
-    drones = groups[0].env.num_envs
     times: dict[Any, list[list[float]]] = {entry: [] for entry in entries}
     cpu: dict[Any, float] = dict.fromkeys(entries, 0.0)
     before = torch.get_num_threads()
     try:
         for _ in range(TURNS):
-            for entry, (go_back, step) in entries.items():
+            for entry, contestant in entries.items():
                 torch.set_num_threads(threads[entry[0]])
-                go_back()
-                begun = time.process_time()
-                times[entry].append(_time(step, seconds / TURNS))
-                cpu[entry] += time.process_time() - begun
+                turn, used = contestant.time(seconds / TURNS)
+                times[entry].append(turn)
+                cpu[entry] += used
     finally:
         torch.set_num_threads(before)
     result: dict[str, Any] = {group.name: {} for group in groups}
@@ -181,7 +209,7 @@ def _compare(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
         every = [second for turn in turns for second in turn]
         row = {"threads": threads[group], "cores_used": round(cpu[group, name] / sum(every), 2)}
         row["cpu_ms"] = round(1e3 * cpu[group, name] / len(every), 4)
-        row |= _figures(every, drones)
+        row |= _figures(every, contest.one, count, groups[0].flight.physics_steps)
         medians = {who: [float(np.median(turn)) for turn in times[group, who]] for who in ("fledge", name)}
         result[group][name] = row | {"fledge_faster_by": ratio(medians[name], medians["fledge"])}
     return result
@@ -190,118 +218,27 @@ def _compare(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
 # ---- speed and memory ------------------------------------------------------------------------------------------------
 
 
-def _time(step: Callable[[], Any], seconds: float) -> list[float]:
-    """Seconds of each call, for about this long; at least one call."""
-    times: list[float] = []
-    begun = now = time.perf_counter()
-    while not times or now - begun < seconds:
-        step()
-        later = time.perf_counter()
-        times.append(later - now)
-        now = later
-    return times
-
-
-def _figures(times: Sequence[float], num_envs: int) -> dict[str, Any]:
+def _figures(times: Sequence[float], one: str, count: int, physics_steps: int) -> dict[str, Any]:
     low, median, high = (float(np.percentile(times, q)) for q in (10, 50, 90))
     return {
         "median_ms": round(1e3 * median, 4),
         "p10_ms": round(1e3 * low, 4),
         "p90_ms": round(1e3 * high, 4),
-        "us_per_drone_step": round(1e6 * median / num_envs, 4),
-        "env_steps_per_second": round(num_envs / median),
+        f"us_per_{one}_step": round(1e6 * median / (count * physics_steps), 4),
+        "env_steps_per_second": round(count * physics_steps / median),
         "repeats": len(times),
     }
 
 
-def _measure_size(size: int, threads: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Speed and memory of the simulator alone with this many drones."""
+def _measure_size(contest: Contest, size: int, threads: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Speed and memory of the simulator alone with this many."""
     release_memory()
     before = resident_bytes()
-    with _warm_env(size, threads, seed) as (env, out):
-        action = _action(size)
-        figures = _figures(_time(lambda: env.step(action, out=out), seconds), size)
-        maps = tensor_bytes(vars(env.bank))
-        drones = tensor_bytes({k: v for k, v in vars(env).items() if k != "bank"}) + tensor_bytes(out)
-        memory = {"rss_delta": resident_bytes() - before, "drones": drones, "maps": maps}
-    return {
-        "num_envs": size,
-        **figures,
-        "memory_bytes": {**memory, "per_drone": round((drones + maps) / size)},
-    }
-
-
-def tensor_bytes(holder: Any) -> int:
-    """Bytes of all tensors in a tensor, TensorDict, or mapping of them."""
-    if isinstance(holder, torch.Tensor):
-        return holder.nbytes
-    if isinstance(holder, (Mapping, TensorDict)):
-        return sum(tensor_bytes(value) for value in holder.values())
-    return 0
-
-
-# ---- printing --------------------------------------------------------------------------------------------------------
-
-
-def render(result: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the figures of `run` as rich renderables: machine, agreement, comparison, sizes."""
-    machine, settings = result["machine"], result["settings"]
-    title = (
-        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the start · "
-        f"Python {machine['python']}, torch {machine['torch']}, Warp {machine['warp']}, NumPy {machine['numpy']}"
-    )
-    task = (
-        f"{settings['static_obstacles']} columns, {settings['moving_obstacles']} moving obstacles, "
-        f"{settings['beams']} beams, a decision each {settings['decimation']} physics step, NavRL's reward"
-    )
-    return [title, task, _agreement_table(result), _comparison_table(result), _sizes_table(result)]
-
-
-def _agreement_table(result: Mapping[str, Any]) -> Table:
-    agreement = result["agreement"]
-    one = agreement["one"]
-    title = f"Same flight: {one['drones']:,} drones, {one['steps']} steps from the same moment"
-    view = table(title, "largest difference", *BASELINES, "tolerance", "allowed", "outside")
-    for key in one["numpy"]:
-        rows = {name: [found[k][key] for found in agreement.values() for k in found if k.startswith(name)]
-                for name in BASELINES}  # fmt: skip
-        largest = [f"{max(row['max_difference'] for row in rows[name]):.1e}" for name in BASELINES]
-        outside = max(row["share_outside"] for found in rows.values() for row in found)
-        limits = one["numpy"][key]
-        view.add_row(key, *largest, f"{limits['tolerance']:g}", f"{limits['allowed_share']:.1%}", f"{outside:.3%}")
-    return view
-
-
-def _comparison_table(result: Mapping[str, Any]) -> Table:
-    view = table(
-        f"{result['settings']['num_envs']:,} drones, in turns (quartiles)",
-        "",
-        "threads",
-        "cores",
-        "CPU ms",
-        "ms a step",
-        "steps/s",
-        "Fledge faster by",
-    )
-    for group in result["comparison"].values():
-        for name, row in group.items():
-            faster = "" if name == "fledge" else shown(row["fledge_faster_by"])
-            figures = [f"{row['cores_used']:.2f}", *(three_digits(row[key]) for key in ("cpu_ms", "median_ms"))]
-            figures.append(f"{row['env_steps_per_second']:,}")
-            view.add_row(name, str(row["threads"]), *figures, faster)
-        view.add_section()
-    return view
-
-
-def _sizes_table(result: Mapping[str, Any]) -> Table:
-    title = (
-        f"Fledge alone, {result['settings']['threads']} threads, {result['settings']['num_maps']} maps; memory in MiB"
-    )
-    columns = ("ms a step", "p10-p90", "µs/drone", "steps/s", "of drones", "of maps", "RSS +")
-    view = table(title, "drones", *columns)
-    for row in result["sizes"]:
-        memory = [f"{row['memory_bytes'][key] / 2**20:.1f}" for key in ("drones", "maps", "rss_delta")]
-        times = [three_digits(row[key]) for key in ("median_ms", "p10_ms", "p90_ms", "us_per_drone_step")]
-        speed = f"{row['env_steps_per_second']:,}"
-        view.add_row(f"{row['num_envs']:,}", times[0], f"{times[1]}-{times[2]}", times[3], speed, *memory)
-    return view
+    with _begin(contest, size, threads, seed) as flight:
+        times, cpu = Contestant(flight.go_back, flight.step, flight.calls).time(seconds)
+        figures = _figures(times, contest.one, size, flight.physics_steps) | flight.figures()
+        figures["cores_used"] = round(cpu / sum(times), 2)
+        parts = flight.memory()
+        memory = {"rss_delta": resident_bytes() - before, **parts}
+    memory[f"per_{contest.one}"] = round(sum(parts.values()) / size)
+    return {"num_envs": size, **figures, "memory_bytes": memory}

@@ -11,7 +11,7 @@
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
-    contract         what an exported policy's user must know
+    contract         what an exported policy's user must know       references          plain implementations, for benchmarks
     aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
 
@@ -144,6 +144,8 @@ class Task:
     judged_in: str | None = None
     """The env preset whose result a report leads with, besides the policy's own world."""
     unit: str = "envs"
+    references: Any = None
+    """Module of plain implementations that benchmarks measure beside ours; its CONTEST is `fledge bench sim`'s."""
     sides: int = 1
     """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
 

@@ -1,4 +1,4 @@
-"""A plain simulation on several threads: each flies its share of the drones. How NumPy, which has no threads, gets them."""
+"""A plain simulation on several threads: each flies its share of the envs. How NumPy, which has no threads, gets them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Shares:
     Args:
         make: Makes a simulation from a snapshot.
         threads: Shares to make.
-        snapshot: All drones.
+        snapshot: All envs.
     """
 
     def __init__(self, make: Callable[[Any], Any], threads: int, snapshot: Any) -> None:
@@ -34,16 +34,22 @@ class Shares:
         for sim, rows in zip(self.sims, self.rows, strict=True):
             sim.load(part_of(snapshot, rows))
 
-    def step(self, action: Any, *crowd: Any) -> dict[str, Any]:
-        """Fly one decision; returns all drones' results."""
-        parts = list(self.pool.map(lambda sim, rows: sim.step(action[rows], *crowd), self.sims, self.rows))
-        join: Callable[..., Any] = np.concatenate if isinstance(action, np.ndarray) else torch.cat
+    def step(self, action: Any, *shared: Any) -> dict[str, Any]:
+        """Fly one decision with an array of actions, or a tuple of them; returns the results of all."""
+        parts = list(self.pool.map(lambda sim, rows: sim.step(rows_of(action, rows), *shared), self.sims, self.rows))
+        first = next(iter(parts[0].values()))
+        join: Callable[..., Any] = np.concatenate if isinstance(first, np.ndarray) else torch.cat
         return {key: join([part[key] for part in parts]) for key in parts[0]}
 
 
+def rows_of(action: Any, rows: slice) -> Any:
+    """Some rows of an array, or of each array of a tuple."""
+    return tuple(part[rows] for part in action) if isinstance(action, tuple) else action[rows]
+
+
 def part_of(snapshot: Any, rows: slice) -> Any:
-    """Some drones of a snapshot, on the same maps."""
+    """Some envs of a snapshot; what is not of one env, such as maps, stays."""
     count = len(snapshot.pos)
     fields = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
-    per_drone = {k: v[rows] for k, v in fields.items() if k != "grid" and np.ndim(v) and len(v) == count}
-    return dataclasses.replace(snapshot, **per_drone)
+    per_env = {k: v[rows] for k, v in fields.items() if k != "grid" and np.ndim(v) and len(v) == count}
+    return dataclasses.replace(snapshot, **per_env)

@@ -85,7 +85,7 @@ class AircombatEnv(WarpEnv):
         self._timing = Timing()
         for name, tensor in self._timing_tensors.items():
             setattr(self._timing, name, wp.from_torch(tensor))
-        self._duration = 0.0
+        self._duration = math.nan  # none yet
         self._asked = {
             "rudder": torch.zeros(self.num_envs, device=self.device),
             "throttle": torch.ones(self.num_envs, device=self.device),
@@ -234,6 +234,12 @@ class AircombatEnv(WarpEnv):
                 raise InputError(
                     f"The saved state has no observation {name} of this env's shape {tuple(tensor.shape)}."
                 )
+        slots, fired = self.cfg.missile.carried, saved["fired"]
+        if bool(((fired < 0) | (fired > slots)).any()):
+            raise InputError(
+                f"The saved state has {int(fired.min())} to {int(fired.max())} missiles fired by a side, but this env's "
+                f"sides carry {slots}."
+            )
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
         for name, tensor in self._seen.items():

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,12 @@ class AircombatTask(Task):
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
 
         return fights_figure(tracks, title)
+
+    # ---- benchmarks ------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def references(self) -> ModuleType:
+        """Plain implementations of the duel, to be measured beside ours."""
+        from fledge.tasks.aircombat import references
+
+        return references

@@ -64,29 +64,43 @@ class Comparison:
         return float((self.outcome == self.plain_outcome).mean())
 
 
-def fly_together(env: AircombatEnv, out: TensorDict, duel: Any, actions: Iterable[Action]) -> Comparison:
-    """Fly the env and a plain duel that stands where it stands, until the actions run out or all fights are over."""
+def fly_together(
+    env: AircombatEnv, out: TensorDict, duel: Any, actions: Iterable[Action], arguments: Iterable[tuple] | None = None
+) -> Comparison:
+    """Fly the env and a plain duel that stands where it stands, until the actions run out or all fights are over.
+
+    Args:
+        duel: As `fledge.tasks.contest` says of baselines.
+        arguments: What its `step` takes; without them the actions as NumPy arrays, float64.
+    """
     count = env.num_duels
     zeros, none = np.zeros((3, count)), np.zeros((2, count), np.int64)
     found = Comparison(zeros[0], zeros[1], none[0], none[1], zeros[2])
-    ended_at = np.zeros(count)
+    ended_at, clock = np.zeros(count), np.zeros(count)
+    given = None if arguments is None else iter(arguments)
     for action in actions:
         env.step(action, out=out)
-        duel.decide(*duel.controls(action))
+        now = {k: np.asarray(v) for k, v in duel.step(*(next(given) if given else (controls_of(action),))).items()}
         result = out["outcome"].cpu().numpy()[::2].astype(np.int64)
         news = (found.outcome == GOING_ON) & (result != GOING_ON)
         found.outcome[news] = result[news]
         ended_at[news] = 240.0 * out["final_obs", "state"].cpu().numpy()[::2, CLOCK][news]
-        now, flying = duel.now, env.state["m_flying"].cpu().numpy().reshape(count, 2, -1) > 0
-        found.plain_outcome[:] = now.outcome
+        found.plain_outcome[:], clock = now["outcome"], now["clock"]
         on = (found.outcome == GOING_ON) & (found.plain_outcome == GOING_ON)
-        apart = np.abs(_plane(env, "pos") - np.asarray(now.pos)).max(1)
-        missiles = np.abs(_plane(env, "m_pos") - np.asarray(now.missile_pos))
-        missiles = np.where(flying & np.asarray(now.flying), missiles, 0.0).max((1, 2))
-        np.maximum(found.fighter_gap, apart, out=found.fighter_gap, where=on)
+        flying = (env.state["m_flying"].cpu().numpy().reshape(count, 2, -1) > 0) & now["flying"]
+        missiles = np.where(flying, np.abs(_plane(env, "m_pos") - now["missile_pos"]), 0.0).max((1, 2))
+        np.maximum(found.fighter_gap, np.abs(_plane(env, "pos") - now["pos"]).max(1), out=found.fighter_gap, where=on)
         np.maximum(found.missile_gap, missiles, out=found.missile_gap, where=on)
         if (found.outcome != GOING_ON).all() and (found.plain_outcome != GOING_ON).all():
             break
     both = (found.outcome != GOING_ON) & (found.outcome == found.plain_outcome)
-    found.end_gap[both] = np.abs(ended_at - np.asarray(duel.now.clock))[both]
+    found.end_gap[both] = np.abs(ended_at - clock)[both]
     return found
+
+
+def controls_of(action: Action) -> tuple[Array, Array, Array]:
+    """Rudder, throttle and fire [F, 2] as NumPy's duel takes them."""
+    rudder, throttle, fire = (
+        action[name].cpu().double().view(-1, 2).numpy() for name in ("rudder", "throttle", "fire")
+    )
+    return rudder, throttle, fire

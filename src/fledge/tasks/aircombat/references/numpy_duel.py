@@ -7,7 +7,6 @@ missiles of each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,6 +19,7 @@ Floats = npt.NDArray[np.float64]
 Plane = npt.NDArray[np.complex128]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
 
 GOING_ON, FIRST_WON, SECOND_WON, DRAW, NO_MISSILES, TIME_OUT = range(6)
 OUTCOMES = ("going_on", "first_won", "second_won", "draw", "no_missiles", "time_out")
@@ -158,7 +158,7 @@ def closest_approach(before: Plane, after: Plane) -> Floats:
 
 
 class NumpyDuel:
-    """Fights, and `decide` to fly them on by a decision.
+    """Fights, and `step` to fly them on by a decision.
 
     Args:
         cfg: The rules.
@@ -168,6 +168,7 @@ class NumpyDuel:
 
     def __init__(self, cfg: AircombatConfig, start: Fights, single: bool = False) -> None:
         self.cfg, self.single = cfg, single
+        self.eps = 1e-3 if single else EPS_S
         self.fighter = Airframe.of(cfg.fighter, cfg.load_limits)
         self.missile = Airframe.of(cfg.missile, cfg.load_limits)
         self.steps = max(1, int(np.ceil(cfg.decimation * cfg.time_scale - 1e-9)))
@@ -178,26 +179,21 @@ class NumpyDuel:
         """Continue from here."""
         self.now = start.copy(single=self.single)
 
-    def controls(self, action: Mapping[str, Any]) -> tuple[Floats, Floats, Bools]:
-        """What `decide` takes, from the env's action [2 F]."""
-        rudder, throttle, fire = (np.asarray(action[name]).reshape(-1, 2) for name in ("rudder", "throttle", "fire"))
-        kind = self.now.speed.dtype
-        return rudder.astype(kind), throttle.astype(kind), fire > 0
-
-    def decide(self, rudder: Floats, throttle: Floats, fire: Bools) -> Ints:
-        """Fly a decision with these controls [F, 2] of both sides; returns the outcomes [F]. Fights that are over rest."""
-        self.shoot(fire)
+    def step(self, controls: tuple[Floats, Floats, Array]) -> dict[str, Array]:
+        """Fly a decision with rudder, throttle and fire [F, 2]; returns where all are. Fights that are over rest."""
+        rudder, throttle, fire = controls
+        self.shoot(fire > 0)
         for _ in range(self.steps):
             self.physics_step(rudder, throttle)
         now = self.now
-        late = (now.outcome == GOING_ON) & (now.clock >= self.cfg.max_episode_s - EPS_S)
+        late = (now.outcome == GOING_ON) & (now.clock >= self.cfg.max_episode_s - self.eps)
         now.outcome[late] = TIME_OUT
-        return now.outcome
+        return vars(now)
 
     def shoot(self, fire: Bools) -> None:
         """Missiles leave with their fighters' place, direction and speed, into the slot of their number."""
         now, rules = self.now, self.cfg.missile
-        ready = (now.left > 0) & (now.since_shot >= rules.interval_s - EPS_S) & (now.outcome == GOING_ON)[:, None]
+        ready = (now.left > 0) & (now.since_shot >= rules.interval_s - self.eps) & (now.outcome == GOING_ON)[:, None]
         fight, side = np.nonzero(fire & ready)
         slot = now.flying.shape[2] - now.left[fight, side]
         now.missile_pos[fight, side, slot] = now.pos[fight, side]
@@ -222,7 +218,7 @@ class NumpyDuel:
         self.fly_missiles(missiles, wanted)
         after = now.pos[target] - now.missile_pos[missiles]
         hit = closest_approach(before, after) <= self.cfg.missile.kill_radius_m
-        burnt_out = now.missile_age[missiles] >= self.cfg.missile.burn_s - EPS_S
+        burnt_out = now.missile_age[missiles] >= self.cfg.missile.burn_s - self.eps
         spent = burnt_out & (now.missile_speed[missiles] < self.cfg.missile.min_speed)
         now.flying[missiles] = ~(hit | spent)
         self.judge(on, fight[hit], 1 - side[hit])

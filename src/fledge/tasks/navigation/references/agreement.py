@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from fledge.core.errors import FledgeError
+from fledge.tasks.contest import Baselines, require, verdict
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.references.plain_step import Snapshot
-
-# by name: how to make one from a snapshot, and how its arrays are made from the env's tensors
-Baselines = Mapping[str, tuple[Callable[[Snapshot], Any], Callable[[torch.Tensor], Any]]]
 
 AGREEMENT_STEPS = 20
 # name: largest difference, and the share of values that may exceed it. Float32 decides otherwise where a beam grazes an
@@ -68,14 +64,8 @@ def check_agreement(env: NavigationEnv, out: TensorDict, baselines: Baselines) -
         flying &= ~ended
     report: dict[str, Any] = {"steps": AGREEMENT_STEPS, "drones": env.num_envs, "still_flying": int(flying.sum())}
     for name, gaps in found.items():
-        report[name] = {key: _verdict(key, np.concatenate(parts)) for key, parts in gaps.items()}
-        for key, verdict in report[name].items():
-            if not verdict["ok"]:
-                raise FledgeError(
-                    f"The {name} reference and the simulator disagree on {key}: {verdict['share_outside']:.3%} of the "
-                    f"values differ by more than {verdict['tolerance']} (allowed {verdict['allowed_share']:.3%}, "
-                    f"largest {verdict['max_difference']:.3g}). Nothing was timed: one of the two is wrong."
-                )
+        report[name] = {key: verdict(np.concatenate(parts), *TOLERANCES[key]) for key, parts in gaps.items()}
+        require(name, report[name])
     return report
 
 
@@ -85,15 +75,3 @@ def _before_reset(out: TensorDict, key: str, ended: np.ndarray) -> np.ndarray:
         return out[key].numpy().astype(np.float64)
     live, final = out["obs"][key].numpy(), out["final_obs"][key].numpy()
     return np.where(ended.reshape(-1, *[1] * (live.ndim - 1)), final, live).astype(np.float64)
-
-
-def _verdict(key: str, gaps: np.ndarray) -> dict[str, Any]:
-    tolerance, allowed = TOLERANCES[key]
-    outside = float((~(gaps <= tolerance)).mean())  # NaN is outside
-    return {
-        "max_difference": float(gaps.max()),
-        "tolerance": tolerance,
-        "share_outside": outside,
-        "allowed_share": allowed,
-        "ok": outside <= allowed,
-    }

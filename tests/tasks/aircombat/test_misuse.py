@@ -1,0 +1,90 @@
+"""What cannot be flown is refused in one sentence."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError, InputError
+from fledge.tasks.aircombat.config import ActionForm, MissileConfig
+from fledge.tasks.aircombat.env import AircombatEnv
+from tests.tasks.aircombat.duels import PLAIN, action, make
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_envs": 0}, r"^env\.num_envs is 0, but must be "),
+        ({"num_envs": 7}, r"^env\.num_envs is 7, but in self-play two rows make a duel: take an even number"),
+        ({"missile": MissileConfig(carried=17)}, r"^env\.missile\.carried is 17, but must be "),
+        ({"missile": MissileConfig(carried=0)}, r"^env\.missile\.carried is 0, but must be "),
+        ({"dt_s": 0.0}, r"^env\.dt_s is 0\.0, but must be "),
+        ({"dt_s": float("nan")}, r"^env\.dt_s is nan, but must be finite"),
+        ({"max_episode_s": 0.5}, r"^env\.max_episode_s is 0\.5, but one decision lasts 1 s"),
+        ({"min_range_m": 70_000.0}, r"^env\.min_range_m is 70000, but env\.max_range_m is 60000"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_settings_that_cannot_be_flown_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AircombatEnv(dataclasses.replace(PLAIN, **changes))
+
+
+def test_odd_rows_against_an_opponent_are_refused_by_the_env_that_flies_both_sides() -> None:
+    with pytest.raises(InputError, match=r"^num_envs is 3, but two rows make a duel: take an even number\.$"):
+        AircombatEnv(dataclasses.replace(PLAIN, num_envs=3, opponent="crank"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rudder": torch.tensor([0, 0, torch.nan, 0])}, r"^The action's rudder of env 2 is not finite: nan\.$"),
+        ({"throttle": torch.full((4,), torch.inf)}, r"^The action's throttle of env 0 is not finite: inf\.$"),
+        ({"rudder": torch.zeros(3)}, r"^The action's rudder has shape \(3,\), but must have \(4,\)\.$"),
+        ({"rudder": torch.zeros(4, 1)}, r"^The action's rudder has shape \(4, 1\), but must have \(4,\)\.$"),
+        ({"fire": torch.full((4,), 2)}, r"^The action's fire has values outside \[0, 2\)\.$"),
+        ({"fire": torch.zeros(4)}, r"^The action's fire has type torch\.float32, but must hold integers below 2\.$"),
+        ({"rudder": [0, 0, 0, 0]}, r"^The action's rudder is a list, but must be a torch\.Tensor of shape \(4,\)\.$"),
+    ],
+)
+def test_actions_that_are_none_are_refused_and_nothing_moves(given: dict[str, Any], message: str) -> None:
+    env = make(2)
+    before = env.state["pos"].clone()
+    with pytest.raises(InputError, match=message):
+        env.step(action(4) | given)
+    assert torch.equal(env.state["pos"], before)
+
+
+def test_an_action_that_is_no_dict_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^The action is Tensor, but must be a dict with rudder, throttle, fire\.$"):
+        make(2).step(torch.zeros(4, 3))
+
+
+def test_a_discrete_action_beyond_six_is_refused() -> None:
+    env = make(2, action_form=ActionForm.discrete)
+    with pytest.raises(InputError, match=r"^The action has values outside \[0, 6\)\.$"):
+        env.step(torch.tensor([0, 1, 6, 0]))
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1001.0])
+def test_a_decision_of_no_length_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match=r"^dt is .*, but a decision lasts more than 0 and at most 1000 s\.$"):
+        make(2).step(action(4), dt=seconds)
+
+
+@pytest.mark.parametrize("fired", [-1, 7])
+def test_a_state_with_more_missiles_than_slots_is_refused_and_nothing_is_taken_over(fired: int) -> None:
+    env = make(2)
+    state, before = env.state_dict(), env.state["pos"].clone()
+    state["duels"]["fired"][1] = fired
+    state["duels"]["pos"] += 1.0
+    with pytest.raises(InputError, match=r"missiles fired by a side, but this env's sides carry 6\.$"):
+        env.load_state_dict(state)
+    assert torch.equal(env.state["pos"], before)
+
+
+def test_a_state_of_another_rack_is_refused() -> None:
+    saved = make(2, missile=MissileConfig(carried=8)).state_dict()
+    with pytest.raises(InputError, match=r"^The saved state has \(4, 8, 2\) for m_pos, this env needs \(4, 6, 2\)\.$"):
+        make(2).load_state_dict(saved)
