@@ -132,7 +132,7 @@ def test_every_pilot_flies_both_forms_of_actions_and_shoots_only_when_it_can(nam
 
 
 def test_each_rung_beats_the_one_below_and_not_by_avoiding_fights() -> None:
-    cfg = AircombatConfig()
+    cfg = AircombatConfig(scenario=Scenario.mixed)
     for better, worse in (("envelope", "crank"), ("crank", "pursuit"), ("pursuit", "placeholder")):
         row = play(make_pilot(better), make_pilot(worse), TASK, cfg, 256, 7, num_threads=1).as_dict()
         assert row["win_of_decided"] >= 0.6, (better, worse, row)
