@@ -100,7 +100,7 @@ def test_memory_while_flying_is_bounded_and_pictures_keep_theirs(monkeypatch: py
 
 def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_path: Path) -> None:
     result = evaluate(24, record=24, highlights=24)
-    save_recording(tmp_path / "a.frec", TASK, result, {"seed": 1})
+    save_recording(tmp_path / "a.frec", TASK, result.highlights, result.decision_s, {"seed": 1})
     recording = Recording(tmp_path / "a.frec")
     back = {t["facts"]["episode"]: Track(**t) for t in map(recording.track, range(24))}
     for found in result.tracks:
@@ -116,9 +116,8 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
 
 
 def test_a_task_that_shows_nothing_is_told_so(tmp_path: Path) -> None:
-    empty = dataclasses.replace(evaluate(1), highlights=[Track({}, {}, "success")])
     with pytest.raises(ConfigError, match="shows nothing to record"):
-        save_recording(tmp_path / "a.frec", TASK, empty, {})
+        save_recording(tmp_path / "a.frec", TASK, [Track({}, {}, "success")], 1.0, {})
 
 
 # ---- the command line --------------------------------------------------------------------------------------------------

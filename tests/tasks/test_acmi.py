@@ -163,7 +163,7 @@ def test_an_episode_without_frames_is_a_file_too() -> None:
 def test_flights_of_drones_round_trip_with_goal_and_movers(tmp_path: Path) -> None:
     task, cfg = NavigationTask(), NavigationConfig(num_envs=32, num_maps=2, decimation=5, moving_obstacles=40)
     result = evaluate(GapPilot(), task, cfg, 32, highlights=6)
-    save_recording(tmp_path / "a.frec", task, result, {})
+    save_recording(tmp_path / "a.frec", task, result.highlights, result.decision_s, {})
     recording, crashes = Recording(tmp_path / "a.frec"), 0
     for episode in recording:
         export_acmi(recording, task, tmp_path / "a.acmi", episode.number)

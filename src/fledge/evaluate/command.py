@@ -17,7 +17,15 @@ from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.matches import Match, cross_table, match_table
-from fledge.evaluate.policies import Flight, LoadedPolicy, flight_world, load_foreign, load_policy, shipped_policies
+from fledge.evaluate.policies import (
+    Flight,
+    LoadedPolicy,
+    find_policy_file,
+    flight_world,
+    load_foreign,
+    load_policy,
+    shipped_policies,
+)
 from fledge.evaluate.recordings import save_recording
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
@@ -134,7 +142,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     """The policies asked for, all of one task."""
-    task = find_task(request.task) if request.task else None
+    task = find_task(request.task) if request.task else task_of(request.policies)
     loaded = [load_policy(name, task) for name in request.policies]
     if request.foreign:
         loaded.append(load_foreign(request.foreign, task or find_task("navigation")))
@@ -146,6 +154,13 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     if others:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
     return loaded
+
+
+def task_of(names: Sequence[str]) -> Task | None:
+    """The task of the first policy among them that is a file: pilots beside it are of the same."""
+    navigation = find_task("navigation")
+    files = [name for name in names if navigation.find_pilot(name) is None and find_policy_file(name) is not None]
+    return load_policy(files[0]).task if files else None
 
 
 def home_of(policies: Sequence[LoadedPolicy]) -> World | None:
