@@ -1,5 +1,6 @@
 """Names that users already write, line by line: each is typed as they type it, imported from `fledge`, and must do what it
-says. The order is that of the list they come from: checkpoints and monitoring, replay, collectors and learners."""
+says. The order is that of the list they come from: checkpoints and monitoring, replay, collectors and learners, air
+combat."""
 
 from __future__ import annotations
 
@@ -1050,11 +1051,297 @@ def test_the_advisors_tree_asks_the_documents_questions(measured: dict[str, Any]
     assert answers == wanted[words]
 
 
+# ---- air combat --------------------------------------------------------------------------------------------------------
+
+SEEN = ["x", "y", "angle", "speed", "missiles", "alive"]
+SEEN += ["enemy_distance", "enemy_relative_angle", "enemy_speed", "enemy_alive"]
+
+
+def make_duels(num_envs: int = 3, **config: Any) -> Any:
+    return fledge.TensorEnv({"spacetime": False, **config}, num_envs=num_envs, device="cpu")
+
+
+def test_tensor_env_is_made_by_the_documented_call_and_stays_our_contract() -> None:
+    env = fledge.TensorEnv({"spacetime": False}, num_envs=2, device="cpu")
+    assert (env.num_envs, env.device) == (2, torch.device("cpu"))
+    env.close()
+    assert fledge.TensorEnv({"spacetime": False}).num_envs == 1
+    ours = make_env()
+    assert isinstance(ours, fledge.TensorEnv)
+    assert issubclass(World, fledge.TensorEnv)
+    assert not isinstance("an env", fledge.TensorEnv)
+
+    class Mine(fledge.TensorEnv):  # type: ignore[misc, valid-type]
+        """Not filled in."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Mine(2, "cpu", 0)
+    assert not isinstance(ours, Mine)
+
+
+def test_a_subclass_of_the_documented_name_is_an_env_of_ours() -> None:
+    from fledge.envs.base import TensorEnv
+
+    class Halved(World, fledge.TensorEnv):  # type: ignore[misc]
+        """Both ways to the contract."""
+
+    env = Halved(WorldConfig(4), seed=1)
+    assert isinstance(env, TensorEnv)
+    assert env.reset()["obs"]["state"].shape == (4, 8)
+
+
+def test_tensor_env_states_are_tensors_of_envs_and_entities() -> None:
+    env = make_duels()
+    for name in ("x", "y", "vx", "vy", "angle", "speed", "alive", "is_active", "is_missile", "missile_count"):
+        assert len(env.states[name]) == 3, name
+    assert env.states["alive"][:, [env.P1_IDX, env.P2_IDX]].all()
+    env.close()
+
+
+def test_tensor_env_reset_with_and_without_a_mask_returns_a_dict() -> None:
+    env = make_duels()
+    for obs in (env.reset(), env.reset(env_mask=torch.tensor([True, False, True])), env.get_observations()):
+        assert set(obs) == {"p1", "p2"}
+    env.close()
+
+
+@pytest.mark.parametrize("side", ["p1", "p2"])
+@pytest.mark.parametrize("name", SEEN)
+def test_tensor_env_observes_what_is_documented(side: str, name: str) -> None:
+    env = make_duels()
+    value = env.reset()[side][name]
+    assert value.shape == (3,)
+    assert value.dtype == torch.float32
+    assert torch.isfinite(value).all()
+    env.close()
+
+
+def test_tensor_env_observes_ours_too() -> None:
+    env = make_duels()
+    seen = env.reset()["p2"]
+    assert seen["state"].shape == (3, 15)
+    assert seen["missile_tokens"].shape == (3, 12, 10)
+    assert seen["mask"].shape == (3, 2)
+    env.close()
+
+
+def test_tensor_env_step_takes_six_actions_and_a_time_and_returns_four_things() -> None:
+    time_scale = 2.0
+    env = make_duels()
+    env.reset()
+    actions: dict[str, Tensor] = {}
+    for side in ("p1", "p2"):
+        actions |= {f"{side}_rudder": torch.linspace(-1, 1, 3), f"{side}_throttle": torch.linspace(0, 1, 3)}
+        actions |= {f"{side}_fire": torch.tensor([True, False, False])}
+    next_obs, rewards, dones, infos = env.step(actions, dt=time_scale / 60)
+    assert set(next_obs["p1"]) >= set(SEEN)
+    assert set(rewards) == {"p1", "p2"}
+    assert rewards["p1"].shape == dones.shape == infos["winner"].shape == (3,)
+    assert dones.dtype == torch.bool
+    assert infos["winner"].tolist() == [0, 0, 0]
+    assert infos["p1_alive"].all()
+    assert infos["p2_alive"].all()
+    assert env.duel.state["time"].tolist() == pytest.approx([2 / 60] * 3)
+    assert next_obs["p1"]["missiles"].tolist() == pytest.approx([5 / 6, 1, 1])
+    env.step(actions)
+    assert env.duel.state["time"].tolist() == pytest.approx([3 / 60] * 3)
+    env.close()
+
+
+def test_tensor_env_compute_rewards_takes_the_documented_masks() -> None:
+    env = make_duels()
+    env.reset()
+    done = torch.tensor([True, True, True])
+    paid = env.compute_rewards(done_mask=done, winner_mask=torch.tensor([0, 1, 2]))
+    survives = 0.1
+    assert paid["p1"].tolist() == pytest.approx([-50 + survives, 500 + survives, -500 + survives])
+    assert paid["p2"].tolist() == pytest.approx([-50 + survives, -500 + survives, 500 + survives])
+    assert set(env.compute_rewards(done)) == {"p1", "p2"}
+    env.close()
+
+
+def test_the_documented_loop_runs_and_counts_its_fights() -> None:
+    """Both sides fly by agents, a reward of one's own is added, and ended fights are reset by mask."""
+    num_envs, device = 4, "cpu"
+    env = make_duels(num_envs, max_episode_s=8.0)
+    agent = fledge.create_agent("random", device, num_envs)
+    opponent = fledge.create_agent("placeholder", device, num_envs)
+    reward_fn = fledge.create_reward("zero", device)
+    obs = env.reset()
+    agent.reset()
+    opponent.reset()
+    reward_fn.reset()
+    fights = 0
+    for _ in range(40):
+        action_p1, action_p2 = agent.act(obs["p1"]), opponent.act(obs["p2"])
+        full = {f"p1_{k}": v for k, v in action_p1.items()} | {f"p2_{k}": v for k, v in action_p2.items()}
+        next_obs, rewards, dones, infos = env.step(full, dt=30 / 60)
+        more = reward_fn.compute(
+            obs_before=obs["p1"], obs_after=next_obs["p1"], action=action_p1, done=dones, info=infos
+        )
+        assert (rewards["p1"] + more).shape == (num_envs,)
+        obs = next_obs
+        if dones.any():
+            fights += int(dones.sum())
+            obs = env.reset(env_mask=dones)
+            agent.reset(env_mask=dones)
+            opponent.reset(env_mask=dones)
+            assert torch.equal(env.done, torch.zeros(num_envs, dtype=torch.bool))
+    assert fights == 8
+    env.close()
+
+
+def test_gym_wrapper_is_the_same_env_with_arrays() -> None:
+    env = fledge.GymWrapper({"spacetime": False}, num_envs=2, device="cpu")
+    obs, info = env.reset(seed=1)
+    assert set(obs) == set(SEEN)
+    assert set(info) == {"p1_alive", "p2_alive"}
+    assert set(env.action_space.spaces) == {f"p{n}_{part}" for n in (1, 2) for part in ("rudder", "throttle", "fire")}
+    obs, rewards, dones, truncated, info = env.step(env.action_space.sample())
+    assert isinstance(obs["x"], np.ndarray)
+    assert rewards["p2"].shape == dones.shape == truncated.shape == (2,)
+    assert set(info) == {"winner", "p1_alive", "p2_alive"}
+    env.close()
+
+
+def test_base_agent_as_users_derive_from_it() -> None:
+    class Turning(fledge.BaseAgent):  # type: ignore[name-defined, misc]
+        def __init__(self, device: str = "cpu") -> None:
+            super().__init__(device)
+            self.resets = 0
+
+        def act(self, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+            still = torch.zeros(observation["x"].shape[0], device=self.device)
+            return {"rudder": still + 1.0, "throttle": still + 1.0, "fire": still.bool()}
+
+        def reset(self, env_mask: Tensor | None = None) -> None:
+            self.resets += 1
+
+    agent = Turning(device="cpu")
+    assert (agent.device, agent.num_envs) == (torch.device("cpu"), 1)
+    agent.num_envs = 3
+    assert agent.to("cpu") is agent
+    assert agent.train() is agent
+    assert agent.eval() is agent
+    assert agent.to("meta").device == torch.device("meta")
+    assert agent.to("meta").to(torch.float64).device == torch.device("meta")
+    agent = Turning()
+    env = make_duels()
+    obs = env.reset()
+    agent.reset(env_mask=torch.ones(3, dtype=torch.bool))
+    env.step({f"p1_{part}": value for part, value in agent.act(obs["p1"]).items()})
+    assert env.states["rudder"][:, 0].tolist() == [1.0, 1.0, 1.0]
+    assert agent.get_name() == "Turning"
+    env.close()
+
+
+def test_placeholder_agent_flies_straight() -> None:
+    agent = fledge.PlaceholderAgent(device="cpu")
+    action = agent.act({"x": torch.zeros(5)})
+    assert action["rudder"].tolist() == [0.0] * 5
+    assert action["throttle"].tolist() == [1.0] * 5
+    assert action["fire"].tolist() == [False] * 5
+    assert isinstance(agent, fledge.BaseAgent)
+    assert agent.train() is agent.eval() is agent.to("cpu")
+
+
+def test_base_reward_and_zero_reward_as_documented() -> None:
+    class Close(fledge.BaseReward):  # type: ignore[name-defined, misc]
+        def compute(self, obs_before: Any, obs_after: Any, action: Any, done: Tensor, info: Any) -> Tensor:
+            return obs_before["enemy_distance"] - obs_after["enemy_distance"]
+
+    env = make_duels()
+    before = env.reset()
+    after, _, dones, infos = env.step({}, dt=1.0)
+    for reward in (Close(device="cpu"), fledge.ZeroReward(device="cpu"), fledge.ZeroReward()):
+        assert reward.device == torch.device("cpu")
+        assert reward.to("cpu") is reward
+        reward.reset()
+        paid = reward.compute(before["p1"], after["p1"], {}, dones, infos)
+        assert paid.shape == (3,)
+        assert (paid > 0).all() == isinstance(reward, Close)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["placeholder", "random", "pursuit", "crank", "drag", "notch", "envelope", "rule_based"]
+)
+def test_create_agent_knows_every_pilot(name: str) -> None:
+    agent = fledge.create_agent(name, "cpu", 8)
+    assert isinstance(agent, fledge.BaseAgent)
+    assert (agent.num_envs, agent.device.type) == (8, "cpu")
+
+
+@pytest.mark.parametrize("name", ["zero", "win_loss", "shaped", "shots", "win_loss+0.5*shaped"])
+def test_create_reward_knows_every_term_and_sums(name: str) -> None:
+    reward = fledge.create_reward(name, "cpu")
+    assert isinstance(reward, fledge.BaseReward)
+    env = make_duels()
+    obs = env.reset()
+    after, _, dones, infos = env.step({"p1_fire": True}, dt=1.0)
+    paid = reward.compute(obs["p1"], after["p1"], {}, dones, infos)
+    assert paid.shape == (3,)
+    assert (paid == 1).all() == (name == "shots")
+    env.close()
+
+
+FLAGS = """agent=ppo opponent=crank reward=shaped num_envs=4096 time_scale=1 device=cpu max_steps=10000 lr=3e-4
+    n_steps=2048 batch_size=64 n_epochs=10 gamma=0.99 gae_lambda=0.95 clip_epsilon=0.2 value_loss_coef=0.5 entropy_coef=0.01
+    save_interval=10000 log_interval=100 episode_max_steps=3600 seed=1 verbose=true render=true"""
+
+
+@pytest.mark.parametrize("as_options", [False, True])
+def test_every_documented_flag_of_training_is_understood(as_options: bool) -> None:
+    from click.testing import CliRunner
+
+    from fledge.cli import main
+
+    words = FLAGS.split()
+    if as_options:
+        pairs = [word.split("=") for word in words]
+        words = [f"--{pair[0].replace('_', '-')}" if i % 2 == 0 else pair[1] for pair in pairs for i in range(2)]
+        words = [*words[:-3], "--render"]  # the last two are switches
+    shown = CliRunner().invoke(main, ["train", "aircombat", *words, "--help-config"])
+    assert shown.exit_code == 0, shown.output
+    told = {line.split("  #")[0] for line in shown.output.splitlines() if not line.startswith(" ")}
+    expected = """env.opponent=crank env.reward=shaped env.num_envs=4096 total_frames=40960000 ppo.lr=0.0003 ppo.clip=0.2
+        ppo.rollout_steps=2048 ppo.minibatch=64 ppo.epochs=10 ppo.value_coef=0.5 ppo.entropy_coef=0.01 log_interval=100
+        save_interval=10000 env.max_episode_s=60.0 seed=1 device=cpu algo=ppo"""
+    assert set(expected.split()) <= told
+
+
+def test_a_shut_fight_is_reset_alone_and_seen_anew() -> None:
+    """What is not to be copied: done cleared everywhere, and the old observation after a reset."""
+    env = make_duels(2, max_episode_s=2.0)
+    env.step({}, dt=1.0)
+    env.reset(env_mask=torch.tensor([False, True]))
+    last, _, dones, _ = env.step({}, dt=1.0)
+    assert dones.tolist() == [True, False]
+    first = env.reset(env_mask=torch.tensor([False, False]))
+    assert env.done.tolist() == [True, False]
+    assert torch.equal(first["p1"]["x"], last["p1"]["x"])
+    first = env.reset(env_mask=dones)
+    assert env.done.tolist() == [False, False]
+    assert first["p1"]["x"][0].item() == pytest.approx(0.2)
+    assert first["p1"]["x"][1] == last["p1"]["x"][1]
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["small", "medium", "large"])
+def test_hardware_profiles_have_their_documented_names(name: str) -> None:
+    from fledge.train.config import make_config
+
+    cfg = make_config("aircombat", None, [f"hardware={name}"])
+    assert cfg.env.num_envs >= 1024
+
+
 def test_the_documents_names_are_found_and_listed() -> None:
-    names = """AsyncCheckpointSaver CompressedDataCollector CompressedLidarTransform DictReplayBuffer ExplorationType
-        PPOWithCompression PerformanceMonitor PipelinedDataCollector PrefixSum RolloutStorage SyncDataCollector
-        compress_image compress_image_seq compress_rollout decompress_image decompress_image_seq decompress_minibatch
-        decompress_rollout decompress_single_gridmap evaluate format_checkpoint_name get_model_size load_checkpoint
-        print_model_info receive save_rollout_compressed send set_exploration_type"""
+    names = """AsyncCheckpointSaver BaseAgent BaseReward CompressedDataCollector CompressedLidarTransform DictReplayBuffer
+        ExplorationType GymWrapper PPOWithCompression PerformanceMonitor PipelinedDataCollector PlaceholderAgent
+        PrefixSum RolloutStorage SyncDataCollector TensorEnv ZeroReward create_agent create_reward
+        compress_image compress_image_seq compress_rollout decompress_image decompress_image_seq
+        decompress_minibatch decompress_rollout decompress_single_gridmap evaluate format_checkpoint_name
+        get_model_size load_checkpoint print_model_info receive save_rollout_compressed send
+        set_exploration_type"""
     assert set(names.split()) <= set(fledge.__all__) == set(dir(fledge))
     logging.getLogger("fledge.storage")

@@ -13,6 +13,7 @@ import difflib
 import enum
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from fledge.core.settings import rule_of, walk
 
 C = TypeVar("C")
 Preset = tuple[str, Mapping[str, Any]]  # what to call it in an error, and its content
+SETTING = re.compile(r"[\w.]+=")  # how a key=value word begins; crank(shot=0.8) is a value
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -170,10 +172,8 @@ def flags_as_words(words: Sequence[str], not_values: Collection[str] = ()) -> li
         if word.startswith("--") and len(word) > 2:
             name, sign, value = word[2:].partition("=")
             if not sign:
-                has_value = (
-                    bool(rest) and "=" not in rest[0] and not rest[0].startswith("--") and rest[0] not in not_values
-                )
-                value = rest.pop(0) if has_value else "true"
+                ends = not rest or rest[0].startswith("--") or rest[0] in not_values or SETTING.match(rest[0])
+                value = "true" if ends else rest.pop(0)
             out.append(f"{name.replace('-', '_')}={value}")
         elif word.startswith("-") and "=" not in word:
             raise ConfigError(f"{word} is no option: write --name value, or name=value, for example num_envs=512.")
