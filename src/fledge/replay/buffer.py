@@ -10,23 +10,28 @@ Contract
     `next_X` is derived from X (see `schema`). What is added is copied; a batch is fresh memory of the caller's.
     Every batch also has "index" [B] int64, which names a transition for ever (`update_priorities` takes it) and, if the
     buffer is prioritised, "weight" [B] float32. Draws depend on the seed and the calls only, not on threads or time.
-    One call at a time works on the buffer; calls from several threads wait for each other.
+    One call at a time works on the buffer; calls from several threads wait for each other. A forked child, and a copy
+    (`copy`, `pickle`, processes that are spawned), is a buffer of its own, and in another process with draws of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.replay import snapshot
-from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
+from fledge.replay import forks, snapshot
+from fledge.replay.arguments import choose_layout, integers, whole
+from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.intake.episodes import episode_names, read_episode
@@ -35,8 +40,8 @@ from fledge.replay.intake.open_episodes import OpenEpisodes
 from fledge.replay.intake.rollouts import read_observations, read_rollout, rollout_names
 from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores.base import Store
-from fledge.replay.stores.plan import LAYOUTS, Layout, plan_stores
-from fledge.replay.view import EpisodesByKey
+from fledge.replay.stores.plan import Layout, plan_stores
+from fledge.replay.view import EpisodesByKey, figures
 from fledge.replay.workers import Workers
 
 MEASURE_FRAMES = 512  # after this many, stores are chosen a second and last time: the first episode may be untypical
@@ -88,9 +93,8 @@ class DictReplayBuffer:
     ) -> None:
         if pin_memory and torch.device(device).type != "cuda":
             raise ConfigError(f"pin_memory=True is for a CUDA device, but batches go to {device}: leave it out.")
-        if not isinstance(max_size, int | np.integer) or max_size < 1:
-            raise ConfigError(f"max_size is {max_size}, but must be a whole number of at least 1.")
-        layout = _layout(layout, compress_epi)
+        max_size = whole("max_size", max_size, 1, ConfigError)
+        layout = choose_layout(layout, compress_epi)
         if segment_frames is not None and not 1 <= segment_frames <= max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
         own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
@@ -105,10 +109,11 @@ class DictReplayBuffer:
         self.measured = False
         self.open: OpenEpisodes | None = None
         self.priorities = Priorities(max_size, alpha, beta) if prioritized else None
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(whole("seed", seed, 0, ConfigError))
         self.workers = Workers(decode_threads)
         self.lock = threading.RLock()
         self._closed = False
+        forks.watch(self)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -261,23 +266,32 @@ class DictReplayBuffer:
         """Another name of `sample`."""
         return self.sample(batch_size)
 
-    def sample_sequences(self, batch_size: int, length: int) -> Batch:
-        """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask"."""
+    def sample_sequences(self, batch_size: int, length: int, ends: Ends = "inside") -> Batch:
+        """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
+
+        Args:
+            ends: "inside" draws windows that lie inside an episode, whose ends are then in fewer of them; "pad" also those
+                that reach over its ends, with "mask" false there, so that every transition is drawn equally often.
+
+        "index" [batch_size] names the first transition of each window that is in the episode.
+        """
         with self.lock:
             self._check_sampling(batch_size)
-            if length < 1:
-                raise InputError(f"length is {length}, but must be at least 1.")
+            length = whole("length", length, 1)
+            if ends not in get_args(Ends):
+                raise InputError(f"ends is {ends!r}, but must be one of {', '.join(get_args(Ends))}.")
             values = self.index.values
-            episode, start = sequence_starts(values, length, batch_size, self.rng)
+            episode, start = sequence_starts(values, length, batch_size, self.rng, ends)
             batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
-            batch["index"] = torch.from_numpy(self.index.evicted_total + self.index.starts()[episode] + start)
+            first = self.index.evicted_total + self.index.starts()[episode] + np.maximum(start, 0)
+            batch["index"] = torch.from_numpy(first)
             return self._on_device(batch)
 
     def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
         """The transitions with these "index" values, which must still be kept."""
         with self.lock:
             self._check_sampling(1)
-            numbers, begin = _integers(index), self.index.evicted_total
+            numbers, begin = integers(index), self.index.evicted_total
             if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
                 asked = f"{numbers.min()} to {numbers.max()} were" if len(numbers) else "none was"
                 raise InputError(
@@ -293,7 +307,7 @@ class DictReplayBuffer:
             self._check_alive()
             if self.priorities is None:
                 raise InputError("this buffer draws uniformly: make it with prioritized=True to set priorities.")
-            numbers = _integers(index)
+            numbers = integers(index)
             values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
             if len(numbers) != len(values):
                 raise InputError(f"{len(numbers)} indices came with {len(values)} priorities: give one for each.")
@@ -318,8 +332,7 @@ class DictReplayBuffer:
 
     def _check_sampling(self, batch_size: int) -> None:
         self._check_alive()
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
+        whole("batch_size", batch_size, 1)
         if not self.index.total:
             raise InputError("the buffer is empty: add an episode before sampling.")
 
@@ -328,24 +341,7 @@ class DictReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
         with self.lock:
-            rows = {}
-            for store in self.stores:
-                for key in store.keys:
-                    raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
-                    rows[key] = {
-                        "codec": store.codec,
-                        "bytes_per_frame": per_frame,
-                        "raw": raw,
-                        "ratio": raw / max(per_frame, 1e-9),
-                    }
-            kept, held = (sum(getattr(s.blobs, name) for s in self.stores) for name in ("nbytes", "held_bytes"))
-            return {
-                "transitions": len(self),
-                "episodes": self.num_episodes,
-                "bytes": kept,
-                "held_bytes": held,
-                "keys": rows,
-            }
+            return figures(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for `save_checkpoint`: compressed chunks as they are (shared, not copied), index, draws."""
@@ -358,6 +354,18 @@ class DictReplayBuffer:
         with self.lock:
             self._check_alive()
             snapshot.load(self, state)
+
+    def forked(self, number: int) -> None:
+        """In a forked child: the draws are its own (see `forks`)."""
+        self.rng = forks.other_draws(self.rng, number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy by `copy`, `pickle` or a spawned process: whole, with threads and a lock of its own."""
+        with self.lock:
+            self._check_alive()
+            own = vars(DictReplayBuffer(1))
+            extra = {name: value for name, value in vars(self).items() if name not in own}  # of a subclass
+            return rebuild, (type(self), snapshot.settings(self), snapshot.save(self), os.getpid()), extra
 
     def close(self) -> None:
         """End the decoding threads and let go of the data."""
@@ -379,18 +387,14 @@ class DictReplayBuffer:
         self.close()
 
 
-def _layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
-    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
-    if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
-    if None not in (layout, named) and layout != named:
-        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: give one.")
-    return layout or named or "chunk"
-
-
-def _integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
-    """Names of transitions, [B] int64."""
-    numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
-    if numbers.size and numbers.dtype.kind not in "iu":
-        raise InputError(f'the index is {numbers.dtype}, but must be a whole number: give the "index" of a batch.')
-    return numbers.astype(np.int64, copy=False)
+def rebuild(
+    kind: type[DictReplayBuffer], settings: dict[str, Any], state: dict[str, Any], process: int
+) -> DictReplayBuffer:
+    """A buffer from what `__reduce__` took apart; in a worker process it draws otherwise than its siblings."""
+    buffer = kind.__new__(kind)
+    DictReplayBuffer.__init__(buffer, **settings)
+    snapshot.load(buffer, state)
+    name = multiprocessing.current_process().name
+    if process != os.getpid() and name != "MainProcess":
+        buffer.forked(zlib.crc32(name.encode()))
+    return buffer
