@@ -156,33 +156,39 @@ class _Reading:
         self.tensor = functools.cache(self._tensor)  # what was one tensor is one again
         self.room = MAX_VALUES
 
-    def tensordict(self, node: Node, wanted: set[tuple[str, ...]]) -> TensorDictBase:
+    def tensordict(self, node: Node, wanted: set[tuple[str, ...]], above: tuple[int, ...] = ()) -> TensorDictBase:
         from tensordict import TensorDict
 
-        batch, fields = self.cut.size(_batch(node)), _fields(node)
+        batch, fields = tuple(_batch(node)), _fields(node)
+        _check_prefix(batch, above)
         content: dict[str, Any] = {}
         for key, child in _fields(fields["data"]).items():
             below = {path[1:] for path in wanted if path[:1] in ((), (key,))}
             if below:
                 content[key] = self._entry(child, {()} if () in below else below, batch)
-        return TensorDict(content, batch_size=batch, names=unflatten(fields.get("names"), self.opened.read))
+        names = fields.get("names")
+        if names is not None and (len(names) != len(batch) or not all(isinstance(n, str | None) for n in names)):
+            raise ValueError(f"{str(names)[:40]!r} are no names of its axes")
+        return TensorDict(content, batch_size=self.cut.size(batch), names=names)
 
-    def _entry(self, node: Node, wanted: set[tuple[str, ...]], batch: list[int]) -> Any:
+    def _entry(self, node: Node, wanted: set[tuple[str, ...]], batch: tuple[int, ...]) -> Any:
         from tensordict import NonTensorData
 
         if "leaf" in node:
-            return self.tensor(node["leaf"])
+            return self.tensor(node["leaf"], batch)
         fields = _fields(node)
         if "data" in fields:
-            return self.tensordict(node, wanted)
+            return self.tensordict(node, wanted, batch)
         if "index" in fields:
-            return self._stack(self.tensor(fields["index"]["leaf"]), unflatten(fields["values"], self.opened.read))
-        return NonTensorData(unflatten(fields["value"], self.opened.read), batch_size=batch)
+            index = self.tensor(fields["index"]["leaf"], batch)
+            return self._stack(index, unflatten(fields["values"], self.opened.read))
+        return NonTensorData(unflatten(fields["value"], self.opened.read), batch_size=self.cut.size(batch))
 
-    def _tensor(self, number: int) -> torch.Tensor:
+    def _tensor(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
         tensor = self.opened.read(number)
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
+        _check_prefix(tuple(tensor.shape), batch)
         return self.cut(tensor)
 
     def _stack(self, index: torch.Tensor, values: list[Any]) -> Any:
@@ -198,6 +204,11 @@ class _Reading:
             return NonTensorStack(*[stack(row) for row in rows])
 
         return stack(index) if index.numel() else NonTensorData(None, batch_size=index.shape)
+
+
+def _check_prefix(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    if shape[: len(batch)] != batch:
+        raise ValueError(f"an entry of shape {list(shape)} is in a batch of {list(batch)}")
 
 
 def _fields(node: Node) -> dict[str, Node]:
