@@ -27,6 +27,22 @@ def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     return numbers.astype(np.int64, copy=False)
 
 
+def named_values(what: str, data: Any) -> None:
+    """InputError unless this is a mapping of names, as dicts and TensorDicts are."""
+    if not hasattr(data, "keys"):
+        raise InputError(f"the {what} is a {type(data).__name__}, but must be a dict of arrays or tensors by key.")
+    if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
+        raise InputError(f"the {what} has the keys {odd[:5]}, but keys are strings: rename them.")
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The device, if there is one of that name."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f'device is {device!r}, but must be one such as "cpu" or "cuda:0".') from error
+
+
 def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
     """The layout that is asked for, under either name."""
     named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.replay.arguments import whole
 from fledge.replay.schema import COUNT, DONE, MASK, NEXT, KeySpec, Schema, from_words
 from fledge.replay.stores.base import Rows, Store
 from fledge.replay.stores.packed import PackedStore
@@ -40,8 +41,7 @@ REWARD = "reward"
 
 def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
     """ConfigError unless n-step returns can be formed from the keys."""
-    if n_step < 1:
-        raise ConfigError(f"n_step is {n_step}, but must be at least 1.")
+    whole("n_step", n_step, 1, ConfigError)
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"gamma is {gamma}, but must lie between 0 and 1.")
     if n_step > 1 and (REWARD not in schema.stored or not schema.nexts):

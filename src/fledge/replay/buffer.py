@@ -30,7 +30,7 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
-from fledge.replay.arguments import choose_layout, integers, whole
+from fledge.replay.arguments import choose_layout, device_of, integers, named_values, whole
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
@@ -38,6 +38,7 @@ from fledge.replay.intake.episodes import episode_names, read_episode
 from fledge.replay.intake.forms import plain_values
 from fledge.replay.intake.open_episodes import OpenEpisodes
 from fledge.replay.intake.rollouts import read_observations, read_rollout, rollout_names
+from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores.base import Store
 from fledge.replay.stores.plan import Layout, plan_stores
@@ -65,7 +66,7 @@ class DictReplayBuffer:
         prioritized: Draw in proportion to priority^alpha instead of uniformly.
         alpha: Exponent of priorities.
         beta: Exponent of the importance weights.
-        seed: Decides the draws.
+        seed: Decides the draws; None takes another one each time.
         decode_threads: Threads that decode, the caller's included; None goes by the cores.
         cache_bytes: Decoded chunks kept per key that is not packed; pays if the same frames are drawn again soon.
         segment_frames: `add_rollout` cuts open episodes after this many transitions; None waits for their end.
@@ -85,23 +86,26 @@ class DictReplayBuffer:
         prioritized: bool = False,
         alpha: float = 0.6,
         beta: float = 0.4,
-        seed: int = 0,
+        seed: int | None = 0,
         decode_threads: int | None = None,
         cache_bytes: int = 0,
         segment_frames: int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        if pin_memory and torch.device(device).type != "cuda":
+        device = device_of(device)
+        if pin_memory and device.type != "cuda":
             raise ConfigError(f"pin_memory=True is for a CUDA device, but batches go to {device}: leave it out.")
         max_size = whole("max_size", max_size, 1, ConfigError)
         layout = choose_layout(layout, compress_epi)
-        if segment_frames is not None and not 1 <= segment_frames <= max_size:
+        whole("cache_bytes", cache_bytes, 0, ConfigError)
+        whole("n_step", n_step, 1, ConfigError)
+        if segment_frames is not None and whole("segment_frames", segment_frames, 1, ConfigError) > max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
         own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
         self.schema = Schema(keys, own)
         if not self.schema.open:
             check_n_step(self.schema, n_step, gamma)
-        self.max_size, self.device, self.layout = max_size, torch.device(device), layout
+        self.max_size, self.device, self.layout = max_size, device, layout
         self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
         self.n_step, self.gamma, self.pin_memory = n_step, gamma, pin_memory
         self.index = PrefixSum(max_size)
@@ -109,7 +113,7 @@ class DictReplayBuffer:
         self.measured = False
         self.open: OpenEpisodes | None = None
         self.priorities = Priorities(max_size, alpha, beta) if prioritized else None
-        self.rng = np.random.default_rng(whole("seed", seed, 0, ConfigError))
+        self.rng = np.random.default_rng(None if seed is None else whole("seed", seed, 0, ConfigError))
         self.workers = Workers(decode_threads)
         self.lock = threading.RLock()
         self._closed = False
@@ -141,6 +145,7 @@ class DictReplayBuffer:
         Frames that are compressed already and text are taken too: see `intake.forms`.
         """
         with self.lock, self._learning():
+            named_values("episode", episode)
             self._settle(episode_names, episode)
             self._insert(*read_episode(self.schema, plain_values(self.schema, episode)))
 
@@ -148,9 +153,13 @@ class DictReplayBuffer:
         """Take [T, N] steps of parallel envs (see `intake.rollouts`); returns the episodes completed and stored."""
         with self.lock, self._learning():
             stored = 0
+            named_values("rollout", rollout)
             self._settle(rollout_names, rollout)
-            for rows, done, final in read_rollout(self.schema, rollout):
-                for length, words in self._open_for(len(done)).push(rows, done, final):
+            steps = list(read_rollout(self.schema, rollout))
+            opened = self._open_for(len(steps[0][1]))
+            opened.check_room([done for _, done, _ in steps])
+            for rows, done, final in steps:
+                for length, words in opened.push(rows, done, final):
                     self._insert(length, words)
                     stored += 1
             return stored
@@ -181,6 +190,8 @@ class DictReplayBuffer:
         try:
             yield
         except BaseException:
+            if self.open is not None and not self.open.count.any():
+                self.open = None
             if not self.stores and self.open is None:
                 self.schema.specs = known
                 self.schema = Schema(None, self.schema.reserved) if nameless else self.schema
@@ -197,7 +208,7 @@ class DictReplayBuffer:
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """All that can fail comes first; then the oldest leave, and data and index grow together."""
+        """All that can fail comes first; then the oldest leave, and data and index grow together, whoever interrupts."""
         if length > self.max_size:
             raise InputError(
                 f"an episode of {length} transitions does not fit a buffer of {self.max_size}: split it, or raise max_size."
@@ -207,14 +218,15 @@ class DictReplayBuffer:
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:
             self._measure_again()
         encoded = [store.encode(words) for store in self.stores]
-        while self.index.total + length > self.max_size:
-            self._evict()
-        for store, data in zip(self.stores, encoded, strict=True):
-            store.append(data)
-        begin = self.index.evicted_total + self.index.total
-        self.index.add(length)
-        if self.priorities is not None:
-            self.priorities.append(np.arange(begin, begin + length))
+        with uninterrupted():
+            while self.index.total + length > self.max_size:
+                self._evict()
+            for store, data in zip(self.stores, encoded, strict=True):
+                store.append(data)
+            begin = self.index.evicted_total + self.index.total
+            self.index.add(length)
+            if self.priorities is not None:
+                self.priorities.append(np.arange(begin, begin + length))
 
     def _evict(self) -> None:
         begin = self.index.evicted_total

@@ -208,7 +208,7 @@ class CompressedStorage(LazyStackStorage):
 
     def _arrange(self) -> None:
         """Small frames are packed together, the others go one by one."""
-        small = {k: s for k, s in self.specs.items() if len(Columns({"": s}).kinds) <= MAX_COLUMNS}
+        small = {k: s for k, s in self.specs.items() if Columns.count(s) <= MAX_COLUMNS}
         self.columns = Columns(small)  # type: ignore[arg-type]
 
     def _open_block(self, block: int) -> dict[Key, np.ndarray]:

@@ -29,8 +29,10 @@ class Workers:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise ConfigError(f"decode_threads is {threads}, but must be at least 1 (the caller's own).")
+        if not isinstance(self.threads, int) or self.threads < 1:
+            raise ConfigError(
+                f"decode_threads is {threads}, but must be a whole number of at least 1 (the caller's own)."
+            )
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._closed = False
