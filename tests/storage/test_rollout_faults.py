@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import os
 import pickle
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,19 @@ def test_a_closed_output_does_not_fail_a_save(tmp_path: Path, monkeypatch: pytes
         storage.save(rollout(1), 1).wait(60)
         monkeypatch.undo()
         assert same(storage.load(1), 1)
+
+
+def test_a_loaded_rollout_is_gone_when_it_is_let_go(tmp_path: Path) -> None:
+    with RolloutStorage(tmp_path) as storage:
+        storage.save(rollout(1), 1).wait(60)
+        gc.disable()
+        try:
+            got = storage.load(1)
+            kept = weakref.ref(got["seed"])
+            del got
+            assert kept() is None  # nothing that waits for the garbage collector holds on to it
+        finally:
+            gc.enable()
 
 
 # ---- kills and full disks --------------------------------------------------------------------------------------

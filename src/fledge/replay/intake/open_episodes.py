@@ -45,6 +45,8 @@ class OpenEpisodes:
 
     def check_room(self, done: Sequence[np.ndarray]) -> None:
         """InputError if some episode of these steps would not fit the buffer; nothing of them is taken then."""
+        if self.count.max(initial=0) + len(done) <= self.longest:
+            return
         count = self.count.copy()
         for ended in done:
             if self.segment is not None:

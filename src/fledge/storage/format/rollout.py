@@ -18,7 +18,6 @@ Layout: a rollout is `[T, N, ...]` in memory, and neighbours in time are alike. 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -153,7 +152,7 @@ class _Reading:
 
     def __init__(self, opened: CheckpointFile, cut: Cut) -> None:
         self.opened, self.cut = opened, cut
-        self.tensor = functools.cache(self._tensor)  # what was one tensor is one again
+        self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}  # what was one tensor is one again
         self.room = MAX_VALUES
 
     def tensordict(self, node: Node, wanted: set[tuple[str, ...]], above: tuple[int, ...] = ()) -> TensorDictBase:
@@ -184,7 +183,12 @@ class _Reading:
             return self._stack(index, unflatten(fields["values"], self.opened.read))
         return NonTensorData(unflatten(fields["value"], self.opened.read), batch_size=self.cut.size(batch))
 
-    def _tensor(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
+    def tensor(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
+        if (number, batch) not in self.known:
+            self.known[number, batch] = self._read(number, batch)
+        return self.known[number, batch]
+
+    def _read(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
         tensor = self.opened.read(number)
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
