@@ -82,7 +82,7 @@ def test_parts_can_be_loaded(tmp_path: Path) -> None:
             part["agents", "observation", "state"], data["agents", "observation", "state"][[0, 7]][:, 2:5].contiguous()
         )
         assert storage.load(1, envs=3).batch_size == torch.Size([T, 1])
-        with pytest.raises(InputError, match="is not in the checkpoint"):
+        with pytest.raises(InputError, match="'lidar' is not in"):
             storage.load(1, keys=["lidar"])
 
 

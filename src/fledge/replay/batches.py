@@ -11,31 +11,37 @@ With n_step = 1 these are the transition itself, and discount is gamma.
 
 Contract
     `transitions` and `windows` return fresh tensors on the CPU. Windows are [B, length, ...], with "mask" false (and
-    zeros) past the end of an episode.
+    zeros) outside of the episode. Which windows there are of an episode of T transitions is `ends`:
+
+        "inside"    the T - length + 1 that lie inside it (of a shorter episode one, padded at its end). Transition t is in
+                    min(t + 1, T - t, length, T - length + 1) of them, so the first and last are drawn up to `length`
+                    times less often than those in the middle.
+        "pad"       the T + length - 1 that touch it, padded at both ends: every transition is in exactly `length` of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.replay.arguments import whole
 from fledge.replay.schema import COUNT, DONE, MASK, NEXT, KeySpec, Schema, from_words
 from fledge.replay.stores.base import Rows, Store
 from fledge.replay.stores.packed import PackedStore
 from fledge.replay.workers import Workers
 
 Batch = dict[str, torch.Tensor]
+Ends = Literal["inside", "pad"]
 REWARD = "reward"
 
 
 def check_n_step(schema: Schema, n_step: int, gamma: float) -> None:
     """ConfigError unless n-step returns can be formed from the keys."""
-    if n_step < 1:
-        raise ConfigError(f"n_step is {n_step}, but must be at least 1.")
+    whole("n_step", n_step, 1, ConfigError)
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"gamma is {gamma}, but must lie between 0 and 1.")
     if n_step > 1 and (REWARD not in schema.stored or not schema.nexts):
@@ -90,12 +96,22 @@ def transitions(
 
 
 def _n_step_reward(got: Rows, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
+    """Sums in NumPy, on the calling thread: torch's own threads hang in a forked child."""
     count, width = shape
-    rewards = from_words(got.pick(REWARD, slice(None)), spec).reshape(count, width, -1)[:, :-1]
-    steps = torch.arange(width - 1)
-    weight = torch.where(steps < torch.from_numpy(taken)[:, None], gamma ** steps.double(), 0.0)
-    total = torch.where(weight[..., None] > 0, rewards.double() * weight[..., None], 0.0).sum(1)
-    return total.to(spec.dtype if spec.dtype.is_floating_point else torch.float32).reshape(count, *spec.shape)
+    rewards = _doubles(got.pick(REWARD, slice(None)), spec).reshape(count, width, -1)
+    total = np.zeros((count, rewards.shape[-1]))
+    for step in range(width - 1 if gamma > 0 else 1):
+        total += np.where((taken > step)[:, None], gamma**step * rewards[:, step], 0.0)
+    dtype = spec.dtype if spec.dtype.is_floating_point else torch.float32
+    found = torch.from_numpy(total.astype(np.float32 if dtype is torch.float32 else np.float64))
+    return found.to(dtype).reshape(count, *spec.shape)
+
+
+def _doubles(words: np.ndarray, spec: KeySpec) -> np.ndarray:
+    """Words of any real dtype as float64."""
+    tensor = from_words(words, spec)
+    known = not spec.dtype.is_floating_point or spec.dtype in (torch.float64, torch.float32, torch.float16)
+    return tensor.numpy().astype(np.float64) if known else tensor.double().numpy()
 
 
 def windows(
@@ -109,8 +125,9 @@ def windows(
 ) -> Batch:
     """Windows of `length` transitions from `start` of each `episode` [B]."""
     count, width = len(episode), length + schema.extra
-    rows = np.minimum(start[:, None] + np.arange(width), lengths[:, None])
-    mask = start[:, None] + np.arange(length) < lengths[:, None]
+    rows = np.clip(start[:, None] + np.arange(width), 0, lengths[:, None])
+    place = start[:, None] + np.arange(length)
+    mask = (place >= 0) & (place < lengths[:, None])
     found: dict[str, torch.Tensor] = {}
     specs, with_final = schema.internal(), schema.with_final()
     for store in stores:
@@ -140,13 +157,16 @@ def _named(found: dict[str, torch.Tensor], schema: Schema) -> Batch:
         spec = schema.specs[name.removeprefix(NEXT) if name in schema.nexts else name]
         if spec.ragged:
             counts = found[name + COUNT]
-            batch[name + MASK] = torch.arange(spec.shape[0]) < counts[..., None]
+            batch[name + MASK] = torch.from_numpy(np.arange(spec.shape[0]) < counts.numpy()[..., None])
     return batch
 
 
-def sequence_starts(lengths: np.ndarray, length: int, count: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
-    """Episodes and first frames of `count` windows, each window that fits equally likely; a short episode has one."""
-    fitting = np.cumsum(np.maximum(lengths - length + 1, 1))
-    drawn = rng.integers(0, fitting[-1], count)
-    episode = np.searchsorted(fitting, drawn, side="right")
-    return episode, drawn - np.where(episode > 0, fitting[np.maximum(episode - 1, 0)], 0)
+def sequence_starts(
+    lengths: np.ndarray, length: int, count: int, rng: np.random.Generator, ends: Ends = "inside"
+) -> Sequence[np.ndarray]:
+    """Episodes and first frames (below 0 before the episode) of `count` windows, each that there is equally likely."""
+    before = length - 1 if ends == "pad" else 0
+    each = np.cumsum(lengths + before if ends == "pad" else np.maximum(lengths - length + 1, 1))
+    drawn = rng.integers(0, each[-1], count)
+    episode = np.searchsorted(each, drawn, side="right")
+    return episode, drawn - np.where(episode > 0, each[np.maximum(episode - 1, 0)], 0) - before

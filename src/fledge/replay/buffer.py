@@ -10,33 +10,39 @@ Contract
     `next_X` is derived from X (see `schema`). What is added is copied; a batch is fresh memory of the caller's.
     Every batch also has "index" [B] int64, which names a transition for ever (`update_priorities` takes it) and, if the
     buffer is prioritised, "weight" [B] float32. Draws depend on the seed and the calls only, not on threads or time.
-    One call at a time works on the buffer; calls from several threads wait for each other.
+    One call at a time works on the buffer; calls from several threads wait for each other. A forked child, and a copy
+    (`copy`, `pickle`, processes that are spawned), is a buffer of its own, and in another process with draws of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.replay import snapshot
-from fledge.replay.batches import Batch, check_n_step, sequence_starts, transitions, windows
+from fledge.replay import forks, snapshot
+from fledge.replay.arguments import choose_layout, device_of, integers, named_values, whole
+from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.intake.episodes import episode_names, read_episode
 from fledge.replay.intake.forms import plain_values
 from fledge.replay.intake.open_episodes import OpenEpisodes
 from fledge.replay.intake.rollouts import read_observations, read_rollout, rollout_names
+from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores.base import Store
-from fledge.replay.stores.plan import LAYOUTS, Layout, plan_stores
-from fledge.replay.view import EpisodesByKey
+from fledge.replay.stores.plan import Layout, plan_stores
+from fledge.replay.view import EpisodesByKey, figures
 from fledge.replay.workers import Workers
 
 MEASURE_FRAMES = 512  # after this many, stores are chosen a second and last time: the first episode may be untypical
@@ -60,7 +66,7 @@ class DictReplayBuffer:
         prioritized: Draw in proportion to priority^alpha instead of uniformly.
         alpha: Exponent of priorities.
         beta: Exponent of the importance weights.
-        seed: Decides the draws.
+        seed: Decides the draws; None takes another one each time.
         decode_threads: Threads that decode, the caller's included; None goes by the cores.
         cache_bytes: Decoded chunks kept per key that is not packed; pays if the same frames are drawn again soon.
         segment_frames: `add_rollout` cuts open episodes after this many transitions; None waits for their end.
@@ -80,24 +86,26 @@ class DictReplayBuffer:
         prioritized: bool = False,
         alpha: float = 0.6,
         beta: float = 0.4,
-        seed: int = 0,
+        seed: int | None = 0,
         decode_threads: int | None = None,
         cache_bytes: int = 0,
         segment_frames: int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        if pin_memory and torch.device(device).type != "cuda":
+        device = device_of(device)
+        if pin_memory and device.type != "cuda":
             raise ConfigError(f"pin_memory=True is for a CUDA device, but batches go to {device}: leave it out.")
-        if not isinstance(max_size, int | np.integer) or max_size < 1:
-            raise ConfigError(f"max_size is {max_size}, but must be a whole number of at least 1.")
-        layout = _layout(layout, compress_epi)
-        if segment_frames is not None and not 1 <= segment_frames <= max_size:
+        max_size = whole("max_size", max_size, 1, ConfigError)
+        layout = choose_layout(layout, compress_epi)
+        whole("cache_bytes", cache_bytes, 0, ConfigError)
+        whole("n_step", n_step, 1, ConfigError)
+        if segment_frames is not None and whole("segment_frames", segment_frames, 1, ConfigError) > max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
         own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
         self.schema = Schema(keys, own)
         if not self.schema.open:
             check_n_step(self.schema, n_step, gamma)
-        self.max_size, self.device, self.layout = max_size, torch.device(device), layout
+        self.max_size, self.device, self.layout = max_size, device, layout
         self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
         self.n_step, self.gamma, self.pin_memory = n_step, gamma, pin_memory
         self.index = PrefixSum(max_size)
@@ -105,10 +113,11 @@ class DictReplayBuffer:
         self.measured = False
         self.open: OpenEpisodes | None = None
         self.priorities = Priorities(max_size, alpha, beta) if prioritized else None
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(None if seed is None else whole("seed", seed, 0, ConfigError))
         self.workers = Workers(decode_threads)
         self.lock = threading.RLock()
         self._closed = False
+        forks.watch(self)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -136,6 +145,7 @@ class DictReplayBuffer:
         Frames that are compressed already and text are taken too: see `intake.forms`.
         """
         with self.lock, self._learning():
+            named_values("episode", episode)
             self._settle(episode_names, episode)
             self._insert(*read_episode(self.schema, plain_values(self.schema, episode)))
 
@@ -143,9 +153,13 @@ class DictReplayBuffer:
         """Take [T, N] steps of parallel envs (see `intake.rollouts`); returns the episodes completed and stored."""
         with self.lock, self._learning():
             stored = 0
+            named_values("rollout", rollout)
             self._settle(rollout_names, rollout)
-            for rows, done, final in read_rollout(self.schema, rollout):
-                for length, words in self._open_for(len(done)).push(rows, done, final):
+            steps = list(read_rollout(self.schema, rollout))
+            opened = self._open_for(len(steps[0][1]))
+            opened.check_room([done for _, done, _ in steps])
+            for rows, done, final in steps:
+                for length, words in opened.push(rows, done, final):
                     self._insert(length, words)
                     stored += 1
             return stored
@@ -176,6 +190,8 @@ class DictReplayBuffer:
         try:
             yield
         except BaseException:
+            if self.open is not None and not self.open.count.any():
+                self.open = None
             if not self.stores and self.open is None:
                 self.schema.specs = known
                 self.schema = Schema(None, self.schema.reserved) if nameless else self.schema
@@ -192,7 +208,7 @@ class DictReplayBuffer:
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """All that can fail comes first; then the oldest leave, and data and index grow together."""
+        """All that can fail comes first; then the oldest leave, and data and index grow together, whoever interrupts."""
         if length > self.max_size:
             raise InputError(
                 f"an episode of {length} transitions does not fit a buffer of {self.max_size}: split it, or raise max_size."
@@ -202,14 +218,15 @@ class DictReplayBuffer:
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:
             self._measure_again()
         encoded = [store.encode(words) for store in self.stores]
-        while self.index.total + length > self.max_size:
-            self._evict()
-        for store, data in zip(self.stores, encoded, strict=True):
-            store.append(data)
-        begin = self.index.evicted_total + self.index.total
-        self.index.add(length)
-        if self.priorities is not None:
-            self.priorities.append(np.arange(begin, begin + length))
+        with uninterrupted():
+            while self.index.total + length > self.max_size:
+                self._evict()
+            for store, data in zip(self.stores, encoded, strict=True):
+                store.append(data)
+            begin = self.index.evicted_total + self.index.total
+            self.index.add(length)
+            if self.priorities is not None:
+                self.priorities.append(np.arange(begin, begin + length))
 
     def _evict(self) -> None:
         begin = self.index.evicted_total
@@ -261,23 +278,32 @@ class DictReplayBuffer:
         """Another name of `sample`."""
         return self.sample(batch_size)
 
-    def sample_sequences(self, batch_size: int, length: int) -> Batch:
-        """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask"."""
+    def sample_sequences(self, batch_size: int, length: int, ends: Ends = "inside") -> Batch:
+        """Windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
+
+        Args:
+            ends: "inside" draws windows that lie inside an episode, whose ends are then in fewer of them; "pad" also those
+                that reach over its ends, with "mask" false there, so that every transition is drawn equally often.
+
+        "index" [batch_size] names the first transition of each window that is in the episode.
+        """
         with self.lock:
             self._check_sampling(batch_size)
-            if length < 1:
-                raise InputError(f"length is {length}, but must be at least 1.")
+            length = whole("length", length, 1)
+            if ends not in get_args(Ends):
+                raise InputError(f"ends is {ends!r}, but must be one of {', '.join(get_args(Ends))}.")
             values = self.index.values
-            episode, start = sequence_starts(values, length, batch_size, self.rng)
+            episode, start = sequence_starts(values, length, batch_size, self.rng, ends)
             batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
-            batch["index"] = torch.from_numpy(self.index.evicted_total + self.index.starts()[episode] + start)
+            first = self.index.evicted_total + self.index.starts()[episode] + np.maximum(start, 0)
+            batch["index"] = torch.from_numpy(first)
             return self._on_device(batch)
 
     def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
         """The transitions with these "index" values, which must still be kept."""
         with self.lock:
             self._check_sampling(1)
-            numbers, begin = _integers(index), self.index.evicted_total
+            numbers, begin = integers(index), self.index.evicted_total
             if not len(numbers) or numbers.min() < begin or numbers.max() >= begin + self.index.total:
                 asked = f"{numbers.min()} to {numbers.max()} were" if len(numbers) else "none was"
                 raise InputError(
@@ -293,7 +319,7 @@ class DictReplayBuffer:
             self._check_alive()
             if self.priorities is None:
                 raise InputError("this buffer draws uniformly: make it with prioritized=True to set priorities.")
-            numbers = _integers(index)
+            numbers = integers(index)
             values = torch.as_tensor(priority).detach().to("cpu", torch.float64).reshape(-1).numpy()
             if len(numbers) != len(values):
                 raise InputError(f"{len(numbers)} indices came with {len(values)} priorities: give one for each.")
@@ -318,8 +344,7 @@ class DictReplayBuffer:
 
     def _check_sampling(self, batch_size: int) -> None:
         self._check_alive()
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
+        whole("batch_size", batch_size, 1)
         if not self.index.total:
             raise InputError("the buffer is empty: add an episode before sampling.")
 
@@ -328,24 +353,7 @@ class DictReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
         with self.lock:
-            rows = {}
-            for store in self.stores:
-                for key in store.keys:
-                    raw, per_frame = self.schema.internal()[key].frame_bytes, store.bytes_per_frame(key)
-                    rows[key] = {
-                        "codec": store.codec,
-                        "bytes_per_frame": per_frame,
-                        "raw": raw,
-                        "ratio": raw / max(per_frame, 1e-9),
-                    }
-            kept, held = (sum(getattr(s.blobs, name) for s in self.stores) for name in ("nbytes", "held_bytes"))
-            return {
-                "transitions": len(self),
-                "episodes": self.num_episodes,
-                "bytes": kept,
-                "held_bytes": held,
-                "keys": rows,
-            }
+            return figures(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, for `save_checkpoint`: compressed chunks as they are (shared, not copied), index, draws."""
@@ -358,6 +366,18 @@ class DictReplayBuffer:
         with self.lock:
             self._check_alive()
             snapshot.load(self, state)
+
+    def forked(self, number: int) -> None:
+        """In a forked child: the draws are its own (see `forks`)."""
+        self.rng = forks.other_draws(self.rng, number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy by `copy`, `pickle` or a spawned process: whole, with threads and a lock of its own."""
+        with self.lock:
+            self._check_alive()
+            own = vars(DictReplayBuffer(1))
+            extra = {name: value for name, value in vars(self).items() if name not in own}  # of a subclass
+            return rebuild, (type(self), snapshot.settings(self), snapshot.save(self), os.getpid()), extra
 
     def close(self) -> None:
         """End the decoding threads and let go of the data."""
@@ -379,18 +399,14 @@ class DictReplayBuffer:
         self.close()
 
 
-def _layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
-    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
-    if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
-    if None not in (layout, named) and layout != named:
-        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: give one.")
-    return layout or named or "chunk"
-
-
-def _integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
-    """Names of transitions, [B] int64."""
-    numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
-    if numbers.size and numbers.dtype.kind not in "iu":
-        raise InputError(f'the index is {numbers.dtype}, but must be a whole number: give the "index" of a batch.')
-    return numbers.astype(np.int64, copy=False)
+def rebuild(
+    kind: type[DictReplayBuffer], settings: dict[str, Any], state: dict[str, Any], process: int
+) -> DictReplayBuffer:
+    """A buffer from what `__reduce__` took apart; in a worker process it draws otherwise than its siblings."""
+    buffer = kind.__new__(kind)
+    DictReplayBuffer.__init__(buffer, **settings)
+    snapshot.load(buffer, state)
+    name = multiprocessing.current_process().name
+    if process != os.getpid() and name != "MainProcess":
+        buffer.forked(zlib.crc32(name.encode()))
+    return buffer

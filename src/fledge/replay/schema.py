@@ -19,10 +19,12 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.storage.format.leaves import DTYPE_NAMES, TORCH_DTYPES, WORDS
+from fledge.replay.saved import damaged
+from fledge.storage.format.leaves import DTYPE_NAMES, MAX_DIMS, TORCH_DTYPES, WORDS
 
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"
 DONE = ("terminated", "truncated", "done")  # any of them set ends an episode
+MAX_CELLS = 2**28  # of a frame in a saved state
 
 Words = dict[str, np.ndarray]
 
@@ -57,13 +59,23 @@ class KeySpec:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> KeySpec:
-        return cls(tuple(int(n) for n in state["shape"]), TORCH_DTYPES[state["dtype"]], bool(state["ragged"]))
+        shape = tuple(int(n) for n in state["shape"])
+        if len(shape) > MAX_DIMS or min(shape, default=0) < 0 or math.prod(n or 1 for n in shape) > MAX_CELLS:
+            raise damaged(f"has frames of shape {str(shape)[:60]}")
+        return cls(shape, TORCH_DTYPES[state["dtype"]], bool(state["ragged"]))
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:
     """The value under a name as a CPU tensor, sharing memory where that is possible."""
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_meta or value.is_nested or value.is_quantized:
+            kind = "meta" if value.is_meta else "nested" if value.is_nested else str(value.layout)
+            raise InputError(
+                f"{name!r} is a {kind} tensor of {value.dtype}, but must be a dense one: convert it first."
+            )
         return value.detach().resolve_conj().resolve_neg().cpu()
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{name!r} is a masked array, whose mask would be lost: fill it, and give the mask a key.")
     try:
         array = np.asarray(value)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")) if array.ndim else array

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
+def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
+    """What to make a buffer with that is to take over this one's state; the draws come with the state."""
+    schema, priorities = buffer.schema, buffer.priorities
+    same = ("max_size", "device", "img_compressed", "layout", "n_step", "gamma", "cache_bytes", "segment_frames")
+    return {
+        **{name: getattr(buffer, name) for name in (*same, "pin_memory")},
+        "keys": None if schema.open else {name: schema.specs.get(name) for name in schema.names},
+        "decode_threads": buffer.workers.threads,
+        **({"prioritized": True, "alpha": priorities.alpha, "beta": priorities.beta} if priorities else {}),
+    }
+
+
 def save(buffer: DictReplayBuffer) -> dict[str, Any]:
     """The state; arrays of chunks are shared with the buffer."""
     index, priorities = buffer.index, buffer.priorities

@@ -8,34 +8,37 @@ Contract
     compressed per row by a general codec, and rows of a block that is not yet full wait uncompressed. Neighbouring indices
     should be neighbours in time: extend it with one trajectory after the other, not with interleaved envs.
     Unlike `DictReplayBuffer` it knows no episodes, so a "next" entry is stored a second time.
+    One call at a time works on it; calls from several threads wait for each other. A forked child and a copy have their own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
-from fledge.core.errors import FledgeError, InputError
+from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.extras import extra
+from fledge.replay import forks
+from fledge.replay.arguments import device_of, whole
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
 from fledge.replay.saved import damaged, reading
-from fledge.replay.schema import KeySpec, from_words, to_words
-from fledge.replay.stores.block import BITS, decode_block, encode_block
+from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
+from fledge.replay.torchrl_checkpointer import CompressedStorageCheckpointer
+from fledge.replay.torchrl_rows import Key, RowReading, encode_row, joined, read_key, split
 from fledge.replay.workers import Workers
 
 with extra("torchrl"):
     from torchrl.data.replay_buffers.storages import LazyStackStorage
 
 ROWS = PACKED_ROWS
-Key = str | tuple[str, ...]
-_ROW_CODEC = "lz4-shuffle"  # single rows: it decodes fastest, and others are hardly denser at this size
 
 
 class CompressedStorage(LazyStackStorage):
@@ -50,24 +53,45 @@ class CompressedStorage(LazyStackStorage):
         decode_threads: Threads that decode; None goes by the cores.
     """
 
+    _default_checkpointer = CompressedStorageCheckpointer
+
     def __init__(self, max_size: int, *, device: str | torch.device = "cpu", decode_threads: int | None = None) -> None:
-        super().__init__(max_size)
-        if max_size < 1:
-            raise InputError(f"max_size is {max_size}, but must be at least 1.")
-        self.device = torch.device(device)
+        super().__init__(whole("max_size", max_size, 1, ConfigError))
+        self.device = device_of(device)
         self.workers = Workers(decode_threads)
+        self.lock = threading.RLock()
+        self.columns = Columns({})
         self.specs: dict[Key, KeySpec] = {}
         self._nests: dict[Key, tuple[int, ...]] = {}  # batch sizes of nested TensorDicts, without the rows
         self._len = 0
         self._filled = np.zeros(0, bool)
         self._empty()
+        forks.watch(self)
+
+    def forked(self, number: int) -> None:
+        """In a forked child nothing is left to do: the draws are TorchRL's (see `forks`)."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            self._close(list(self._open))
+            own = {"_filled": self._filled.copy(), "_packed": dict(self._packed), "_open": {}}
+            own["_single"] = {key: dict(rows) for key, rows in self._single.items()}
+            return {name: value for name, value in {**super().__getstate__(), **own}.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "lock": threading.RLock()})
+        forks.watch(self)
 
     # ---- TorchRL's interface -----------------------------------------------------------------------------------
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write rows at `cursor`: an index, a range, a slice, or a sequence or tensor of indices."""
-        if set_cursor:
-            self._set_last_cursor(cursor)
+        with self.lock:
+            self._set(cursor, data)
+            if set_cursor:
+                self._set_last_cursor(cursor)
+
+    def _set(self, cursor: Any, data: Any) -> None:
         rows = self._indices(cursor)
         if not isinstance(data, TensorDictBase):
             raise InputError(f"the rows are a {type(data).__name__}, but must be a TensorDict.")
@@ -88,10 +112,11 @@ class CompressedStorage(LazyStackStorage):
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
         single = isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0)
-        rows = self._indices(index)
-        if len(rows) and not self._filled[rows].all():
-            raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written: write it first.")
-        found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
+        with self.lock:
+            rows = self._indices(index)
+            if len(rows) and not self._filled[rows].all():
+                raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written: write it first.")
+            found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
         for key, nest in self._nests.items():
             out.set(key, TensorDict({}, [len(rows), *nest]))
@@ -123,25 +148,30 @@ class CompressedStorage(LazyStackStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, compressed; for TorchRL's `state_dict` and our `save_checkpoint`."""
+        with self.lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
         self._close(list(self._open))
         return {
             "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
             "nests": [[list(k) if isinstance(k, tuple) else k, list(nest)] for k, nest in self._nests.items()],
             "filled": self._filled.copy(),
             "length": self._len,
-            "packed": _joined(self._packed),
-            "single": [_joined(self._single[key]) for key in self._single],
+            "packed": joined(self._packed),
+            "single": [joined(self._single[key]) for key in self._single],
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a `state_dict`. On an error nothing has changed."""
-        before = dict(self.__dict__)
-        try:
-            with reading("storage"):
-                self._take_over(state_dict)
-        except FledgeError:
-            self.__dict__.update(before)
-            raise
+        with self.lock:
+            before = dict(self.__dict__)
+            try:
+                with reading("storage"):
+                    self._take_over(state_dict)
+            except FledgeError:
+                self.__dict__.update(before)
+                raise
         self._bump_mutation_revision()
 
     def _take_over(self, state_dict: Mapping[str, Any]) -> None:
@@ -150,13 +180,13 @@ class CompressedStorage(LazyStackStorage):
             raise InputError(
                 f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}: change max_size."
             )
-        self.specs = {_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
-        self._nests = {_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
+        self.specs = {read_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
+        self._nests = {read_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
         self._arrange()
         self._empty()
         self._filled, self._len = filled.copy(), int(state_dict["length"])
-        self._packed = _split(state_dict["packed"])
-        self._single = dict(zip(self._single, map(_split, state_dict["single"]), strict=True))
+        self._packed = split(state_dict["packed"])
+        self._single = dict(zip(self._single, map(split, state_dict["single"]), strict=True))
         self._check_packed()
 
     def close(self) -> None:
@@ -185,30 +215,30 @@ class CompressedStorage(LazyStackStorage):
         tensors, nests = {}, {}
         for key, value in data.items(include_nested=True):
             if isinstance(value, torch.Tensor):
-                tensors[key] = value.detach().cpu()
+                tensors[key] = as_tensor(value, str(key))
             elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
                 nests[key] = tuple(value.batch_size[1:])
             else:
                 raise InputError(f"{key!r} is a {type(value).__name__}, but rows hold tensors only: leave it out.")
-        if not self.specs:
-            self.specs = {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
-            self._nests = nests
-            self._arrange()
-            self._empty()
-        if set(tensors) != set(self.specs):
+        specs = self.specs or {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
+        if set(tensors) != set(specs):
             raise InputError(
-                f"rows have keys {sorted(map(str, tensors))}, but must have those before: {sorted(map(str, self.specs))}."
+                f"rows have keys {sorted(map(str, tensors))}, but must have those before: {sorted(map(str, specs))}."
             )
         for key, value in tensors.items():
-            spec = self.specs[key]
+            spec = specs[key]
             if tuple(value.shape) != (count, *spec.shape) or value.dtype != spec.dtype:
                 got = f"{tuple(value.shape)} {value.dtype}"
                 raise InputError(f"{key!r} is {got}, but must be {(count, *spec.shape)} {spec.dtype}.")
-        return {key: to_words(value, self.specs[key]) for key, value in tensors.items()}
+        if not self.specs:  # learned from the first rows that fit themselves
+            self.specs, self._nests = specs, nests
+            self._arrange()
+            self._empty()
+        return {key: to_words(value, specs[key]) for key, value in tensors.items()}
 
     def _arrange(self) -> None:
         """Small frames are packed together, the others go one by one."""
-        small = {k: s for k, s in self.specs.items() if len(Columns({"": s}).kinds) <= MAX_COLUMNS}
+        small = {k: s for k, s in self.specs.items() if Columns.count(s) <= MAX_COLUMNS}
         self.columns = Columns(small)  # type: ignore[arg-type]
 
     def _open_block(self, block: int) -> dict[Key, np.ndarray]:
@@ -241,7 +271,7 @@ class CompressedStorage(LazyStackStorage):
             arrays = self._open.pop(block)
             for i in np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS]).tolist():
                 for key, rows in self._single.items():
-                    rows[block * ROWS + i] = _encode_row(arrays[key][i])
+                    rows[block * ROWS + i] = encode_row(arrays[key][i])
 
     def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
         """Words of rows, from open blocks and closed ones."""
@@ -255,7 +285,7 @@ class CompressedStorage(LazyStackStorage):
             out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
         for key in self._single:
             out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
-        self.workers.run([_Reading(self, out, rows, closed[a:b]) for a, b in self.workers.shards(len(closed), 16)])
+        self.workers.run([RowReading(self, out, rows, closed[a:b]) for a, b in self.workers.shards(len(closed), 16)])
         for place in np.flatnonzero(opened).tolist():
             for key, array in self._open[int(block[place])].items():
                 out[key][place] = array[inside[place]]
@@ -278,55 +308,13 @@ class CompressedStorage(LazyStackStorage):
         blocks = np.unique(written // ROWS).tolist()
         blobs = [self._packed.get(b, b"") for b in blocks] if len(self.columns.kinds) else []
         edges = np.concatenate([[0], np.cumsum([len(b) for b in blobs])]).astype(np.int64)
-        sound = not (edges % 4).any() and (not len(written) or written[-1] < self._len <= self.max_size)
+        sound = not (edges % 4).any() and written.max(initial=-1) < self._len <= self.max_size
         if sound and blobs:
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
         if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
             raise damaged("has rows that do not fit its data", "storage")
-
-
-class _Reading:
-    """A share of the rows that are compressed one by one, decoded on whatever thread runs it."""
-
-    def __init__(
-        self, storage: CompressedStorage, out: dict[Key, np.ndarray], rows: np.ndarray, at: np.ndarray
-    ) -> None:
-        self.storage, self.out, self.rows, self.at = storage, out, rows, at
-
-    def __call__(self) -> None:
-        for key, blobs in self.storage._single.items():
-            word = self.storage.specs[key].dtype.itemsize
-            for place in self.at.tolist():
-                blob = memoryview(blobs[int(self.rows[place])])
-                target = self.out[key][place].reshape(-1).view(np.uint8)
-                decode_block(BITS if blob[:1] == b"b" else _ROW_CODEC, blob[1:], target, word)
-
-
-def _encode_row(row: np.ndarray) -> bytes:
-    """One large row: a letter for how, and the compressed bytes."""
-    data = row.reshape(-1).view(np.uint8)
-    if row.itemsize == 1 and data.max(initial=0) <= 1:
-        return b"b" + encode_block(BITS, data, 1)
-    return b"c" + encode_block(_ROW_CODEC, data, row.itemsize)
-
-
-def _key(saved: Any) -> Key:
-    return tuple(saved) if isinstance(saved, list) else saved
-
-
-def _joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
-    """Numbered blobs as three arrays."""
-    numbers: Sequence[int] = sorted(blobs)
-    sizes = np.array([len(blobs[n]) for n in numbers], np.int64)
-    data = np.frombuffer(b"".join([blobs[n] for n in numbers]), np.uint8)
-    return {"numbers": np.array(numbers, np.int64), "sizes": sizes, "data": data}
-
-
-def _split(state: Mapping[str, Any]) -> dict[int, bytes]:
-    numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
-    if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
-        raise damaged("has rows that do not fit its data", "storage")
-    ends = np.cumsum(sizes)
-    view = memoryview(np.ascontiguousarray(data, np.uint8).data)
-    return {int(n): bytes(view[e - s : e]) for n, s, e in zip(numbers, sizes.tolist(), ends.tolist(), strict=True)}
+        try:
+            self.get([])
+        except RuntimeError as error:  # TensorDict's
+            raise damaged(f"has keys that do not fit each other ({error})", "storage") from error

@@ -1,4 +1,4 @@
-"""The episodes of a buffer by key, to look at: decoded when they are asked for, never kept."""
+"""A buffer to look at: its episodes by key, decoded when they are asked for and never kept, and its figures."""
 
 from __future__ import annotations
 
@@ -51,3 +51,21 @@ class Episodes(Sequence[torch.Tensor]):
             store = next(store for store in buffer.stores if key in store.keys)
             got = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
             return from_words(got.pick(key, slice(None)).copy(), buffer.schema.internal()[key])
+
+
+def figures(buffer: DictReplayBuffer) -> dict[str, Any]:
+    """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
+    rows, specs = {}, buffer.schema.internal() if buffer.stores else {}
+    for store in buffer.stores:
+        for key in store.keys:
+            raw, per_frame = specs[key].frame_bytes, store.bytes_per_frame(key)
+            ratio = raw / max(per_frame, 1e-9)
+            rows[key] = {"codec": store.codec, "bytes_per_frame": per_frame, "raw": raw, "ratio": ratio}
+    kept, held = (sum(getattr(s.blobs, name) for s in buffer.stores) for name in ("nbytes", "held_bytes"))
+    return {
+        "transitions": len(buffer),
+        "episodes": buffer.num_episodes,
+        "bytes": kept,
+        "held_bytes": held,
+        "keys": rows,
+    }

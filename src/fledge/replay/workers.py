@@ -3,7 +3,7 @@
 Contract
     `run(tasks)` carries out independent tasks, the first on the calling thread, and returns when all are done; what a
     task raises reaches the caller, with its cause. Threads start with the first parallel run and none outlives `close()`,
-    nor the object itself.
+    nor the object itself. A forked child has none of its parent's threads, and starts its own; so does a copy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ class Workers:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise ConfigError(f"decode_threads is {threads}, but must be at least 1 (the caller's own).")
+        if not isinstance(self.threads, int) or self.threads < 1:
+            raise ConfigError(
+                f"decode_threads is {threads}, but must be a whole number of at least 1 (the caller's own)."
+            )
         self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
         self._closed = False
 
     def shards(self, size: int, least: int = 1) -> list[tuple[int, int]]:
@@ -46,7 +49,8 @@ class Workers:
             raise StorageError("the replay buffer is closed: make a new one.")
         futures: list[Future[None]] = []
         if len(tasks) > 1:
-            if self._pool is None:
+            if self._pool is None or self._pid != os.getpid():
+                self._pid = os.getpid()
                 self._pool = ThreadPoolExecutor(max(1, self.threads - 1), thread_name_prefix="fledge-replay")
             futures = [self._pool.submit(task) for task in tasks[1:]]
         failure: BaseException | None = None
@@ -64,6 +68,9 @@ class Workers:
     def close(self) -> None:
         """End the threads."""
         self._closed = True
-        if self._pool is not None:
+        if self._pool is not None and self._pid == os.getpid():
             self._pool.shutdown(wait=True)
-            self._pool = None
+        self._pool = None
+
+    def __reduce__(self) -> tuple[type[Workers], tuple[int]]:
+        return Workers, (self.threads,)

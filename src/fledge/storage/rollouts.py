@@ -2,7 +2,10 @@
 
 Contract
     `save` returns once the data is staged, so a rollout buffer may be reused at once; `load` gives the same TensorDict
-    back: keys, nesting, dtypes, shapes, batch size and names. Only the keys asked for are read from the disk.
+    back: keys, nesting, dtypes, shapes, batch size and names. Only the keys asked for are read from the disk. A rollout
+    saved again under the same iteration replaces the older one, which is whole until then.
+    Several threads may save and load. Threads that write start with the first `save`, so whoever only reads has none; a
+    forked child and a copy (`pickle`, a spawned worker) write with their own, and do not wait for the parent's saves.
     Training is untouched: this is a selective archive. Files of the prior design (`rollout_000100.lz4`, an LZ4 frame around
     a `torch.save` file) are listed and loaded too. `format.rollout` says how a rollout lies in a file.
 """
@@ -10,31 +13,29 @@ Contract
 from __future__ import annotations
 
 import builtins
+import contextlib
+import copy
 import os
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from fledge.core.errors import ConfigError, StorageError
+from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.checkpoint import NATIVE, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.old_rollout import read_old_rollout
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import (
-    Rows,
-    check_rollout,
-    describe,
-    read_old_rollout,
-    read_rollout,
-    time_last,
-    to_tree,
-)
+from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout_parts import Key, Rows
 from fledge.storage.format.tree import Node
-from fledge.storage.format.writer import Plans, Written
+from fledge.storage.format.writer import Plans, Written, plain_node
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
 
@@ -55,8 +56,8 @@ class RolloutStorage:
     Args:
         save_dir: Folder; made if missing.
         compression_level: 0 (store) to 9 (densest).
-        time_dim: Axis of time in the batch, 0 or 1; the other is the environments. A TensorDict whose `names` say
-            "time" overrides it.
+        time_dim: Axis of time in the batch, 0 or 1; the environments are the first other one. A TensorDict whose `names`
+            say "time" overrides it.
         saver: Shares a saver's threads and queue; by default the storage has its own.
         verbose: Print a line for each rollout that became durable.
     """
@@ -73,20 +74,42 @@ class RolloutStorage:
         if time_dim not in (0, 1):
             raise ConfigError(f"time_dim is {time_dim}, but must be 0 ([T, N]) or 1 ([N, T]).")
         codecs.candidates(compression_level, 0)
-        self.save_dir, self.compression_level, self.time_dim = Path(save_dir), compression_level, time_dim
-        self.verbose = verbose
+        self.save_dir, self.compression_level = Path(save_dir).absolute(), compression_level
+        self.time_dim, self.verbose = time_dim, verbose
         try:
             self.save_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"save_dir {save_dir} cannot be made ({error.strerror}): choose another.") from error
-        self._own = saver is None
-        self._saver = saver or AsyncCheckpointSaver(max_queue_size=2, find_optimizers=False)
-        self._handles: dict[int, CheckpointHandle] = {}
+        self._shared = saver
+        self._forget()
         remove_stale(self.save_dir)
+
+    def _forget(self) -> None:
+        """Begin without threads and saves under way, as in a process that has none."""
+        self._pid, self._lock, self._closed = os.getpid(), threading.RLock(), False
+        self._own: AsyncCheckpointSaver | None = None
+        self._handles: dict[int, CheckpointHandle] = {}
+
+    @property
+    def _saver(self) -> AsyncCheckpointSaver:
+        if self._shared is not None:
+            return self._shared
+        with self._here:
+            if self._closed and self._own is None:
+                raise StorageError("this RolloutStorage was closed: make a new one.")
+            self._own = self._own or AsyncCheckpointSaver(max_queue_size=2, find_optimizers=False)
+            return self._own
+
+    @property
+    def _here(self) -> contextlib.AbstractContextManager[Any]:
+        """The lock of this process: a forked child has its own, since nobody there would release its parent's."""
+        if self._pid != os.getpid():
+            self._forget()
+        return self._lock
 
     def path(self, iteration: int) -> Path:
         """File of an iteration."""
-        return self.save_dir / f"rollout_{iteration:09d}{NATIVE}"
+        return self.save_dir / f"rollout_{_checked(iteration):09d}{NATIVE}"
 
     def save(self, data: TensorDictBase, iteration: int, metadata: dict[str, Any] | None = None) -> CheckpointHandle:
         """Archive a rollout in the background; the data may be changed once this returns.
@@ -97,7 +120,8 @@ class RolloutStorage:
         note = describe(data, self.time_dim)
         time_dim = note["time_dim"]
         path, level = self.path(iteration), self.compression_level
-        metadata = {"rollout": {"iteration": int(iteration), **note}, "user": dict(metadata or {})}
+        metadata = {"rollout": {"iteration": int(iteration), **note}, "user": copy.deepcopy(metadata or {})}
+        plain_node(metadata)  # what cannot be written is refused now
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             time_last(leaves, time_dim)
@@ -105,27 +129,39 @@ class RolloutStorage:
             if self.verbose:
                 given, taken = written.bytes_in, written.bytes_out
                 sizes = f"{given / 1e6:.1f} MB as {taken / 1e6:.1f} MB ({given / max(taken, 1):.2f}x)"
-                print(f"[Rollout] {path}: {sizes}", flush=True)
+                with contextlib.suppress(OSError, ValueError):  # nobody listens any more; the file is there
+                    print(f"[Rollout] {path}: {sizes}", flush=True)
             return written
 
-        self._handles = {key: handle for key, handle in self._handles.items() if not handle.done}
-        self._handles[iteration] = self._saver.submit(to_tree(data), path, write)
-        return self._handles[iteration]
+        handle = self._saver.submit(to_tree(data), path, write)
+        with self._here:
+            self._handles = {key: known for key, known in self._handles.items() if not known.done}
+            self._handles[int(iteration)] = handle
+        return handle
 
     def load(
         self,
         iteration: int,
         device: torch.device | str = "cpu",
         *,
-        keys: Sequence[str] | None = None,
+        keys: Iterable[Key] | None = None,
         envs: Rows | None = None,
         steps: Rows | None = None,
     ) -> TensorDictBase:
-        """A rollout, or a part of it: some keys (`"agents/observation"` for nested ones), some envs, some steps."""
-        pending = self._handles.get(iteration)
+        """A rollout, or a part of it; what is being saved is waited for.
+
+        Args:
+            device: Where its tensors go.
+            keys: Entries, all by default: `"reward"`, and `"agents/observation"` or `("agents", "observation")`, which is
+                the way to name a key that holds a "/" itself.
+            envs: Rows of the env axis: a number (-1 is the last), a slice, numbers, or a mask. The axis stays.
+            steps: Rows of the time axis.
+        """
+        path = self.path(iteration)
+        with self._here:
+            pending = self._handles.get(int(iteration))
         if pending is not None:
             pending.wait()
-        path = self.path(iteration)
         if path.is_file():
             with CheckpointFile(path) as opened:
                 return read_rollout(opened, device, keys, envs, steps)
@@ -144,7 +180,9 @@ class RolloutStorage:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until everything given so far is on the disk."""
-        return self._saver.drain(timeout)
+        with self._here:
+            saver = self._shared or self._own
+        return saver is None or saver.drain(timeout)
 
     def get_stats(self) -> dict[str, Any]:
         """Figures of the saver: counts, bytes, ratio, what callers waited."""
@@ -152,13 +190,31 @@ class RolloutStorage:
 
     def close(self) -> None:
         """Finish writing, and stop the threads if they are our own."""
-        if self._own:
-            self._saver.shutdown()
-        else:
-            self._saver.drain()
+        with self._here:
+            own, self._closed = self._own, True
+        if own is not None:
+            own.shutdown()
+        elif self._shared is not None:
+            self._shared.drain()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._shared is not None:
+            raise StorageError("this RolloutStorage shares a saver, which stays in its process: make one without.")
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared = None
+        self._forget()
 
     def __enter__(self) -> RolloutStorage:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _checked(iteration: int) -> int:
+    if not isinstance(iteration, int | np.integer) or isinstance(iteration, bool) or iteration < 0:
+        raise InputError(f"iteration is {iteration!r}, but must be a whole number of at least 0.")
+    return int(iteration)

@@ -37,7 +37,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
     """Send one rollout; returns the bytes sent.
 
     Args:
-        rollout: A TensorDict [T, N], or [N, T] with an axis named "time".
+        rollout: A TensorDict [T, N], or of any batch with an axis named "time".
         stream: A connected socket, or a binary file object.
         compression_level: 0 (as it is) to 9 (densest); what pays depends on the connection (`fledge advise` measures).
     """
@@ -104,9 +104,8 @@ def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes
 
 
 def _read(read: Any, count: int) -> bytes:
-    """Up to `count` bytes; fewer only where the stream ends."""
-    parts, left = [], count
-    while left and (part := read(min(left, _PART))):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+    """Up to `count` bytes; fewer only where the stream ends. Bytes that drip in one by one take no more room."""
+    found = bytearray()
+    while len(found) < count and (part := read(min(count - len(found), _PART))):
+        found += part
+    return bytes(found)

@@ -138,14 +138,17 @@ class PrefixSum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         values = np.asarray(state["values"], np.int64)
+        evicted = int(state["evicted_total"])
         if values.ndim != 1 or (values < 1).any():
             raise damaged("has an index of other than positive lengths")
+        if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
+            raise damaged("has an index past all numbers")
         if len(values) > self.max_len:
             raise InputError(
                 f"the saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size of the buffer "
                 "(max_len of a PrefixSum)."
             )
-        self.evicted_total = int(state["evicted_total"])
+        self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
 
     def _find(self, numbers: np.ndarray) -> np.ndarray:

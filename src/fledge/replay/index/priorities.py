@@ -18,14 +18,17 @@ from fledge.replay.index.sum_tree import SumTree
 from fledge.replay.saved import damaged
 
 LEAST = 1e-6  # nothing kept is ever impossible to draw
+MOST = 1e290  # of priority^alpha: the sum of all stays finite
+STEEPEST = 10.0  # LEAST^alpha and weights stay numbers
 
 
 class Priorities:
     """Proportional draws with importance weights."""
 
     def __init__(self, max_size: int, alpha: float, beta: float) -> None:
-        if alpha < 0 or beta < 0:
-            raise ConfigError(f"alpha and beta are {alpha} and {beta}, but must be 0 or more.")
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if not isinstance(value, int | float | np.number) or not 0 <= value <= STEEPEST:
+                raise ConfigError(f"{name} is {value!r}, but must be a number from 0 to {STEEPEST:g}.")
         self.tree, self.alpha, self.beta = SumTree(max_size), alpha, beta
         self.largest = 1.0
 
@@ -43,16 +46,23 @@ class Priorities:
                 "priorities must be finite numbers of 0 or more: give the sizes of errors, not their signs."
             )
         values = np.maximum(priorities, LEAST)
-        self.tree.update(numbers % self.tree.size, values**self.alpha)
+        with np.errstate(over="ignore"):
+            raised = values**self.alpha
+        if not (raised <= MOST).all():
+            raise InputError(
+                f"priorities must be finite numbers, and at most {MOST:g} to the power alpha ({self.alpha}): check the "
+                "losses they come from."
+            )
+        self.tree.update(numbers % self.tree.size, raised)
         self.largest = max(self.largest, float(values.max()))
 
     def draw(self, count: int, begin: int, kept: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Numbers relative to the oldest kept, and weights (at most 1), of `count` draws."""
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
-        share = self.tree.priorities[slots] / self.tree.total
-        weight = (kept * share) ** -self.beta
-        return (slots - begin) % self.tree.size, (weight / weight.max()).astype(np.float32)
+        drawn = self.tree.priorities[slots]
+        weight = (drawn.min() / drawn) ** self.beta  # (kept * share)^-beta over its largest, and never out of range
+        return (slots - begin) % self.tree.size, weight.astype(np.float32)
 
     def state(self, begin: int, kept: int) -> dict[str, Any]:
         slots = np.arange(begin, begin + kept) % self.tree.size
@@ -60,8 +70,10 @@ class Priorities:
 
     def load(self, state: Mapping[str, Any], begin: int, kept: int) -> None:
         values = np.asarray(state["priorities"], np.float64)
-        if values.shape != (kept,) or not (np.isfinite(values) & (values >= 0)).all():
-            raise damaged(f"does not have {kept} priorities")
+        largest = float(state["largest"])
+        sound = values.shape == (kept,) and ((values > 0) & (values <= MOST)).all()
+        if not sound or not 0 <= max(largest, LEAST) ** self.alpha <= MOST:
+            raise damaged(f"does not have {kept} priorities that can be drawn by")
         self.tree = SumTree(self.tree.size)
         self.tree.update(np.arange(begin, begin + kept) % self.tree.size, values)
-        self.largest = float(state["largest"])
+        self.largest = largest

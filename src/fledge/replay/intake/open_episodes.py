@@ -11,7 +11,7 @@ Contract
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,22 @@ class OpenEpisodes:
         self._room = 0
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
 
+    def check_room(self, done: Sequence[np.ndarray]) -> None:
+        """InputError if some episode of these steps would not fit the buffer; nothing of them is taken then."""
+        if self.count.max(initial=0) + len(done) <= self.longest:
+            return
+        count = self.count.copy()
+        for ended in done:
+            if self.segment is not None:
+                count[count >= self.segment] = 0
+            if count.max(initial=0) >= self.longest:
+                raise InputError(
+                    f"an open episode has {self.longest} transitions, all that the buffer holds: raise max_size, or give "
+                    "segment_frames to cut long episodes."
+                )
+            count += 1
+            count[ended] = 0
+
     def push(
         self, rows: Mapping[str, np.ndarray], done: np.ndarray, final: Mapping[str, np.ndarray] | None
     ) -> Iterator[Episode]:
@@ -50,11 +66,7 @@ class OpenEpisodes:
         if self.segment is not None:
             for env in np.flatnonzero(self.count >= self.segment).tolist():
                 yield self._close(env, {k: rows[k][env] for k in self.with_final})
-        if self.count.max(initial=0) >= self.longest:
-            raise InputError(
-                f"an open episode has {self.longest} transitions, all that the buffer holds: raise max_size, or give "
-                "segment_frames to cut long episodes."
-            )
+        assert self.count.max(initial=0) < self.longest, "see check_room"
         self._grow(int(self.count.max(initial=0)) + 1)
         every = np.arange(self.num_envs)
         for key, pending in self._rows.items():

@@ -7,6 +7,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,11 @@ class Columns:
             kinds.append(kind)
             begin += len(kind)
         self.kinds = np.concatenate([*kinds, np.zeros(0, np.int32)]).astype(np.int32)
+
+    @staticmethod
+    def count(spec: KeySpec) -> int:
+        """Columns that a key takes."""
+        return math.prod(spec.shape) * (2 if spec.dtype.itemsize == 8 else 1)
 
     @staticmethod
     def _kinds(spec: KeySpec) -> np.ndarray:

@@ -142,6 +142,8 @@ class BlobStore:
         if not sound:
             raise damaged("has chunks outside its data")
         dropped = int(state["dropped"])
+        if not 0 <= dropped < 2**62:
+            raise damaged("has chunks past all numbers")
         assert not self._segments, "a state is loaded into a new store"
         used = np.zeros(len(segments), np.int64)
         np.maximum.at(used, segment, end)

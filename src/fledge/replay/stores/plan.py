@@ -94,7 +94,7 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
     if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
         codec = BITS
     size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
-    if layout != "episode" and len(Columns({"": spec}).kinds) <= MAX_COLUMNS and spec.frame_bytes:
+    if layout != "episode" and Columns.count(spec) <= MAX_COLUMNS and spec.frame_bytes:
         packed = _packed_size(spec, sample, packed_rows(layout))
         if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_SAVING) * raw):
             return "packed"
@@ -132,8 +132,8 @@ def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> l
         if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
             raise damaged(f"has {keys[0]!r} as bits, which it cannot be")
         if codec == "packed":
-            if rows is None or rows > packing.MAX_ROWS:
-                raise damaged("has packed chunks of an impossible length")
+            if rows is None or rows > packing.MAX_ROWS or any(Columns.count(specs[k]) > MAX_COLUMNS for k in keys):
+                raise damaged("has packed chunks of an impossible size")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
         elif codec == BitStore.codec:
             stores.append(BitStore(keys[0], specs[keys[0]]))

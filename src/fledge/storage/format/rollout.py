@@ -1,8 +1,15 @@
 """A rollout in a file or a message: a TensorDict as a tree of plain dicts, and back, whole or in part.
 
 Contract
-    `read_rollout` gives the same TensorDict back that `to_tree` took apart: keys, nesting, dtypes, shapes, batch size and
-    names. Only what is asked for is read. Files of the prior design are loaded without running what they name.
+    `read_rollout` gives the same TensorDict back that `to_tree` took apart: keys (any text), nesting, dtypes, shapes, batch
+    size, names and what is no tensor, if it is plain. A tensor class comes back as the TensorDict it holds. Only what is
+    asked for is read. A file is not trusted: what no rollout is written as is a FormatError, and takes no more memory than
+    `reader` grants, and 600 bytes for each of at most `MAX_VALUES` single values.
+
+Tree
+    TensorDict      {"batch": [...], "names": [...] or None, "data": {key: entry}}
+    an entry        a tensor; a nested TensorDict; {"value": x}, the same for the whole batch; or
+                    {"values": [...], "index": tensor of the batch's shape}, one of the values for each cell
 
 Layout: a rollout is `[T, N, ...]` in memory, and neighbours in time are alike. In a file the time axis is innermost,
 `[N, ..., T]` (`time_last`), where a byte delta sees them side by side: measured on LiDAR, 3.5-12.7 times smaller, against
@@ -11,32 +18,32 @@ Layout: a rollout is `[T, N, ...]` in memory, and neighbours in time are alike. 
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fledge.core.errors import FormatError, InputError
-from fledge.storage.format import foreign
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.tree import select, unflatten
+from fledge.storage.format.rollout_parts import Cut, Key, Rows, find_keys
+from fledge.storage.format.tree import Node, unflatten
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-Rows = slice | Sequence[int] | torch.Tensor | int
+MAX_VALUES = 2**18  # cells of single values: TensorDict makes an object of 600 bytes for each
 
 
 def check_rollout(data: Any) -> None:
     """InputError unless this is a rollout."""
-    from tensordict import is_tensor_collection
+    from tensordict import is_non_tensor, is_tensor_collection
 
-    if not is_tensor_collection(data) or len(data.batch_size) < 1:
+    if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
+        batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
         raise InputError(
-            f"the rollout is a {type(data).__name__}, but must be a TensorDict with a batch size of [T, N]."
+            f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict with a batch size of [T, N]."
         )
 
 
@@ -47,156 +54,186 @@ def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
 
 
 def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
-    """Have tensors stored with time innermost."""
+    """Have tensors of the batch stored with time innermost."""
     for leaf in leaves:
-        if leaf.kind == "tensor" and len(leaf.shape) > 1:
+        above = leaf.path[:-1] if leaf.path[-1] == "index" and len(leaf.path) % 2 else leaf.path
+        of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside of a value
+        if leaf.kind == "tensor" and of_batch and len(leaf.shape) > 1:
             axes = [axis for axis in range(len(leaf.shape)) if axis != time_dim]
             leaf.order = (*axes, time_dim)
 
 
-def read_rollout(
-    opened: CheckpointFile,
-    device: torch.device | str = "cpu",
-    keys: Sequence[str] | None = None,
-    envs: Rows | None = None,
-    steps: Rows | None = None,
-) -> TensorDictBase:
-    """The rollout in an open file, or a part of it."""
-    note = opened.metadata.get("rollout")
-    time_dim = note.get("time_dim") if isinstance(note, dict) else None
-    if time_dim not in (0, 1):
-        raise FormatError(f"{opened.path} is a checkpoint but not a rollout: load it with load_checkpoint.")
-    cut = _cutter(time_dim, envs, steps)
-    tree = opened.tree
-    if keys is not None:
-        tree = select(tree, sorted({path for key in keys for path in _tree_paths(key)}))
-    state = unflatten(tree, lambda number: cut(opened.read(number)))
-    try:
-        data = _from_tree(state, cut)
-        return data if torch.device(device).type == "cpu" else data.to(device)
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise FormatError(f"{opened.path} does not describe a TensorDict ({error}): it was altered.") from error
+# ---- taking apart ----------------------------------------------------------------------------------------------
 
 
-def read_old_rollout(
-    path: Path,
-    device: torch.device | str,
-    keys: Sequence[str] | None,
-    envs: Rows | None,
-    steps: Rows | None,
-    time_dim: int,
-) -> TensorDictBase:
-    """The rollout in a file of the prior design: an LZ4 frame around a `torch.save` file of a TensorDict or a dict."""
-    from tensordict import TensorDict
+def to_tree(data: TensorDictBase, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A TensorDict as plain dicts."""
+    from tensordict import is_tensorclass
 
-    # a pickled TensorDict names a function and a class of its own: ours are called in their place, and keep the tensors
-    named: list[Any] = [
-        (_OldTensorDict, "tensordict._td.TensorDict"),
-        (_old_tensordict, "tensordict._reductions._make_td"),
-    ]
-    with torch.serialization.safe_globals(named):
-        state = foreign.load_pt(io.BytesIO(foreign.unpack_lz4(path)), str(path), "cpu")
-    leaves = _leaves(state) if isinstance(state, dict) else {}
-    batch = _batch_of(state, [[*tensor.shape] for tensor in leaves.values()]) if leaves else []
-    if not batch:
-        raise FormatError(f"{path} holds no rollout, a dict of tensors whose first axes are time and envs.")
-    if keys is not None:
-        wanted = [tuple(key.strip("/").split("/")) for key in keys]
-        chosen = {name: leaf for name, leaf in leaves.items() if any(name[: len(key)] == key for key in wanted)}
-        if missing := ["/".join(key) for key in wanted if not any(name[: len(key)] == key for name in chosen)]:
-            raise InputError(f"{missing} are not in {path}; it has {['/'.join(name) for name in leaves][:20]}.")
-        leaves = chosen
-    cut = _cutter(min(time_dim, len(batch) - 1), envs, steps)
-    data = TensorDict({}, [*cut(torch.empty(batch, device="meta")).shape])
-    for name, leaf in leaves.items():
-        data.set(name, cut(leaf))
-    return data if torch.device(device).type == "cpu" else data.to(device)
-
-
-class _OldTensorDict(dict[str, Any]):
-    """Entries of a TensorDict in a file of the prior design."""
-
-    batch: list[int]
-
-
-def _old_tensordict(kind: type[_OldTensorDict], state: dict[str, Any]) -> _OldTensorDict:
-    found = kind(state["_tensordict"])
-    found.batch = [*state["_batch_size"]]
-    return found
-
-
-def _leaves(state: dict[str, Any], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], torch.Tensor]:
-    found: dict[tuple[str, ...], torch.Tensor] = {}
-    for key, value in state.items():
-        if isinstance(value, dict):
-            found |= _leaves(value, (*above, str(key)))
-        elif isinstance(value, torch.Tensor):
-            found[(*above, str(key))] = value
-    return found
-
-
-def _batch_of(state: dict[str, Any], shapes: list[list[int]]) -> list[int]:
-    """Axes that all entries share: those that a TensorDict names, or up to two."""
-    shared = state.batch[:2] if isinstance(state, _OldTensorDict) else shapes[0][:2]
-    while shared and any(shape[: len(shared)] != shared for shape in shapes):
-        shared = shared[:-1]
-    return shared
-
-
-def to_tree(data: TensorDictBase) -> dict[str, Any]:
-    """A TensorDict as plain dicts: {"batch": [...], "names": [...] or None, "data": {key: tensor, tree or value}}."""
-    from tensordict import is_non_tensor, is_tensor_collection
-
-    content: dict[str, Any] = {}
-    for key in data.keys():  # noqa: SIM118 - a TensorDict iterates over its batch, not its keys
-        value = data.get(key)
-        if is_non_tensor(value):
-            content[key] = {"value": value.data}
-        elif is_tensor_collection(value):
-            content[key] = to_tree(value)
-        else:
-            content[key] = value
+    data = data.to_tensordict() if is_tensorclass(data) else data
+    keys = list(data.keys())
+    if any(set(part.keys()) != set(keys) for part in getattr(data, "tensordicts", ())):
+        raise InputError(f"{path or 'the rollout'} is a lazy stack of different keys: give all the same, or pad them.")
+    content = {key: _entry(data, key, (*path, key)) for key in keys}
     return {"batch": [*data.batch_size], "names": _names(data), "data": content}
+
+
+def _entry(data: TensorDictBase, key: str, path: tuple[str, ...]) -> Any:
+    from tensordict import NonTensorStack, is_non_tensor, is_tensor_collection
+
+    try:
+        value = data.get(key)
+    except RuntimeError as error:
+        raise InputError(f"{path} is a lazy stack of different shapes: pad them, or give each a key.") from error
+    if isinstance(value, NonTensorStack):
+        return _single_values(value, path)
+    if is_non_tensor(value):
+        return {"value": value.data}
+    return to_tree(value, path) if is_tensor_collection(value) else value
+
+
+def _single_values(stack: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    if stack.numel() > MAX_VALUES:
+        raise InputError(
+            f"{path} has {stack.numel()} single values, but at most {MAX_VALUES} fit: make them a tensor (text as bytes)."
+        )
+    cells = [stack.tolist()]
+    for _ in stack.batch_size:
+        cells = [cell for row in cells for cell in row]
+    known: dict[Any, int] = {}
+    values: list[Any] = []
+    index = []
+    for cell in cells if stack.numel() else []:
+        name = (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)  # others: as they come
+        if name not in known:
+            known[name] = len(values)
+            values.append(cell)
+        index.append(known[name])
+    return {"values": values, "index": torch.tensor(index, dtype=torch.int32).reshape(stack.batch_size)}
 
 
 def _names(data: TensorDictBase) -> list[str | None] | None:
     return [*data.names] if data._has_names() else None
 
 
-def _from_tree(tree: dict[str, Any], cut: Callable[[torch.Tensor], torch.Tensor]) -> TensorDictBase:
-    from tensordict import NonTensorData, TensorDict
-
-    batch = [*cut(torch.empty(tree["batch"], device="meta")).shape]
-    content: dict[str, Any] = {}
-    for key, value in tree["data"].items():
-        if isinstance(value, dict):
-            whole = "data" in value
-            content[key] = _from_tree(value, cut) if whole else NonTensorData(value["value"], batch_size=batch)
-        else:
-            content[key] = value
-    return TensorDict(content, batch_size=batch, names=tree.get("names"))
+# ---- and back --------------------------------------------------------------------------------------------------
 
 
-def _tree_paths(key: str) -> list[str]:
-    """`"agents/observation"` as paths in the tree of `to_tree`: the entry, and what describes the dicts above it."""
-    paths, above = [], ""
-    for part in key.strip("/").split("/"):
-        paths += [f"{above}batch", f"{above}names"]
-        above += f"data/{part}/"
-    return [*paths, above.rstrip("/")]
+def read_rollout(
+    opened: CheckpointFile,
+    device: torch.device | str = "cpu",
+    keys: Iterable[Key] | None = None,
+    envs: Rows | None = None,
+    steps: Rows | None = None,
+) -> TensorDictBase:
+    """The rollout in an open file, or a part of it."""
+    note = opened.metadata.get("rollout")
+    time_dim = note.get("time_dim") if isinstance(note, dict) else None
+    if type(time_dim) is not int:
+        raise FormatError(f"{opened.path} is a checkpoint but not a rollout: load it with load_checkpoint.")
+    try:
+        batch = _batch(opened.tree)
+        if not 0 <= time_dim < len(batch):
+            raise ValueError(f"its batch {batch} has no axis {time_dim}")
+        cut = Cut(batch, time_dim, envs, steps)
+        wanted: set[tuple[str, ...]] = {()}
+        if keys is not None:
+            wanted = find_keys(_keys_of(opened.tree), keys, str(opened.path))
+        data = _Reading(opened, cut).tensordict(opened.tree, wanted)
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise FormatError(f"{opened.path} does not describe a TensorDict ({error}): it was altered.") from error
+    return data if torch.device(device).type == "cpu" else data.to(device)
 
 
-def _cutter(time_dim: int, envs: Rows | None, steps: Rows | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Takes some envs and steps out of a tensor with a batch of two axes."""
+class _Reading:
+    """One rollout being read: only what is wanted, each leaf cut as soon as it is there."""
 
-    def cut(tensor: torch.Tensor) -> torch.Tensor:
+    def __init__(self, opened: CheckpointFile, cut: Cut) -> None:
+        self.opened, self.cut = opened, cut
+        self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}  # what was one tensor is one again
+        self.room = MAX_VALUES
+
+    def tensordict(self, node: Node, wanted: set[tuple[str, ...]], above: tuple[int, ...] = ()) -> TensorDictBase:
+        from tensordict import TensorDict
+
+        batch, fields = tuple(_batch(node)), _fields(node)
+        _check_prefix(batch, above)
+        content: dict[str, Any] = {}
+        for key, child in _fields(fields["data"]).items():
+            below = {path[1:] for path in wanted if path[:1] in ((), (key,))}
+            if below:
+                content[key] = self._entry(child, {()} if () in below else below, batch)
+        names = fields.get("names")
+        if names is not None and (len(names) != len(batch) or not all(isinstance(n, str | None) for n in names)):
+            raise ValueError(f"{str(names)[:40]!r} are no names of its axes")
+        return TensorDict(content, batch_size=self.cut.size(batch), names=names)
+
+    def _entry(self, node: Node, wanted: set[tuple[str, ...]], batch: tuple[int, ...]) -> Any:
+        from tensordict import NonTensorData
+
+        if "leaf" in node:
+            return self.tensor(node["leaf"], batch)
+        fields = _fields(node)
+        if "data" in fields:
+            return self.tensordict(node, wanted, batch)
+        if "index" in fields:
+            index = self.tensor(fields["index"]["leaf"], batch)
+            return self._stack(index, unflatten(fields["values"], self.opened.read))
+        return NonTensorData(unflatten(fields["value"], self.opened.read), batch_size=self.cut.size(batch))
+
+    def tensor(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
+        if (number, batch) not in self.known:
+            self.known[number, batch] = self._read(number, batch)
+        return self.known[number, batch]
+
+    def _read(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
+        tensor = self.opened.read(number)
         if not isinstance(tensor, torch.Tensor):
-            return tensor
-        for axis, rows in ((time_dim, steps), (1 - time_dim, envs)):
-            if rows is None or axis >= tensor.ndim:
-                continue
-            rows = slice(rows, rows + 1) if isinstance(rows, int) else rows
-            tensor = tensor[(slice(None),) * axis + (rows,)]
-        return tensor if envs is None and steps is None else tensor.contiguous() if not tensor.is_meta else tensor
+            raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
+        _check_prefix(tuple(tensor.shape), batch)
+        return self.cut(tensor)
 
-    return cut
+    def _stack(self, index: torch.Tensor, values: list[Any]) -> Any:
+        from tensordict import NonTensorData, NonTensorStack
+
+        self.room -= index.numel()
+        if self.room < 0 or index.is_floating_point() or any(not 0 <= i < len(values) for i in index.unique().tolist()):
+            raise ValueError("it has more single values than are written, or values that are not there")
+
+        def stack(rows: torch.Tensor) -> Any:
+            if rows.ndim == 0:
+                return NonTensorData(values[int(rows)])
+            return NonTensorStack(*[stack(row) for row in rows])
+
+        return stack(index) if index.numel() else NonTensorData(None, batch_size=index.shape)
+
+
+def _check_prefix(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    if shape[: len(batch)] != batch:
+        raise ValueError(f"an entry of shape {list(shape)} is in a batch of {list(batch)}")
+
+
+def _fields(node: Node) -> dict[str, Node]:
+    found = node["dict"]
+    if not isinstance(found, dict):
+        raise TypeError(f"{str(found)[:40]!r} is no dict")
+    return found
+
+
+def _batch(node: Node) -> list[int]:
+    batch = _fields(node)["batch"]
+    if (
+        not isinstance(batch, list)
+        or any(type(n) is not int or n < 0 for n in batch)
+        or math.prod(n or 1 for n in batch) > 2**48
+    ):
+        raise ValueError(f"{str(batch)[:40]!r} is no batch size")
+    return batch
+
+
+def _keys_of(node: Node) -> dict[str, Any]:
+    """Keys of a TensorDict, for `find_keys`."""
+    content = _fields(_fields(node)["data"]).items()
+    return {key: _keys_of(child) if "data" in child.get("dict", {}) else None for key, child in content}

@@ -1,0 +1,53 @@
+"""What callers pass to a buffer, checked and brought into one form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import ConfigError, FledgeError, InputError
+from fledge.replay.stores.plan import LAYOUTS, Layout
+
+
+def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputError) -> int:
+    """The value as an int, if it is a whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise error(f"{name} is {value!r}, but must be a whole number of at least {least}.")
+    return int(value)
+
+
+def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
+    """Names of transitions, [B] int64."""
+    numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise InputError(f'the index is {numbers.dtype}, but must be a whole number: give the "index" of a batch.')
+    return numbers.astype(np.int64, copy=False)
+
+
+def named_values(what: str, data: Any) -> None:
+    """InputError unless this is a mapping of names, as dicts and TensorDicts are."""
+    if not hasattr(data, "keys"):
+        raise InputError(f"the {what} is a {type(data).__name__}, but must be a dict of arrays or tensors by key.")
+    if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
+        raise InputError(f"the {what} has the keys {odd[:5]}, but keys are strings: rename them.")
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The device, if there is one of that name."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f'device is {device!r}, but must be one such as "cpu" or "cuda:0".') from error
+
+
+def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
+    """The layout that is asked for, under either name."""
+    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
+    if layout is not None and layout not in LAYOUTS:
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
+    if None not in (layout, named) and layout != named:
+        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: give one.")
+    return layout or named or "chunk"
