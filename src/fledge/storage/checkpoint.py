@@ -13,7 +13,9 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import os
 import re
 import zipfile
@@ -26,11 +28,12 @@ import torch
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, foreign
-from fledge.storage.format.leaves import Leaf, bytes_of
-from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry
+from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
+from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry, check_opens
 from fledge.storage.format.tree import Node, flatten, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
+logger = logging.getLogger("fledge.storage")
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")
 NUMBERED = re.compile(r"(?P<prefix>.+)_(?P<number>\d{1,18})(\.pt|\.pth|\.fledge)?")
@@ -82,22 +85,59 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves durably to `path`, in a format."""
+    """Write staged leaves durably to `path`, in a format.
+
+    With a `base` that turns out to be damaged, the whole state is written instead: a save must not fail for an old file.
+    """
     if format == "native":
-        with durable_file(path) as stream:
+        if base is not None:
+            base = _checked_base(base, path)
+        try:
+            return _write_native(path, node, leaves, level, metadata, base, plans)
+        except FormatError as error:
             if base is None:
-                return write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans)
-            with CheckpointFile(base) as opened:
-                if opened.path.resolve().parent != path.resolve().parent:
-                    raise ConfigError(
-                        f"base {base} is in another folder than {path}, but a delta needs it beside it: move one of them."
-                    )
-                return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+                raise
+            logger.warning("%s is saved whole, since its base cannot be read: %s", path, error)
+            return _write_native(path, node, leaves, level, metadata, None, plans)
     if base is not None:
         raise ConfigError(f"codec is {format!r}, which cannot be a delta: leave out base, or use the native format.")
     with durable_file(path) as stream:
         _write_foreign(stream, format, node, leaves, level, metadata or {})
     return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
+
+
+def _write_native(
+    path: Path,
+    node: Node,
+    leaves: Sequence[Leaf],
+    level: int | None,
+    metadata: dict[str, Any] | None,
+    base: Path | None,
+    plans: Plans | None,
+) -> Written:
+    with contextlib.ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(CheckpointFile(base))
+        stream = stack.enter_context(durable_file(path, verify=check_opens))
+        return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+
+
+def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
+    """The base of a delta; ConfigError when writing `target` would destroy what the delta needs."""
+    base = Path(base)
+    if base.resolve().parent != target.resolve().parent:
+        raise ConfigError(
+            f"base {base} is in another folder than {target}, but a delta needs it beside it: move one of them."
+        )
+    with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # a damaged one is left out later
+        link: CheckpointFile | None = opened
+        while link is not None:
+            if link.path.resolve() == target.resolve():
+                via = "" if link is opened else ", which is a delta to it"
+                raise ConfigError(
+                    f"base is {base}{via}, but {target} would be written over: choose another name or base."
+                )
+            link = link.base() if link.base_file is not None else None
+    return base
 
 
 def _write_foreign(
@@ -111,9 +151,9 @@ def _write_foreign(
         foreign.write_safetensors(stream, node, leaves, metadata)
 
 
-def stage_now(state: Any) -> tuple[Node, list[Leaf]]:
+def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
     """A state's tree and its leaves with their bytes, sharing the caller's memory where that is possible."""
-    node, leaves = flatten(state)
+    node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
     return node, leaves
@@ -127,6 +167,7 @@ def save_checkpoint(
     compression_level: int | None = None,
     metadata: dict[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
+    dtensor: DTensorChoice = None,
 ) -> Path:
     """Save a state and wait until it is durable; returns the file's path.
 
@@ -137,33 +178,39 @@ def save_checkpoint(
         compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None goes by size.
         metadata: Plain values kept beside the state.
         base: An earlier native checkpoint in the same folder, to save the difference to.
+        dtensor: What a DTensor in parts is saved as: "full" (every rank must call), or this rank's "local" part.
     """
     check_level(codec, compression_level)
     target = target_path(path, codec)
-    node, leaves = stage_now(state)
+    node, leaves = stage_now(state, dtensor)
     write_state(target, codec, node, leaves, level=compression_level, metadata=metadata, base=base)
     return target
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file that a checkpoint's name stands for: itself, or the newest of `path.fledge` and `path.lz4`.
+    """The file that a checkpoint's name stands for: the newest of `path`, `path.fledge` and `path.lz4`.
 
-    Failing these, `checkpoint_100.pt` stands for `checkpoint_000000100.fledge`, as a history names it, beside it or in
-    `checkpoints/` there: a run's folder.
+    Failing these, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge`, as a history
+    names it, beside it or in `checkpoints/` there: a run's folder.
     """
     path = Path(path)
-    if path.is_file():
-        return path
-    others = [path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4"), path.with_suffix(NATIVE)]
-    found = [other for other in others if other.is_file()]
+    if not path.name:
+        raise StorageError(f"{str(path)!r} names a folder, not a checkpoint: give a file's name.")
     numbered = NUMBERED.fullmatch(path.name)
-    if not found and numbered is not None:
-        name = numbered_name(numbered["prefix"], int(numbered["number"]))
-        others = [path.parent / name, path.parent / "checkpoints" / name]
-        found = [other for other in others if other.is_file()]
-    if not found:
-        raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
-    return max(found, key=lambda other: other.stat().st_mtime_ns)
+    step = [] if numbered is None else [numbered_name(numbered["prefix"], int(numbered["number"]))]
+    for names in (
+        [path, path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4")],
+        [path.with_suffix(NATIVE)],
+        [folder / name for name in step for folder in (path.parent, path.parent / "checkpoints")],
+    ):
+        found = [name for name in names if name.is_file()]
+        if len(found) > 1:
+            newest = max(found, key=lambda name: name.stat().st_mtime_ns)
+            logger.info("%s stands for %s, the newest of %s", path, newest.name, ", ".join(name.name for name in found))
+            return newest
+        if found:
+            return found[0]
+    raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
 
 
 def load_checkpoint(

@@ -35,9 +35,10 @@ def test_ten_killed_processes_lose_nothing_durable(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_killed_processes_lose_nothing_durable(tmp_path: Path) -> None:
-    counts = kill_rounds(tmp_path / "run", 200, seed=1)
-    assert counts["rounds"] == 200
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_thousand_killed_processes_lose_nothing_durable(tmp_path: Path, seed: int) -> None:
+    counts = kill_rounds(tmp_path / "run", 250, seed)
+    assert counts["rounds"] == 250
     assert counts["leftovers_cleaned"] > 0  # some were killed in the middle of a file
 
 

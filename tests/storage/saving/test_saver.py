@@ -130,7 +130,7 @@ def test_a_step_of_an_attached_optimiser_waits_for_staging(
     model, optimizer = training()
     saver.attach(optimizer)
     slow = SlowStager(monkeypatch)
-    expected = copy_state(dict(model.state_dict()))
+    expected = copy_state(model.state_dict())
     handle = saver.save_async(model.state_dict(), tmp_path / "a")
     assert not handle.staged  # parameters are still being copied, and the call has returned
     stepped = threading.Event()
@@ -168,7 +168,7 @@ def test_what_no_optimiser_owns_is_copied_at_once(
 def test_fence_waits_until_parameters_may_be_changed_by_hand(saver: AsyncCheckpointSaver, tmp_path: Path) -> None:
     model, optimizer = training(width=300)
     saver.attach(optimizer)
-    expected = copy_state(dict(model.state_dict()))
+    expected = copy_state(model.state_dict())
     handle = saver.save_async(model.state_dict(), tmp_path / "a")
     saver.fence()
     assert handle.staged
@@ -344,7 +344,7 @@ def test_a_delta_can_be_saved_in_the_background(saver: AsyncCheckpointSaver, tmp
     model, optimizer = training(width=200)
     first = saver.save_async({"model": model.state_dict()}, tmp_path / "0").wait(60)
     train_step(model, optimizer, 200)
-    expected = copy_state(dict(model.state_dict()))
+    expected = copy_state(model.state_dict())
     second = saver.save_async({"model": model.state_dict()}, tmp_path / "1", base=first).wait(60)
     assert second.stat().st_size < first.stat().st_size
     assert_same(load_checkpoint(second), {"model": expected})
