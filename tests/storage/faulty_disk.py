@@ -1,6 +1,7 @@
 """A disk that fails where it is told to, and one that loses power: under the same calls that a save makes.
 
-`Calls` counts the system calls that change files under a folder, keeps them as a trace, and makes one of them fail.
+`Calls` counts the system calls that change files under a folder, keeps them as a trace, and makes one of them fail. The
+way "crash" ends the process there, so it is for a child: `in_child` runs something in one.
 `after_power_cut` says what may be left on the disk when the power goes after some calls of a trace: what was not synced may
 be there, half there or missing, and names that were not synced may be old or new, in the order in which they were made.
 """
@@ -11,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +21,22 @@ from typing import Any
 import pytest
 
 
-class Crash(BaseException):
-    """The process ends here, as far as the code under test can tell."""
+CRASHED = 77  # what a process that ended by the way "crash" returns
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run something in a forked process; what that returned: 0 if it ended well, 1 after an error, else `CRASHED`."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @dataclass
@@ -54,7 +70,7 @@ class Calls:
             return ""
         self.failed = call
         if self.how == "crash":
-            raise Crash
+            os._exit(CRASHED)
         if self.how == "short" and call.name == "write":
             return "short"
         code = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "EACCES": errno.EACCES}.get(self.how)

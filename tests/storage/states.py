@@ -145,3 +145,12 @@ def state_at(step: int, size: int = 20_000) -> dict[str, Any]:
         },
         "step": step,
     }
+
+
+def near_at(step: int, size: int = 20_000) -> dict[str, Any]:
+    """The same, but one step's numbers are close to another's, as in training: so that deltas pay."""
+    state, last = state_at(0, size), state_at(step, 7)
+    state["model"]["weight"] += 1e-6 * step
+    state["optimizer"]["state"][0]["exp_avg"] += 1e-6 * step
+    state["optimizer"]["state"][0]["step"] = last["optimizer"]["state"][0]["step"]
+    return state | {"model": {**state["model"], "bias": last["model"]["bias"]}, "step": step}

@@ -18,7 +18,7 @@ from fledge.core.errors import FledgeError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.disk.durable import TEMP_PREFIX
 from fledge.storage.format.reader import CheckpointFile
-from tests.storage.faulty_disk import Calls, Crash
+from tests.storage.faulty_disk import CRASHED, Calls, in_child
 from tests.storage.states import assert_same
 
 STEPS = st.integers(0, 6)  # few: most are saved again and again
@@ -85,27 +85,30 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(step=STEPS, value=VALUES)
     def save_in_a_forked_child(self, step: int, value: int) -> None:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                CheckpointHistory(self.folder, **self.options).save(state_of(value), step)
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_child(lambda: CheckpointHistory(self.folder, **self.options).save(state_of(value), step)) == 0
         self.acknowledged(step, value)
 
     @rule(step=STEPS, value=VALUES, call=st.integers(0, 60), how=st.sampled_from(["crash", "EIO", "ENOSPC", "short"]))
     def save_on_a_failing_disk(self, step: int, value: int, call: int, how: str) -> None:
-        with Calls(self.folder, call, how).watched():
-            try:
+        def save() -> None:
+            with Calls(self.folder, call, how).watched():
                 CheckpointHistory(self.folder, **self.options).save(state_of(value), step)
-            except (FledgeError, Crash):
-                self.saved.setdefault(step, set()).add(value)  # whichever it was, it must be one of them
-                self.newest = {*self.newest, step}
-                return
-        self.acknowledged(step, value)
+
+        if how == "crash":
+            code = in_child(save)
+            assert code in (0, CRASHED)
+            failed = code == CRASHED
+        else:
+            try:
+                save()
+                failed = False
+            except FledgeError:
+                failed = True
+        if failed:
+            self.saved.setdefault(step, set()).add(value)  # whichever it was, it must be one of them
+            self.newest = {*self.newest, step}
+        else:
+            self.acknowledged(step, value)
 
     @rule()
     def change_folder(self) -> None:

@@ -98,18 +98,18 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
         stored = tensor.untyped_storage().nbytes() if tensor.data_ptr() else 0
     except RuntimeError:  # inside vmap, grad or a trace
         stored = -1
-    if stored < _extent(tensor):
+    if stored < extent(tensor):
         if stored == 0 and tensor._is_zerotensor():  # zeros that were never written out, as autograd makes them
             return tensor.detach().clone()
         if stored < 0 or torch._is_functional_tensor(tensor):
             what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory"
         else:
-            what = f"has {stored} bytes of memory for {_extent(tensor)}: its storage was freed (resize_, FSDP)"
+            what = f"has {stored} bytes of memory for {extent(tensor)}: its storage was freed (resize_, FSDP)"
         raise InputError(f"checkpoint entry {format_path(path)} {what}: save it where it holds its numbers.")
     return tensor.detach()
 
 
-def _extent(tensor: torch.Tensor) -> int:
+def extent(tensor: torch.Tensor) -> int:
     """Bytes of storage that a strided tensor reaches over."""
     if not tensor.numel():
         return 0

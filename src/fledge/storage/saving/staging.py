@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, format_path, is_dtensor
+from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
 
 ALIGN = 64
 TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
@@ -171,7 +171,7 @@ class Stager:
             data[:] = np.frombuffer(source, np.uint8)
         elif leaf.kind != "tensor":
             np.copyto(data.view(source.dtype).reshape(source.shape), source)
-        elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < leaf.nbytes:
+        elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < extent(source):
             raise InputError(
                 f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
             )
