@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-
 CRASHED = 77  # what a process that ended by the way "crash" returns
 
 

@@ -37,7 +37,8 @@ logger = logging.getLogger("fledge.storage")
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")
 NUMBERED = re.compile(r"(?P<prefix>.+)_(?P<number>\d{1,18})(\.pt|\.pth|\.fledge)?")
-_SUFFIXES = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safetensors"}
+ADDED = (NATIVE, ".lz4", ".safetensors")  # to the name given, where it does not end so
+_SUFFIXES = dict(zip(("native", "lz4", "safetensors", "pt"), (*ADDED, ""), strict=True))
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
@@ -103,6 +104,7 @@ def write_state(
         raise ConfigError(f"codec is {format!r}, which cannot be a delta: leave out base, or use the native format.")
     with durable_file(path) as stream:
         _write_foreign(stream, format, node, leaves, level, metadata or {})
+        _make_newest(stream, path)
     return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
 
 
@@ -118,7 +120,29 @@ def _write_native(
     with contextlib.ExitStack() as stack:
         opened = None if base is None else stack.enter_context(CheckpointFile(base))
         stream = stack.enter_context(durable_file(path, verify=check_opens))
-        return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+        written = write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+        _make_newest(stream, path)
+        return written
+
+
+def _make_newest(stream: BinaryIO, path: Path) -> None:
+    """Give a file that is being written a later time than others that one name stands for: see `find_checkpoint`.
+
+    The system's clock of files ticks every few milliseconds, and may have been set back.
+    """
+    name = path
+    while name.suffix in ADDED:
+        name = name.with_suffix("")
+    others = [other.stat().st_mtime_ns for other in _spellings(name) if other != path and other.is_file()]
+    if others:
+        stream.flush()
+        newest = max(*others, os.fstat(stream.fileno()).st_mtime_ns - 1) + 1
+        os.utime(stream.fileno(), ns=(newest, newest))
+
+
+def _spellings(path: Path) -> list[Path]:
+    """Files that a checkpoint saved under this name may be."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ADDED)]
 
 
 def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
@@ -188,7 +212,7 @@ def save_checkpoint(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file that a checkpoint's name stands for: the newest of `path`, `path.fledge` and `path.lz4`.
+    """The file that a checkpoint's name stands for: the newest of `path`, `path.fledge`, `path.lz4` and `path.safetensors`.
 
     Failing these, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge`, as a history
     names it, beside it or in `checkpoints/` there: a run's folder.
@@ -199,7 +223,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     numbered = NUMBERED.fullmatch(path.name)
     step = [] if numbered is None else [numbered_name(numbered["prefix"], int(numbered["number"]))]
     for names in (
-        [path, path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4")],
+        _spellings(path),
         [path.with_suffix(NATIVE)],
         [folder / name for name in step for folder in (path.parent, path.parent / "checkpoints")],
     ):
@@ -210,7 +234,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
             return newest
         if found:
             return found[0]
-    raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
+    raise StorageError(f"no checkpoint at {path}, nor with {NATIVE}, .lz4 or .safetensors after it: check the name.")
 
 
 def load_checkpoint(

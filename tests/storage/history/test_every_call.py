@@ -75,6 +75,10 @@ def check(folder: Path, options: str, allowed: set[int]) -> int:
     return info.step
 
 
+def save_step(folder: Path, options: str, step: int) -> None:
+    history_of(folder, options).save(near_at(step, SIZE), step, metric=9.0)
+
+
 def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
 
@@ -101,14 +105,13 @@ def fault_every_call(tmp_path: Path, options: str, again: bool, faults: Callable
         history_of(tmp_path / "whole", options).save(near_at(step, SIZE), step)
     total = len(calls.trace)
     assert total > 15
-    tried = failed = 0
+    folder, tried, failed = tmp_path / "run", 0, 0
     for number in range(total):
         for how in faults(number):
-            folder = tmp_path / "run"
             shutil.copytree(start, folder)
             open_before = descriptors()
             disk = Calls(folder, number, how)
-            lost = failing_save(disk, lambda: history_of(folder, options).save(near_at(step, SIZE), step, metric=9.0))
+            lost = failing_save(disk, lambda: save_step(folder, options, step))
             where = f"{how} at call {number} ({disk.failed})"
             tried, failed = tried + 1, failed + lost
             newest = check(folder, options, {step, 4})

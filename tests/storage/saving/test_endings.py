@@ -61,6 +61,36 @@ def test_what_is_queued_when_a_thread_dies_fails(tmp_path: Path, monkeypatch: py
     assert saver.shutdown(30)
 
 
+def test_a_step_does_not_wait_for_ever_when_the_writer_dies_during_staging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = training()
+    copying, go, real = threading.Event(), threading.Event(), Stager.copy
+
+    def late(self: Stager, leaves: Any, *rest: Any) -> None:
+        if threading.current_thread().name == "fledge-stage":
+            copying.set()
+            go.wait(30)
+        real(self, leaves, *rest)
+
+    monkeypatch.setattr(Stager, "copy", late)
+    saver = AsyncCheckpointSaver(handle_signals=False)
+    saver.attach(optimizer)
+    handle = saver.save_async({"model": model.state_dict()}, tmp_path / "a")
+    assert copying.wait(30)
+    saver._pipeline._die(SystemError("a fault of our own"))  # what the writer's thread does at its end
+    go.set()
+    with pytest.raises(StorageError, match="thread ended"):
+        handle.wait(30)
+    stepped = threading.Thread(target=train_step, args=(model, optimizer), daemon=True)
+    while not saver._pipeline._free:  # the copy has ended
+        time.sleep(0.01)
+    stepped.start()
+    stepped.join(30)
+    assert not stepped.is_alive()
+    saver.shutdown(30)
+
+
 def test_an_error_that_is_no_exception_fails_one_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException):
         """As a codec in Rust raises it."""
@@ -168,11 +198,15 @@ def test_a_state_that_is_refused_costs_no_queued_checkpoint(tmp_path: Path, monk
 
 def test_a_name_stands_for_what_was_saved_last_under_it(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
-    for number, codec in enumerate(["pt", "native", "lz4", "pt", "native"]):
-        saved = save_checkpoint({"x": number}, path, codec=codec)
-        os.utime(saved, ns=(10**18 + number * 10**9,) * 2)  # saves in the same tick of the clock
+    for number, codec in enumerate(["pt", "native", "lz4", "safetensors", "pt", "native"] * 4):
+        save_checkpoint({"x": number}, path, codec=codec)  # many in one tick of the clock
         assert load_checkpoint(path)["x"] == number
+    later = path.stat().st_mtime + 1e6
+    os.utime(path, (later, later))  # the clock was set back
+    save_checkpoint({"x": 8}, path)
+    assert load_checkpoint(path)["x"] == 8
     torch.save({"x": 9}, path)
+    os.utime(path, (later + 1, later + 1))
     assert load_checkpoint(path)["x"] == 9
     save_checkpoint({"x": 10}, tmp_path / "model")
     assert load_checkpoint(path)["x"] == 9  # another name's file

@@ -2,8 +2,9 @@
 
 Contract
     Readers take files from anyone: a `.pt` is loaded with `weights_only=True` and only after its zip has been checked
-    (stored members that fit the file), an LZ4 frame may not expand more than 256 times, and everything that goes wrong
-    is a FormatError. Writers take the tree and leaves that `flatten` gives, staged, and write to a stream.
+    (stored members that fit the file) and its pickle (nothing that takes memory or time out of proportion), an LZ4 frame
+    may not expand more than 256 times, and everything that goes wrong is a FormatError. Writers take the tree and
+    leaves that `flatten` gives, staged, and write to a stream.
     A `.safetensors` holds a flat dict of tensors; our own tree and plain values travel in its metadata, so that a
     state survives the way there and back.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickletools
+import re
 import struct
 import zipfile
 from collections import Counter, OrderedDict
@@ -35,6 +38,9 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
 LZ4_PART = 2**18  # bytes unpacked at a time; they become 64 MB at most
 MAX_LZ4_LEVEL = 16  # the highest that python-lz4 names
+LEGACY_PICKLES = 5  # before 1.6, torch.save wrote so many, one after the other
+_SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
+_SLOW_CODECS = ("punycode", "idna")  # quadratic
 TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
 
 
@@ -45,6 +51,13 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb.")
+        for name in archive.namelist():
+            if name.endswith(".pkl") and _SUSPECT.search(pickled := archive.read(name)):
+                _check_pickle(io.BytesIO(pickled), label)
+    else:
+        stream.seek(0)
+        for _ in range(LEGACY_PICKLES):
+            _check_pickle(stream, label)
     stream.seek(0)
     try:
         state = torch.load(stream, map_location=device, weights_only=True)
@@ -63,6 +76,25 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
     stream.seek(0, os.SEEK_END)
     _check_extent(state, stream.tell(), label)
     return state
+
+
+def _check_pickle(stream: BinaryIO, label: str) -> None:
+    """Refuse what `weights_only` runs but should not: `bytearray(10**10)`, and codecs that take for ever."""
+    names: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name in ("GLOBAL", "STACK_GLOBAL"):
+                names += (argument or " ".join(names[-2:])).split()[-1:]
+                if names[-1:] == ["bytearray"]:
+                    raise FormatError(f"{label} holds a bytearray, which may be of any size: save bytes in its place.")
+            elif isinstance(argument, str):
+                names.append(argument)
+                if argument.strip("-_ .").lower() in _SLOW_CODECS:
+                    raise FormatError(f"{label} names the codec {argument!r}, which has no place in it: it is hostile.")
+    except FormatError:
+        raise
+    except Exception:  # torn: the loader will say so, and has been kept from nothing that came before
+        return
 
 
 def _check_extent(state: Any, file_size: int, label: str) -> None:

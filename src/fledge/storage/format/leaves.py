@@ -114,9 +114,9 @@ def extent(tensor: torch.Tensor) -> int:
     if not tensor.numel():
         return 0
     if tensor.is_contiguous():
-        return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize
+        return int(tensor.storage_offset() + tensor.numel()) * tensor.itemsize
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (tensor.storage_offset() + last + 1) * tensor.itemsize
+    return int(tensor.storage_offset() + last + 1) * tensor.itemsize
 
 
 def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice) -> torch.Tensor:
@@ -130,7 +130,7 @@ def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice)
         return tensor.wait()
     if is_dtensor(tensor):
         return _of_dtensor(where, tensor, dtensor)
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if torch.nn.parameter.is_lazy(tensor):
         raise InputError(f"{where} is a {kind.__name__} without a shape yet: run the module once before saving.")
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise InputError(
@@ -191,6 +191,11 @@ def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Lea
             "are numbers, dates and fixed-length strings: split records and convert objects first."
         )
     kind = "array" if isinstance(array, np.ndarray) else "scalar"
+    if kind == "scalar" and array.dtype.kind in "SU" and np.array(array)[()] != array:
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} that ends in NUL, which NumPy drops: "
+            "make it a plain str or bytes."
+        )
     return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
 
 

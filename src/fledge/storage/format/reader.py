@@ -2,10 +2,11 @@
 
 Contract
     `CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and gives leaves one
-    by one, each verified against its checksum. It takes no more memory than 256 times the file's size and 256 MiB, opens
-    no other file than the base that a delta names (a plain name in the same folder), and raises FormatError for
-    everything that is not right, with the file's name in the message. With `stream` the bytes come from there, `path` is
-    only what they are called, and a delta is refused.
+    by one, each verified against its checksum. What it gives takes no more memory than 256 times the file's size, and 64
+    MiB; while a tensor is read, up to three times its own size besides; the manifest up to 256 MiB. It opens no other
+    file than the base that a delta names (a plain name in the same folder), and raises FormatError for everything that is
+    not right, with the file's name in the message. With `stream` the bytes come from there, `path` is only what they are
+    called, and a delta is refused.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ CHECKSUM = "xxh3:"  # what every checksum begins with
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 32 * 2**20  # bytes
 HARD_MAX_CHAIN = 64
+LOSSY = (("bfloat16", "float32"), ("bfloat16", "float64"))  # what is stored, and what it was
+SLACK = 64 * 2**20  # bytes that any file may unfold to
 
 
 def manifest_limit(stored: int) -> int:
@@ -72,6 +75,13 @@ class Entry:
     base_name: str | None
     base_checksum: str | None
     raw: dict[str, Any]  # as in the manifest
+
+    @property
+    def given(self) -> int:
+        """Bytes that the reader hands out: more than decoded, where a rounded tensor gets its dtype back."""
+        if self.lossy_from is None:
+            return self.nbytes
+        return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
 
 
 class CheckpointFile:
@@ -116,6 +126,9 @@ class CheckpointFile:
         if not isinstance(rows, list):
             raise self._bad("has no list of leaves")
         self.entries = [self._entry(row) for row in rows]
+        given = sum(entry.given for entry in self.entries)
+        if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
+            raise self._bad(f"declares {given} bytes in all, over {codecs.MAX_EXPANSION} times the file's size")
         self._by_name = {entry.name: i for i, entry in enumerate(self.entries)}
         if len(self._by_name) != len(rows):
             raise self._bad("names a member twice")
@@ -179,7 +192,7 @@ class CheckpointFile:
             raise self._too_old(f"has {name!r} as format version 1 has it")
         if not digest.startswith(CHECKSUM):
             raise self._bad(f"has a checksum {digest[:60]!r} that does not begin with {CHECKSUM!r}")
-        if lossy is not None and (kind != "tensor" or lossy not in TORCH_DTYPES or TORCH_DTYPES[lossy].is_complex):
+        if lossy is not None and (kind != "tensor" or (dtype, lossy) not in LOSSY):
             raise self._bad(f"declares a loss from {lossy[:40]!r}")
         info = self._archive.NameToInfo[name]
         if info.compress_type != 0 or info.compress_size != info.file_size:

@@ -104,21 +104,22 @@ class _Walk:
             return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
         if isinstance(value, torch.Size):
             return {"size": [int(size) for size in value]}
+        plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
         raise InputError(
             f"checkpoint entry {format_path(path)} is a {kind.__name__}, which would come back as another type: make it a "
-            f"plain one first, {'x._asdict()' if hasattr(value, '_asdict') else f'{kind.__base__.__name__}(x)'}."
+            f"plain one first, {plain}."
         )
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         kind = type(value)
         if kind is dict:
             return self._items(value, path)
-        if kind is OrderedDict:
+        if kind is OrderedDict and vars(value).keys() <= {"_metadata"}:
             body, versions = self._items(value, path), getattr(value, "_metadata", None)
             return (
                 {"ordered": body} if versions is None else {"module": [body, self.node(versions, (*path, "_metadata"))]}
             )
-        if kind is Counter:
+        if kind is Counter and not vars(value):
             return {"counter": self._items(value, path)}
         if isinstance(value, defaultdict) and kind is defaultdict:
             factory = value.default_factory
@@ -159,6 +160,8 @@ def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _factory_words(value: Any) -> str:
+    if getattr(value, "__dict__", None):
+        return " with attributes"
     return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
 
 

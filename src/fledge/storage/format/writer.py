@@ -196,15 +196,17 @@ def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:
 def member_names(leaves: Sequence[Leaf]) -> list[str]:
     """One readable, unique and harmless member name per leaf, from its path in the state."""
     taken = {MANIFEST}
+    copies: dict[str, int] = {}  # where to go on, or many equal names would take quadratic time
     names = []
     for leaf in leaves:
         parts = [re.sub(r"[^A-Za-z0-9._+~-]", "_", str(key)) for key in leaf.path] or ["state"]
         parts = "/".join(parts)[-200:].split("/")  # the cut may leave a first part that is none, or leads upwards
         stem = "/".join("_" if part in ("", ".", "..") else part for part in parts)
-        name, copy = stem, 1
+        name, copy = stem, copies.get(stem, 1)
         while name in taken:
             copy += 1
             name = f"{stem}~{copy}"
+        copies[stem] = copy
         taken.add(name)
         names.append(name)
     return names

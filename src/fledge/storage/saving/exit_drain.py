@@ -30,7 +30,7 @@ class Drainable(Protocol):
 
     def drain(self, timeout: float | None = None) -> bool: ...
 
-    def report(self) -> None:
+    def report(self) -> object:
         """Log errors that nobody has been told of."""
 
 

@@ -274,7 +274,7 @@ class Pipeline:
             error = raised
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
-            self.staging -= 1
+            self.staging = max(self.staging - 1, 0)  # 0 already, if the writer has ended meanwhile
             if job.handle.done:  # dropped meanwhile
                 self._free.append(job.arena)
             elif error is not None:
