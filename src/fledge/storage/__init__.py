@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING
 from fledge.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fledge.storage.checkpoint import (
-        convert_checkpoint,
-        find_checkpoint,
-        inspect_checkpoint,
-        load_checkpoint,
-        save_checkpoint,
-    )
+    from fledge.storage.checkpoint import convert_checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
+    from fledge.storage.contents import inspect_checkpoint
+    from fledge.storage.doctor import examine, repair
     from fledge.storage.history.history import CheckpointHistory
     from fledge.storage.history.retention import HistoryEntry
     from fledge.storage.rollouts import RolloutStorage
@@ -31,10 +27,12 @@ __all__ = [
     "HistoryEntry",
     "RolloutStorage",
     "convert_checkpoint",
+    "examine",
     "find_checkpoint",
     "inspect_checkpoint",
     "load_checkpoint",
     "receive",
+    "repair",
     "save_checkpoint",
     "send",
 ]
@@ -46,10 +44,12 @@ _HOME = {
     "HistoryEntry": "history.retention",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
+    "examine": "doctor",
     "find_checkpoint": "checkpoint",
-    "inspect_checkpoint": "checkpoint",
+    "inspect_checkpoint": "contents",
     "load_checkpoint": "checkpoint",
     "receive": "stream",
+    "repair": "doctor",
     "save_checkpoint": "checkpoint",
     "send": "stream",
 }

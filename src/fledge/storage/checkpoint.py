@@ -2,8 +2,8 @@
 
 Contract
     `save_checkpoint(state, path)` returns when the file is durable. `load_checkpoint(path)` finds what was saved under
-    that name in any of the formats, verifies it, and gives the state back. `inspect_checkpoint` says what is in a file
-    without loading the tensors. `convert_checkpoint` goes between the formats, which follow from the names:
+    that name in any of the formats, verifies it, and gives the state back. `convert_checkpoint` goes between
+    the formats, which follow from the names:
 
         .fledge         native: a zip with one compressed, checksummed member per tensor
         .pt, .pth       torch.save
@@ -29,7 +29,7 @@ from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, foreign
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
-from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry, check_opens
+from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
 from fledge.storage.format.tree import Node, flatten, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
@@ -259,11 +259,12 @@ def load_checkpoint(
     if kind == "native":
         with CheckpointFile(found) as opened:
             return opened.state(device, keys)
-    state = _load_foreign(found, kind, device)
+    state = load_foreign(found, kind, device)
     return state if keys is None else _select_state(state, keys)
 
 
-def _load_foreign(path: Path, kind: str, device: torch.device | str) -> Any:
+def load_foreign(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
+    """State in a file that is not native, of the format that `sniff` says."""
     if kind == "safetensors":
         return foreign.load_safetensors(path, device)
     if kind == "lz4":
@@ -295,56 +296,6 @@ def _has_manifest(stream: BinaryIO) -> bool:
         return MANIFEST in zipfile.ZipFile(stream).NameToInfo
     except Exception:  # torn: the loader will say so
         return False
-
-
-def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file holds: format, metadata, and per tensor its name, dtype, shape, codec and bytes."""
-    found = find_checkpoint(path)
-    kind = sniff(found)
-    if kind != "native":
-        return _inspect_foreign(found, kind)
-    with CheckpointFile(found) as opened:
-        rows = [
-            {
-                "name": entry.name,
-                "kind": entry.kind,
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "codec": f"{entry.codec}, delta" if entry.base_name else entry.codec,
-                "bytes": entry.nbytes,
-                "stored": entry.stored,
-                "lossy_from": entry.lossy_from,
-                "checksum": entry.checksum,
-            }
-            for entry in opened.entries
-        ]
-        info = _sizes(found, kind, opened.entries)
-        info |= {"id": opened.id, "base": opened.base_file, "depth": opened.depth}
-        return info | {"metadata": opened.metadata, "tensors": rows}
-
-
-def _inspect_foreign(path: Path, kind: str) -> dict[str, Any]:
-    _, leaves = flatten(_load_foreign(path, kind, "cpu"))
-    rows = [
-        {
-            "name": "/".join(map(str, leaf.path)),
-            "kind": leaf.kind,
-            "dtype": leaf.dtype,
-            "shape": list(leaf.shape),
-            "codec": "raw",
-            "bytes": leaf.nbytes,
-            "stored": None if kind == "lz4" else leaf.nbytes,
-            "lossy_from": None,
-        }
-        for leaf in leaves
-    ]
-    return _sizes(path, kind, leaves) | {"metadata": {}, "tensors": rows}
-
-
-def _sizes(path: Path, kind: str, leaves: Sequence[Leaf | Entry]) -> dict[str, Any]:
-    size, total = path.stat().st_size, sum(leaf.nbytes for leaf in leaves)
-    info: dict[str, Any] = {"path": str(path), "format": kind, "file_bytes": size, "tensor_bytes": total}
-    return info | {"ratio": size / total if total else None}
 
 
 def convert_checkpoint(

@@ -100,13 +100,14 @@ def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
             continue
         path = os.path.join(folder, entry)
         with contextlib.suppress(OSError):
-            if _abandoned(path):
+            if abandoned(path):
                 os.unlink(path)
                 removed.append(entry)
     return removed
 
 
-def _abandoned(path: str) -> bool:
+def abandoned(path: str | os.PathLike[str]) -> bool:
+    """Whether the process that wrote a temporary file is dead."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         locked = _lock(descriptor, wait=False)
