@@ -1,18 +1,21 @@
 """Loads mutated files, in a process with little memory: each must be refused, or give exactly what was saved.
 
-Half of the cases change bytes of the file; the other half change members or the manifest and then make every checksum
-and size fit again, so that the change reaches the decoders. Run: python -m tests.storage.format.fuzz CASES SEED
+Half of the cases change bytes of the file; the other half change members, the manifest, a pickle or a header and then make
+every checksum and size fit again, so that the change reaches the decoders. Whatever crashes, hangs or fills the memory
+becomes a case of test_hostile.py or test_memory.py. Run: python -m tests.storage.format.fuzz CASES SEED
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import resource
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import FledgeError
-from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.storage import inspect_checkpoint, load_checkpoint, save_checkpoint
 from fledge.storage.format.codecs import CODEC_NAMES
 from tests.storage.format.forgery import pack, unpack
 from tests.storage.states import assert_same, copy_state
@@ -57,6 +60,10 @@ def seeds(folder: Path) -> dict[Path, Any]:
     torch.save(flat, folder / "old.pth", _use_new_zipfile_serialization=False)
     files[folder / "old.pth"] = flat
     files[save_checkpoint(flat, folder / "flat", codec="safetensors")] = flat
+    files[save_checkpoint(state, folder / "tree", codec="safetensors")] = state
+    for golden in Path(__file__).parent.glob("golden_v2*.fledge"):  # what an older version wrote
+        (folder / golden.name).write_bytes(golden.read_bytes())
+    files |= {path: load_checkpoint(path) for path in folder.glob("golden_v2*.fledge") if "delta" not in path.name}
     return files
 
 
@@ -110,7 +117,43 @@ def change_json(value: Any, rng: random.Random, depth: int = 0) -> Any:
 
 
 def forge_bytes(path: Path, rng: random.Random) -> bytes:
-    """A file whose manifest or members lie, with all checksums of the container right."""
+    """A file that lies in its inside, with all checksums and sizes of the container right."""
+    if path.suffix == ".safetensors":
+        return forge_safetensors(path.read_bytes(), rng)
+    if path.suffix == ".lz4":
+        return lz4.frame.compress(forge_pt(lz4.frame.decompress(path.read_bytes()), rng), content_checksum=True)
+    if path.suffix == ".pt":
+        return forge_pt(path.read_bytes(), rng)
+    if path.suffix == ".pth":
+        return flip_bytes(path.read_bytes(), rng)
+    return forge_native(path, rng)
+
+
+def forge_pt(data: bytes, rng: random.Random) -> bytes:
+    """The zip of torch.save with a changed pickle or storage in it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(stream, "w") as new:
+        chosen = rng.choice([name for name in old.namelist() if name.endswith("data.pkl") or rng.random() < 0.2])
+        for name in old.namelist():
+            new.writestr(name, flip_bytes(old.read(name), rng) if name == chosen else old.read(name))
+    return stream.getvalue()
+
+
+def forge_safetensors(data: bytes, rng: random.Random) -> bytes:
+    """A changed header, or a changed tree of ours in it, before the same numbers."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    if rng.random() < 0.5:
+        tree = json.loads(header["__metadata__"]["fledge.tree"])
+        header["__metadata__"]["fledge.tree"] = json.dumps(change_json(tree, rng))
+    else:
+        header = change_json(header, rng)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def forge_native(path: Path, rng: random.Random) -> bytes:
+    """A file whose manifest or members lie."""
     members, manifest = unpack(path)
     manifest = copy.deepcopy(manifest)
     for _ in range(rng.choice((1, 1, 3))):
@@ -136,13 +179,15 @@ def run(cases: int, seed: int) -> dict[str, int]:
         files = seeds(folder)
         for case in range(cases):
             source = rng.choice(list(files))
-            forged = source.suffix == ".fledge" and rng.random() < 0.5
+            forged = rng.random() < 0.5
             data = forge_bytes(source, rng) if forged else flip_bytes(source.read_bytes(), rng)
             target = folder / f"mutant{source.suffix}"
             target.write_bytes(data)
             start = time.perf_counter()
             try:
                 state = load_checkpoint(target)
+                if rng.random() < 0.25:
+                    inspect_checkpoint(target)
             except FledgeError:
                 counts["refused"] += 1
             else:

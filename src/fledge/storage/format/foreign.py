@@ -32,7 +32,7 @@ from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.writer import member_names
-from fledge.storage.format.zip_archive import open_archive
+from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -51,9 +51,11 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb.")
-        for name in archive.namelist():
-            if name.endswith(".pkl") and _SUSPECT.search(pickled := archive.read(name)):
-                _check_pickle(io.BytesIO(pickled), label)
+        for member in archive.infolist():
+            if member.filename.endswith(".pkl"):
+                pickled = read_member(archive, member.filename, member.file_size, label)
+                if _SUSPECT.search(pickled):
+                    _check_pickle(io.BytesIO(pickled), label)
     else:
         stream.seek(0)
         for _ in range(LEGACY_PICKLES):
