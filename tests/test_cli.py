@@ -40,7 +40,19 @@ def policy_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["eval"], ["train"], ["bench"], ["bench", "sim"], ["advise"], ["export"], ["inspect"], ["convert"]]
+    "command",
+    [
+        [],
+        ["eval"],
+        ["train"],
+        ["bench"],
+        ["bench", "sim"],
+        ["advise"],
+        ["export"],
+        ["inspect"],
+        ["doctor"],
+        ["convert"],
+    ],
 )
 def test_help_exists_and_says_something(command: list[str]) -> None:
     done = call(*command, "--help")
@@ -446,6 +458,20 @@ def test_inspect_shows_a_runs_step_metric_settings_and_checkpoints(tmp_path: Pat
     row = json.loads(call("inspect", str(tmp_path / "run"), "--json").stdout)
     assert (row["step"], row["metric"], len(row["checkpoints"])) == (20, 0.5, 2)
     assert row["config"]["ppo.lr"] == 0.125
+
+
+def test_inspect_shows_values_and_metadata_and_nothing_that_steers_a_terminal(tmp_path: Path) -> None:
+    state = {"w\x1b[2J": torch.ones(2), "seed": 7, "deep": {"lr": [0.1, 0.2]}, "note": "a\x1b]0;x\x07\u202eb" * 50}
+    metadata = {"success": 0.5, "who\n": "x\ry"}
+    path = save_checkpoint(state, tmp_path / "a", metadata=metadata)
+    done = call("inspect", str(path))
+    assert done.exit_code == 0, done.output
+    for line in ("  seed = 7", "  deep/lr = [0.1, 0.2]", "  success = 0.5", "  who\\n = 'x\\ry'"):
+        assert line in done.output.splitlines()
+    assert all(character.isprintable() or character == "\n" for character in done.output)
+    assert max(map(len, done.output.splitlines())) < 250
+    found = json.loads(call("inspect", str(path), "--json").stdout)
+    assert (found["values"]["seed"], found["metadata"]["success"]) == (7, 0.5)
 
 
 @pytest.mark.parametrize(

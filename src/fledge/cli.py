@@ -406,12 +406,33 @@ def inspect(target: str, as_json: bool) -> None:
     """Show what is inside TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4, .safetensors or .frec.
 
     Of a run, the newest checkpoint and all that were kept; step, headline figure, and the settings that are not the
-    defaults; then every tensor. Of a recording, its episodes and how they ended.
+    defaults; then metadata, plain values and every tensor. Of a recording, its episodes and how they ended.
     """
+    from fledge.core.terminal import harmless
     from fledge.train.inspection import inspect_target, render
 
     found = inspect_target(target)
-    click.echo(json.dumps(found, default=str) if as_json else "\n".join(render(found)))
+    lines = [json.dumps(found, default=str)] if as_json else [harmless(line) for line in render(found)]
+    click.echo("\n".join(lines))
+
+
+@main.command()
+@click.argument("target", type=click.Path())
+@click.option("--repair", "mend", is_flag=True, help="Move what is no good into aside/ there, and mend `latest`.")
+@as_json
+def doctor(target: str, mend: bool, as_json: bool) -> None:
+    """Verify every checkpoint in TARGET, a run's folder or any other: what can be resumed, what is damaged or left over.
+
+    Reads every byte. Exits with 1 if something is amiss. --repair deletes nothing.
+    """
+    from fledge.core.terminal import harmless
+    from fledge.storage.doctor import examine, render, repair
+
+    report = repair(target) if mend else examine(target)
+    lines = [json.dumps(report.as_dict())] if as_json else [harmless(line) for line in render(report)]
+    click.echo("\n".join(lines))
+    if not report.healthy:
+        raise SystemExit(1)
 
 
 @main.command()

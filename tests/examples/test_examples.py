@@ -18,6 +18,7 @@ HOVER = EXAMPLES / "hover.py"
 TESTED = {
     "deploy",
     "hover",
+    "read_checkpoint",
     "checkpoint_saver",
     "replay_buffer",
     "stable_baselines3_ppo",
@@ -149,6 +150,57 @@ def test_a_loop_that_was_killed_ends_as_one_that_was_not(tmp_path: Path) -> None
     assert re.match(r"resumed at step (50|100|150)\n", resumed)
     assert "resumed" not in straight
     assert resumed.splitlines()[-1] == straight.splitlines()[-1]
+
+
+WITHOUT = """
+import runpy, sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))  # importing these fails
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("level", [0, 2, 5, 9])
+def test_checkpoints_can_be_read_without_fledge(tmp_path: Path, level: int) -> None:
+    from fledge.storage import save_checkpoint
+    from tests.storage.states import near_at
+
+    script, first = EXAMPLES / "read_checkpoint.py", near_at(1, 3000)
+    path = save_checkpoint(first, tmp_path / "a", compression_level=level)
+    absent = "torch,fledge" + (",blosc2,pcodec" if level == 0 else "")
+    out = run("-c", WITHOUT, absent, script, path)
+    total = first["model"]["weight"].double().sum().item()
+    assert re.search(rf"model/weight  float32  \(3000,\)  {total:.4g}", out), out
+    if level:
+        path = save_checkpoint(near_at(2, 3000), tmp_path / "b", compression_level=level, base=path)
+        out = run("-c", WITHOUT, absent, script, path)
+        assert f"{near_at(2, 3000)['model']['weight'].double().sum().item():.4g}" in out
+
+
+def test_the_reader_of_checkpoints_gives_every_bit_in_30_lines(tmp_path: Path) -> None:
+    import runpy
+
+    import numpy as np
+    import torch
+    from tensordict import TensorDict
+
+    from fledge.storage import RolloutStorage, save_checkpoint
+    from fledge.storage.format.reader import CheckpointFile
+    from tests.storage.states import awkward_state
+
+    script = EXAMPLES / "read_checkpoint.py"
+    read = runpy.run_path(str(script))["read"]
+    body = re.search(r"^def read.*?return arrays\n", script.read_text(), re.S | re.M)
+    assert body is not None
+    assert len([line for line in body[0].splitlines() if line.strip()]) <= 30
+    paths = [save_checkpoint(awkward_state(), tmp_path / str(level), compression_level=level) for level in (0, 9)]
+    rollout = TensorDict({"lidar": torch.randn(4, 32, 6).cumsum(1)}, [4, 32])
+    paths.append(Path(RolloutStorage(tmp_path / "rollouts").save(rollout, 1)))  # its axes are in another order
+    for path in paths:
+        arrays = read(path)
+        with CheckpointFile(path) as opened:
+            for number, entry in enumerate(opened.entries):
+                assert np.ascontiguousarray(arrays[entry.name]).tobytes() == opened.read_bytes(number).tobytes()
 
 
 def test_replay_buffer_feeds_a_dqn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -27,12 +28,13 @@ def assert_same(got: Any, expected: Any, path: str = "state") -> None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), path
         assert bits(got) == bits(expected), path
     elif isinstance(expected, dict):
-        assert type(got) is dict, path
+        assert type(got) is type(expected), path
         assert list(got) == list(expected), path
         for key in expected:
             assert_same(got[key], expected[key], f"{path}[{key!r}]")
+        assert getattr(got, "_metadata", None) == getattr(expected, "_metadata", None), path
     elif isinstance(expected, list | tuple):
-        assert isinstance(got, list if isinstance(expected, list) else tuple), path
+        assert type(got) is type(expected), path
         assert len(got) == len(expected), path
         for i, (one, other) in enumerate(zip(got, expected, strict=True)):
             assert_same(one, other, f"{path}[{i}]")
@@ -45,16 +47,18 @@ def assert_same(got: Any, expected: Any, path: str = "state") -> None:
 
 
 def copy_state(value: Any) -> Any:
-    """A copy that shares nothing, in plain containers."""
+    """A copy that shares nothing."""
     if isinstance(value, torch.Tensor):
         return value.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
     if isinstance(value, np.ndarray):
         return np.array(value, order="C")
     if isinstance(value, dict):
-        return {key: copy_state(item) for key, item in value.items()}
+        copied = copy.copy(value)
+        for key, item in value.items():
+            copied[key] = copy_state(item)
+        return copied
     if isinstance(value, list | tuple):
-        items = [copy_state(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
+        return type(value)(copy_state(item) for item in value)
     return value
 
 
@@ -141,3 +145,12 @@ def state_at(step: int, size: int = 20_000) -> dict[str, Any]:
         },
         "step": step,
     }
+
+
+def near_at(step: int, size: int = 20_000) -> dict[str, Any]:
+    """The same, but one step's numbers are close to another's, as in training: so that deltas pay."""
+    state, last = state_at(0, size), state_at(step, 7)
+    state["model"]["weight"] += 1e-6 * step
+    state["optimizer"]["state"][0]["exp_avg"] += 1e-6 * step
+    state["optimizer"]["state"][0]["step"] = last["optimizer"]["state"][0]["step"]
+    return state | {"model": {**state["model"], "bias": last["model"]["bias"]}, "step": step}

@@ -19,6 +19,11 @@ def make_console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
+def harmless(text: str) -> str:
+    """Text of other people's files on one line, with what would steer a terminal or turn the writing around as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def say(console: Console, text: str) -> None:
     """Print one line, however long: a path or a command can be copied."""
     console.print(text, soft_wrap=True)

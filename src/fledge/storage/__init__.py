@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING
 from fledge.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fledge.storage.checkpoint import (
-        convert_checkpoint,
-        find_checkpoint,
-        inspect_checkpoint,
-        load_checkpoint,
-        save_checkpoint,
-    )
+    from fledge.storage.checkpoint import convert_checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
+    from fledge.storage.contents import inspect_checkpoint
+    from fledge.storage.doctor import examine, repair
     from fledge.storage.history.history import CheckpointHistory
     from fledge.storage.history.retention import HistoryEntry
     from fledge.storage.recordings.reader import Recording, is_recording
@@ -35,11 +31,13 @@ __all__ = [
     "RecordingWriter",
     "RolloutStorage",
     "convert_checkpoint",
+    "examine",
     "find_checkpoint",
     "inspect_checkpoint",
     "is_recording",
     "load_checkpoint",
     "receive",
+    "repair",
     "save_checkpoint",
     "send",
 ]
@@ -53,11 +51,13 @@ _HOME = {
     "RecordingWriter": "recordings.writer",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
+    "examine": "doctor",
     "find_checkpoint": "checkpoint",
-    "inspect_checkpoint": "checkpoint",
+    "inspect_checkpoint": "contents",
     "is_recording": "recordings.reader",
     "load_checkpoint": "checkpoint",
     "receive": "stream",
+    "repair": "doctor",
     "save_checkpoint": "checkpoint",
     "send": "stream",
 }

@@ -2,8 +2,8 @@
 
 Contract
     `save_checkpoint(state, path)` returns when the file is durable. `load_checkpoint(path)` finds what was saved under
-    that name in any of the formats, verifies it, and gives the state back. `inspect_checkpoint` says what is in a file
-    without loading the tensors. `convert_checkpoint` goes between the formats, which follow from the names:
+    that name in any of the formats, verifies it, and gives the state back. `convert_checkpoint` goes between
+    the formats, which follow from the names:
 
         .fledge         native: a zip with one compressed, checksummed member per tensor
         .pt, .pth       torch.save
@@ -13,7 +13,9 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import os
 import re
 import zipfile
@@ -26,15 +28,17 @@ import torch
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, foreign
-from fledge.storage.format.leaves import Leaf, bytes_of
-from fledge.storage.format.reader import MANIFEST, CheckpointFile, Entry
+from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
+from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
 from fledge.storage.format.tree import Node, flatten, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
+logger = logging.getLogger("fledge.storage")
 NATIVE = ".fledge"
 FORMATS = ("native", "lz4", "pt", "safetensors")
 NUMBERED = re.compile(r"(?P<prefix>.+)_(?P<number>\d{1,18})(\.pt|\.pth|\.fledge)?")
-_SUFFIXES = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safetensors"}
+ADDED = (NATIVE, ".lz4", ".safetensors")  # to the name given, where it does not end so
+_SUFFIXES = dict(zip(("native", "lz4", "safetensors", "pt"), (*ADDED, ""), strict=True))
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
@@ -82,22 +86,82 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves durably to `path`, in a format."""
+    """Write staged leaves durably to `path`, in a format.
+
+    With a `base` that turns out to be damaged, the whole state is written instead: a save must not fail for an old file.
+    """
     if format == "native":
-        with durable_file(path) as stream:
+        if base is not None:
+            base = _checked_base(base, path)
+        try:
+            return _write_native(path, node, leaves, level, metadata, base, plans)
+        except FormatError as error:
             if base is None:
-                return write_native(stream, node, leaves, level=level, metadata=metadata, plans=plans)
-            with CheckpointFile(base) as opened:
-                if opened.path.resolve().parent != path.resolve().parent:
-                    raise ConfigError(
-                        f"base {base} is in another folder than {path}, but a delta needs it beside it: move one of them."
-                    )
-                return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+                raise
+            logger.warning("%s is saved whole, since its base cannot be read: %s", path, error)
+            return _write_native(path, node, leaves, level, metadata, None, plans)
     if base is not None:
         raise ConfigError(f"codec is {format!r}, which cannot be a delta: leave out base, or use the native format.")
     with durable_file(path) as stream:
         _write_foreign(stream, format, node, leaves, level, metadata or {})
+        _make_newest(stream, path)
     return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
+
+
+def _write_native(
+    path: Path,
+    node: Node,
+    leaves: Sequence[Leaf],
+    level: int | None,
+    metadata: dict[str, Any] | None,
+    base: Path | None,
+    plans: Plans | None,
+) -> Written:
+    with contextlib.ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(CheckpointFile(base))
+        stream = stack.enter_context(durable_file(path, verify=check_opens))
+        written = write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+        _make_newest(stream, path)
+        return written
+
+
+def _make_newest(stream: BinaryIO, path: Path) -> None:
+    """Give a file that is being written a later time than others that one name stands for: see `find_checkpoint`.
+
+    The system's clock of files ticks every few milliseconds, and may have been set back.
+    """
+    name = path
+    while name.suffix in ADDED:
+        name = name.with_suffix("")
+    others = [other.stat().st_mtime_ns for other in _spellings(name) if other != path and other.is_file()]
+    if others:
+        stream.flush()
+        newest = max(*others, os.fstat(stream.fileno()).st_mtime_ns - 1) + 1
+        os.utime(stream.fileno(), ns=(newest, newest))
+
+
+def _spellings(path: Path) -> list[Path]:
+    """Files that a checkpoint saved under this name may be."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ADDED)]
+
+
+def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
+    """The base of a delta; ConfigError when writing `target` would destroy what the delta needs."""
+    base = Path(base)
+    if base.resolve().parent != target.resolve().parent:
+        raise ConfigError(
+            f"base {base} is in another folder than {target}, but a delta needs it beside it: move one of them."
+        )
+    with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # a damaged one is left out later
+        link: CheckpointFile | None = opened
+        while link is not None:
+            if link.path.resolve() == target.resolve():
+                via = "" if link is opened else ", which is a delta to it"
+                raise ConfigError(
+                    f"base is {base}{via}, but {target} would be written over: choose another name or base."
+                )
+            link = link.base() if link.base_file is not None else None
+    return base
 
 
 def _write_foreign(
@@ -111,9 +175,9 @@ def _write_foreign(
         foreign.write_safetensors(stream, node, leaves, metadata)
 
 
-def stage_now(state: Any) -> tuple[Node, list[Leaf]]:
+def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
     """A state's tree and its leaves with their bytes, sharing the caller's memory where that is possible."""
-    node, leaves = flatten(state)
+    node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
     return node, leaves
@@ -127,6 +191,7 @@ def save_checkpoint(
     compression_level: int | None = None,
     metadata: dict[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
+    dtensor: DTensorChoice = None,
 ) -> Path:
     """Save a state and wait until it is durable; returns the file's path.
 
@@ -137,33 +202,39 @@ def save_checkpoint(
         compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None goes by size.
         metadata: Plain values kept beside the state.
         base: An earlier native checkpoint in the same folder, to save the difference to.
+        dtensor: What a DTensor in parts is saved as: "full" (every rank must call), or this rank's "local" part.
     """
     check_level(codec, compression_level)
     target = target_path(path, codec)
-    node, leaves = stage_now(state)
+    node, leaves = stage_now(state, dtensor)
     write_state(target, codec, node, leaves, level=compression_level, metadata=metadata, base=base)
     return target
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file that a checkpoint's name stands for: itself, or the newest of `path.fledge` and `path.lz4`.
+    """The file that a checkpoint's name stands for: the newest of `path`, `path.fledge`, `path.lz4` and `path.safetensors`.
 
-    Failing these, `checkpoint_100.pt` stands for `checkpoint_000000100.fledge`, as a history names it, beside it or in
-    `checkpoints/` there: a run's folder.
+    Failing these, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge`, as a history
+    names it, beside it or in `checkpoints/` there: a run's folder.
     """
     path = Path(path)
-    if path.is_file():
-        return path
-    others = [path.with_name(path.name + NATIVE), path.with_name(path.name + ".lz4"), path.with_suffix(NATIVE)]
-    found = [other for other in others if other.is_file()]
+    if not path.name:
+        raise StorageError(f"{str(path)!r} names a folder, not a checkpoint: give a file's name.")
     numbered = NUMBERED.fullmatch(path.name)
-    if not found and numbered is not None:
-        name = numbered_name(numbered["prefix"], int(numbered["number"]))
-        others = [path.parent / name, path.parent / "checkpoints" / name]
-        found = [other for other in others if other.is_file()]
-    if not found:
-        raise StorageError(f"no checkpoint at {path}, nor with {NATIVE} or .lz4 after it: check the name.")
-    return max(found, key=lambda other: other.stat().st_mtime_ns)
+    step = [] if numbered is None else [numbered_name(numbered["prefix"], int(numbered["number"]))]
+    for names in (
+        _spellings(path),
+        [path.with_suffix(NATIVE)],
+        [folder / name for name in step for folder in (path.parent, path.parent / "checkpoints")],
+    ):
+        found = [name for name in names if name.is_file()]
+        if len(found) > 1:
+            newest = max(found, key=lambda name: name.stat().st_mtime_ns)
+            logger.info("%s stands for %s, the newest of %s", path, newest.name, ", ".join(name.name for name in found))
+            return newest
+        if found:
+            return found[0]
+    raise StorageError(f"no checkpoint at {path}, nor with {NATIVE}, .lz4 or .safetensors after it: check the name.")
 
 
 def load_checkpoint(
@@ -188,11 +259,12 @@ def load_checkpoint(
     if kind == "native":
         with CheckpointFile(found) as opened:
             return opened.state(device, keys)
-    state = _load_foreign(found, kind, device)
+    state = load_foreign(found, kind, device)
     return state if keys is None else _select_state(state, keys)
 
 
-def _load_foreign(path: Path, kind: str, device: torch.device | str) -> Any:
+def load_foreign(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
+    """State in a file that is not native, of the format that `sniff` says."""
     if kind == "safetensors":
         return foreign.load_safetensors(path, device)
     if kind == "lz4":
@@ -224,56 +296,6 @@ def _has_manifest(stream: BinaryIO) -> bool:
         return MANIFEST in zipfile.ZipFile(stream).NameToInfo
     except Exception:  # torn: the loader will say so
         return False
-
-
-def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file holds: format, metadata, and per tensor its name, dtype, shape, codec and bytes."""
-    found = find_checkpoint(path)
-    kind = sniff(found)
-    if kind != "native":
-        return _inspect_foreign(found, kind)
-    with CheckpointFile(found) as opened:
-        rows = [
-            {
-                "name": entry.name,
-                "kind": entry.kind,
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "codec": f"{entry.codec}, delta" if entry.base_name else entry.codec,
-                "bytes": entry.nbytes,
-                "stored": entry.stored,
-                "lossy_from": entry.lossy_from,
-                "checksum": entry.checksum,
-            }
-            for entry in opened.entries
-        ]
-        info = _sizes(found, kind, opened.entries)
-        info |= {"id": opened.id, "base": opened.base_file, "depth": opened.depth}
-        return info | {"metadata": opened.metadata, "tensors": rows}
-
-
-def _inspect_foreign(path: Path, kind: str) -> dict[str, Any]:
-    _, leaves = flatten(_load_foreign(path, kind, "cpu"))
-    rows = [
-        {
-            "name": "/".join(map(str, leaf.path)),
-            "kind": leaf.kind,
-            "dtype": leaf.dtype,
-            "shape": list(leaf.shape),
-            "codec": "raw",
-            "bytes": leaf.nbytes,
-            "stored": None if kind == "lz4" else leaf.nbytes,
-            "lossy_from": None,
-        }
-        for leaf in leaves
-    ]
-    return _sizes(path, kind, leaves) | {"metadata": {}, "tensors": rows}
-
-
-def _sizes(path: Path, kind: str, leaves: Sequence[Leaf | Entry]) -> dict[str, Any]:
-    size, total = path.stat().st_size, sum(leaf.nbytes for leaf in leaves)
-    info: dict[str, Any] = {"path": str(path), "format": kind, "file_bytes": size, "tensor_bytes": total}
-    return info | {"ratio": size / total if total else None}
 
 
 def convert_checkpoint(

@@ -20,6 +20,9 @@ FACTS: dict[str, Any] = {"task": str, "iteration": int, "frames": int, "seconds"
 FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
 
 
+MOST_VALUES, LONGEST = 40, 100  # lines, and characters of one
+
+
 def inspect_target(name: str) -> dict[str, Any]:
     """All about a file, a recording, a shipped policy or a run's newest checkpoint, JSON-able; tensors by description.
 
@@ -74,6 +77,8 @@ def render(found: Mapping[str, Any]) -> Iterator[str]:
                 for c in found["checkpoints"]]  # fmt: skip
         yield ""
         yield from columns([("checkpoint", "step", "metric", "holds", "bytes"), *rows])
+    yield from values("metadata", {key: value for key, value in found["metadata"].items() if key != "history"})
+    yield from values("values", {k: v for k, v in found["values"].items() if k.split("/")[0] not in FACTS})
     tensors = [
         (row["name"], row["dtype"], "x".join(map(str, row["shape"])) or "scalar", number(row["bytes"]),
          number(row["stored"]), row["codec"])
@@ -81,6 +86,17 @@ def render(found: Mapping[str, Any]) -> Iterator[str]:
     ]  # fmt: skip
     yield ""
     yield from columns([("tensor", "type", "shape", "bytes", "stored", "codec"), *tensors])
+
+
+def values(title: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Plain values, one to a line; long ones are cut, and many."""
+    if found:
+        yield f"{title}:"
+    for key, value in list(found.items())[:MOST_VALUES]:
+        text = repr(value)
+        yield f"  {key} = {text if len(text) <= LONGEST else f'{text[:LONGEST]}... ({len(text)} characters)'}"
+    if len(found) > MOST_VALUES:
+        yield f"  ... and {len(found) - MOST_VALUES} more: --json shows all"
 
 
 def number(value: float | None) -> str:

@@ -28,7 +28,7 @@ def pack(members: list[tuple[str, bytes]], manifest: Any, deflate: bool = False,
     for name, content in members:
         writer.add(name, [content])
     text = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
-    writer.add("manifest.json", [text], deflate=deflate)
+    writer.add("manifest.json", [text], deflate=(lambda _: True) if deflate else None)
     writer.finish(f"fledge-checkpoint {version} {hashlib.sha256(text).hexdigest()[:32]}".encode())
     return stream.getvalue()
 

@@ -1,19 +1,22 @@
 """Loads mutated files, in a process with little memory: each must be refused, or give exactly what was saved.
 
-Half of the cases change bytes of the file; the other half change members or the manifest and then make every checksum
-and size fit again, so that the change reaches the decoders. Run: python -m tests.storage.format.fuzz CASES SEED
+Half of the cases change bytes of the file; the other half change members, the manifest, a pickle or a header and then make
+every checksum and size fit again, so that the change reaches the decoders. Whatever crashes, hangs or fills the memory
+becomes a case of test_hostile.py or test_memory.py. Run: python -m tests.storage.format.fuzz CASES SEED
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import resource
 import sys
 import tempfile
 import time
-from collections import Counter
+import zipfile
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import FledgeError
-from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.storage import inspect_checkpoint, load_checkpoint, save_checkpoint
 from fledge.storage.format.codecs import CODEC_NAMES
 from tests.storage.format.forgery import pack, unpack
 from tests.storage.states import assert_same, copy_state
@@ -35,7 +38,10 @@ def seeds(folder: Path) -> dict[Path, Any]:
     """Files to mutate, with what they hold."""
     torch.manual_seed(0)
     smooth = torch.cumsum(torch.randn(64, 40), 0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     state: dict[str, Any] = {
+        "net": net.state_dict(),  # an OrderedDict with versions
+        "kinds": [Counter({1: 2}), defaultdict(list, a=[1]), OrderedDict(b=torch.ones(2)), torch.Size([2, 3])],
         "model": {"w": torch.randn(40, 50) * 0.02, "b": torch.zeros(300), "i": torch.arange(900), "s": smooth},
         "opt": {0: {"step": torch.tensor(3.0), "m": torch.randn(500).to(torch.bfloat16)}},
         "plain": [1, 2.5, None, "x", (1, 2), float("nan"), 2**70, b"bytes", np.arange(50)],
@@ -50,8 +56,18 @@ def seeds(folder: Path) -> dict[Path, Any]:
     flat = {"w": state["model"]["w"], "b": state["model"]["b"]}
     torch.save(flat, folder / "x.pt")
     (folder / "x.pt.lz4").write_bytes(lz4.frame.compress((folder / "x.pt").read_bytes(), content_checksum=True))
-    files[folder / "x.pt.lz4"] = flat
+    files[folder / "x.pt.lz4"] = files[folder / "x.pt"] = flat
+    torch.save(flat, folder / "old.pth", _use_new_zipfile_serialization=False)
+    files[folder / "old.pth"] = flat
+    files[save_checkpoint(flat, folder / "flat", codec="safetensors")] = flat
+    files[save_checkpoint(state, folder / "tree", codec="safetensors")] = state
+    for golden in Path(__file__).parent.glob("golden_v2*.fledge"):  # what an older version wrote
+        (folder / golden.name).write_bytes(golden.read_bytes())
+    files |= {path: load_checkpoint(path) for path in folder.glob("golden_v2*.fledge") if "delta" not in path.name}
     return files
+
+
+CHECKED = (".fledge", ".lz4")  # the others have no checksum: damage may change their numbers
 
 
 def flip_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -82,6 +98,8 @@ def flip_bytes(data: bytes, rng: random.Random) -> bytes:
 ODD_VALUES = (
     0, -1, 1, 2**31, 2**40, 2**63, 1.5, "", "x", "raw", "pco", "zstd-shuffle", "float64", "uint8", "<f8", "../x", None, True,
     [], {}, [0], [2**40], [1, 2, 3], {"leaf": 0}, {"leaf": 99}, {"dict": {}}, {"items": [[1, 2]]}, {"tuple": [{"leaf": 1}]},
+    {"ordered": {"leaf": 0}}, {"module": [{"dict": {}}, 3]}, {"counter": {"items": []}}, {"default": ["eval", {"dict": {}}]},
+    {"size": [-1]}, {"size": [2**62, 2**62]},
 )  # fmt: skip
 
 
@@ -99,7 +117,43 @@ def change_json(value: Any, rng: random.Random, depth: int = 0) -> Any:
 
 
 def forge_bytes(path: Path, rng: random.Random) -> bytes:
-    """A file whose manifest or members lie, with all checksums of the container right."""
+    """A file that lies in its inside, with all checksums and sizes of the container right."""
+    if path.suffix == ".safetensors":
+        return forge_safetensors(path.read_bytes(), rng)
+    if path.suffix == ".lz4":
+        return lz4.frame.compress(forge_pt(lz4.frame.decompress(path.read_bytes()), rng), content_checksum=True)
+    if path.suffix == ".pt":
+        return forge_pt(path.read_bytes(), rng)
+    if path.suffix == ".pth":
+        return flip_bytes(path.read_bytes(), rng)
+    return forge_native(path, rng)
+
+
+def forge_pt(data: bytes, rng: random.Random) -> bytes:
+    """The zip of torch.save with a changed pickle or storage in it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(stream, "w") as new:
+        chosen = rng.choice([name for name in old.namelist() if name.endswith("data.pkl") or rng.random() < 0.2])
+        for name in old.namelist():
+            new.writestr(name, flip_bytes(old.read(name), rng) if name == chosen else old.read(name))
+    return stream.getvalue()
+
+
+def forge_safetensors(data: bytes, rng: random.Random) -> bytes:
+    """A changed header, or a changed tree of ours in it, before the same numbers."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    if rng.random() < 0.5:
+        tree = json.loads(header["__metadata__"]["fledge.tree"])
+        header["__metadata__"]["fledge.tree"] = json.dumps(change_json(tree, rng))
+    else:
+        header = change_json(header, rng)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def forge_native(path: Path, rng: random.Random) -> bytes:
+    """A file whose manifest or members lie."""
     members, manifest = unpack(path)
     manifest = copy.deepcopy(manifest)
     for _ in range(rng.choice((1, 1, 3))):
@@ -125,17 +179,21 @@ def run(cases: int, seed: int) -> dict[str, int]:
         files = seeds(folder)
         for case in range(cases):
             source = rng.choice(list(files))
-            forged = source.suffix == ".fledge" and rng.random() < 0.5
+            forged = rng.random() < 0.5
             data = forge_bytes(source, rng) if forged else flip_bytes(source.read_bytes(), rng)
             target = folder / f"mutant{source.suffix}"
             target.write_bytes(data)
             start = time.perf_counter()
             try:
                 state = load_checkpoint(target)
+                if rng.random() < 0.25:
+                    inspect_checkpoint(target)
             except FledgeError:
                 counts["refused"] += 1
             else:
-                if not forged:  # a forger may write any state he likes; damage may not change one
+                if (
+                    not forged and source.suffix in CHECKED
+                ):  # a forger may write any state he likes; damage may not change one
                     assert_same(state, copy_state(files[source]), f"case {case}")
                 counts["loaded"] += 1
             assert time.perf_counter() - start < SECONDS, f"case {case} took too long"

@@ -1,4 +1,4 @@
-"""The golden files: written once by format version 2, and read and written the same ever since.
+"""The golden files: written once by each format version, and read ever since; the newest are written the same, too.
 
 Run: python -m tests.storage.format.golden. Only when a new format version is added, and then for new files: these must stay.
 """
@@ -6,6 +6,7 @@ Run: python -m tests.storage.format.golden. Only when a new format version is ad
 from __future__ import annotations
 
 import zlib
+from collections import Counter, OrderedDict, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.writer import Plans, write_native
 
 FOLDER = Path(__file__).parent
-RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v2_raw.fledge", "golden_v2.fledge", "golden_v2_delta.fledge"))
+RAW, PACKED, DELTA = (FOLDER / name for name in ("golden_v3_raw.fledge", "golden_v3.fledge", "golden_v3_delta.fledge"))
 
 
 def encoders() -> dict[str, str]:
@@ -27,8 +28,21 @@ def encoders() -> dict[str, str]:
     return {"blosc2": version("blosc2"), "pcodec": version("pcodec"), "zlib": zlib.ZLIB_RUNTIME_VERSION}
 
 
-def golden_state(shift: int = 0) -> dict[str, Any]:
+def golden_state(shift: int = 0, version: int = 3) -> dict[str, Any]:
     """A small state made by integer arithmetic, the same everywhere."""
+    module: Any = OrderedDict(weight=torch.ones(2))
+    module._metadata = OrderedDict({"": {"version": 1}})
+    containers = {
+        "module": module,
+        "ordered": OrderedDict(b=1, a=2),
+        "counter": Counter({3: 1}),
+        "default": defaultdict(list, {"a": [1]}),
+        "size": torch.Size([2, 3]),
+    }
+    return _state_of_version_2(shift) | ({"containers": containers} if version >= 3 else {})
+
+
+def _state_of_version_2(shift: int) -> dict[str, Any]:
     ramp = (torch.arange(600, dtype=torch.int64) * 7919 % 1009 + shift).to(torch.float32) / 8192
     return {
         "model": {name: ramp.clone().view(20, 30) for name in CODEC_NAMES},

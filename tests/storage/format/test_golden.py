@@ -16,6 +16,9 @@ SHA256 = {
     "golden_v2_raw.fledge": "af649a62db0ff17890d66b2899977edf782534aea0f48b54e1b92d4025092e11",
     "golden_v2.fledge": "661df3349af966e735894ba5f4a89e8e3dbceb807508f039ff426e78935fda62",
     "golden_v2_delta.fledge": "492f3d02f3e97af1baa9b1599bd8c1e58046a4e2e3cd62b2d48d417e312a3360",
+    "golden_v3_raw.fledge": "fd8f3758ff560837b795f8f6fa4ba55b7007b0278a040528a6125cacdef43c97",
+    "golden_v3.fledge": "cb243f14cdd2c5da182b6994a77d9134f787b67a604647c8a49c1da6e121fcf4",
+    "golden_v3_delta.fledge": "1569f82a7d26e362baf1e04b49e3f267790f707d803541c6ec7fe67a681e10f5",
 }
 
 
@@ -24,9 +27,11 @@ def test_the_golden_files_were_not_touched(name: str) -> None:
     assert hashlib.sha256((golden.FOLDER / name).read_bytes()).hexdigest() == SHA256[name]
 
 
-def test_the_golden_files_are_read() -> None:
-    for path, shift in ((golden.RAW, 0), (golden.PACKED, 0), (golden.DELTA, 3)):
-        assert_same(load_checkpoint(path), copy_state(golden.golden_state(shift)))
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_golden_files_are_read(version: int) -> None:
+    for end, shift in (("_raw", 0), ("", 0), ("_delta", 3)):
+        state = load_checkpoint(golden.FOLDER / f"golden_v{version}{end}.fledge")
+        assert_same(state, copy_state(golden.golden_state(shift, version)))
 
 
 def test_every_codec_is_in_a_golden_file() -> None:

@@ -135,7 +135,7 @@ def test_a_file_that_is_its_own_base_ends(honest: Path) -> None:
         leaf["base_name"], leaf["base_checksum"] = leaf["name"], leaf["checksum"]
 
     forge(honest, own_base)
-    refused(honest, "base")
+    refused(honest, "of a chain")
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_manifest_that_is_none_is_refused(honest: Path, text: bytes) -> None:
 
 
 def test_a_newer_version_says_update(honest: Path) -> None:
-    forge(honest, lambda _, manifest: manifest.update(version=3))
-    refused(honest, "format version 3; this Fledge reads 2: update Fledge")
+    forge(honest, lambda _, manifest: manifest.update(version=4))
+    refused(honest, "format version 4; this Fledge reads 2 and 3: update Fledge")
 
 
 def as_version_1(path: Path) -> None:
@@ -160,7 +160,7 @@ def as_version_1(path: Path) -> None:
     path.write_bytes(pack(list(members.items()), {**manifest, "version": 1}, version=1))
 
 
-OLD = r"written before checksums were XXH3; this Fledge reads 2: convert it with Fledge 0\.1 \(fledge convert"
+OLD = r"written before checksums were XXH3; this Fledge reads 2 and 3: convert it with Fledge 0\.1 \(fledge convert"
 
 
 def test_version_1_says_what_it_is_and_how_to_convert_it(honest: Path) -> None:
@@ -247,10 +247,19 @@ def test_a_pt_with_a_tensor_of_absurd_shape_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "x.pt", "repeats a few numbers")
 
 
+def test_a_pt_whose_directory_points_beside_its_pickle_is_refused(tmp_path: Path) -> None:
+    """Found by the fuzz: the error was zipfile's own."""
+    torch.save({"a": torch.zeros(20)}, tmp_path / "x.pt")
+    content = bytearray((tmp_path / "x.pt").read_bytes())
+    content[content.index(b"PK\x01\x02") + 42] += 1
+    (tmp_path / "x.pt").write_bytes(content)
+    refused(tmp_path / "x.pt", r"data\.pkl' cannot be read")
+
+
 def test_an_lz4_bomb_is_refused(tmp_path: Path) -> None:
     packed = lz4.frame.compress(bytes(2**28), block_size=7)
     (tmp_path / "x.pt.lz4").write_bytes(packed[: len(packed) // 8])
-    with pytest.raises(FormatError, match=r"torn, or a bomb"):
+    with pytest.raises(FormatError, match="without an end"):
         load_checkpoint(tmp_path / "x.pt.lz4")
 
 
@@ -270,7 +279,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def fuzz(cases: int, seed: int) -> dict[str, int]:
     command = [sys.executable, "-m", "tests.storage.format.fuzz", str(cases), str(seed)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -281,8 +290,13 @@ def test_500_mutated_files_are_refused_or_unchanged() -> None:
     assert counts["refused"] > 300
 
 
+MUTANTS = int(os.environ.get("FLEDGE_MUTANTS", "24000"))
+
+
 @pytest.mark.slow
-def test_12000_mutated_files_are_refused_or_unchanged() -> None:
-    counts = fuzz(12_000, seed=1)
-    assert counts["cases"] == 12_000
-    assert counts["refused"] > 8_000
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_24000_mutated_files_are_refused_or_unchanged(seed: int) -> None:
+    counts = fuzz(MUTANTS // 4, seed)
+    print(json.dumps(counts))
+    assert counts["cases"] == MUTANTS // 4
+    assert counts["refused"] > MUTANTS // 8

@@ -21,7 +21,7 @@ import torch
 from fledge.core.errors import StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
 from fledge.storage.disk.durable import TEMP_PREFIX
-from tests.storage.states import assert_same, state_at
+from tests.storage.states import assert_same, near_at
 
 OPTIONS = [{}, {"delta": "all"}, {"delta": "thin", "keep_thin": 3}, {"thin_dtype": "bfloat16", "keep_best": 2}]
 
@@ -36,7 +36,7 @@ def save_forever(folder: Path, report: int, options: dict[str, object]) -> None:
             step = 0
         while True:
             step += 1
-            handle = history.save(state_at(step), step, metric=float(step % 7))
+            handle = history.save(near_at(step), step, metric=float(step % 7))
             if step % 3 == 0:
                 handle.wait(60)
                 os.write(report, step.to_bytes(8, "little"))
@@ -79,7 +79,7 @@ def run(rounds: int, seed: int, folder: Path) -> dict[str, int]:
             continue
         assert not info.skipped, f"round {number}: {info.skipped}"
         assert info.step >= max(durable, newest), f"round {number}: step {info.step} is older than {durable}, {newest}"
-        assert_same(state, state_at(info.step))
+        assert_same(state, near_at(info.step))
         newest = info.step
         for entry in CheckpointHistory(folder).entries():
             weights = CheckpointHistory(folder).load(entry, keys=["model/bias"])["model"]["bias"]

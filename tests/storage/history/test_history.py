@@ -69,7 +69,7 @@ def test_deltas_stay_readable_while_others_are_thinned_and_removed(
     expected: dict[int, Any] = {}
     for step in range(14):
         train_step(model, optimizer, 64)
-        expected[step] = copy_state(dict(model.state_dict()))
+        expected[step] = copy_state(model.state_dict())
         history.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metric=-abs(step - 5))
         for entry in history.entries():
             assert_same(history.load(entry)["model"], expected[entry.step])
@@ -145,7 +145,7 @@ def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
         saver.attach(optimizer)
         history = CheckpointHistory(tmp_path, saver=saver, keep_whole=2)
         for step in range(6):
-            expected = copy_state(dict(model.state_dict()))
+            expected = copy_state(model.state_dict())
             handle = history.save(
                 {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, metadata={"x": step}
             )

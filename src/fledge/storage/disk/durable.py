@@ -3,7 +3,8 @@
 Contract
     `durable_file(path)` gives a stream to a temporary file in the same folder; when the block ends well the file is
     fsynced, renamed to `path`, and the folder is fsynced: from then on the content survives a power cut. When the
-    block fails, the temporary file is removed and whatever was at `path` before is untouched.
+    block fails, the temporary file is removed and whatever was at `path` before is untouched. `verify`, if given, reads
+    the finished temporary file before the rename, and raises to refuse it.
     A process that is killed leaves its temporary file behind; `remove_stale(folder)` removes such files and never
     one that is still being written: the writer holds a lock (flock) on it, which the system drops when it dies.
     `folder_lock(folder)` lets one process at a time rearrange a folder.
@@ -16,7 +17,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -34,41 +35,60 @@ STALE_SECONDS = 24 * 3600.0  # age that tells a dead process's file where there 
 
 
 @contextlib.contextmanager
-def durable_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | None = None) -> Iterator[BinaryIO]:
     """A binary stream whose content appears at `path` at once, and durably, when the block ends without an error."""
-    path = Path(path)
+    path, owner = Path(path), os.getpid()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = _open_temporary(path.parent)
+        make_folder(path.parent)
+        stream, temporary = _open_temporary(path.parent)
     except OSError as error:
         raise _storage_error(error, path) from error
-    stream = cast(BinaryIO, DirectFile(descriptor))
+    renamed = False
     try:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
+        if verify is not None:
+            verify(temporary)
         if os.name == "nt":
             stream.close()  # Windows renames no open file
         os.replace(temporary, path)
+        renamed = True
         _sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            if os.getpid() == owner and not renamed:  # a forked child must leave the parent's file alone
+                os.unlink(temporary)
         if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise _storage_error(error, path) from error
+            raise _storage_error(error, path, renamed) from error
         raise
     finally:
         with contextlib.suppress(OSError):  # a full disk fails the flush in close as well
             stream.close()
 
 
-def _open_temporary(folder: Path) -> tuple[int, Path]:
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they survive a power cut as well."""
+    if folder.is_dir():
+        return
+    if folder != folder.parent:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _open_temporary(folder: Path) -> tuple[BinaryIO, Path]:
     """A new file in `folder`, locked by us for as long as it is open."""
     while True:
         temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
-            return descriptor, temporary
+        try:
+            if _lock(descriptor, wait=False) is not False and os.fstat(descriptor).st_nlink > 0:
+                return cast(BinaryIO, DirectFile(descriptor)), temporary
+        except BaseException:
+            os.close(descriptor)
+            os.unlink(temporary)
+            raise
         os.close(descriptor)  # a cleaner saw the file between its creation and our lock: take another name
 
 
@@ -80,13 +100,14 @@ def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
             continue
         path = os.path.join(folder, entry)
         with contextlib.suppress(OSError):
-            if _abandoned(path):
+            if abandoned(path):
                 os.unlink(path)
                 removed.append(entry)
     return removed
 
 
-def _abandoned(path: str) -> bool:
+def abandoned(path: str | os.PathLike[str]) -> bool:
+    """Whether the process that wrote a temporary file is dead."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         locked = _lock(descriptor, wait=False)
@@ -105,6 +126,7 @@ def _scan(folder: str | os.PathLike[str]) -> list[str]:
 @contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the folder against other processes (and other threads) that rearrange it."""
+    owner = os.getpid()
     try:
         descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -113,7 +135,12 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
         _lock(descriptor, wait=True)
         yield
     finally:
-        os.close(descriptor)
+        # Closing is not enough: a child that was forked meanwhile has the file open as well, and would keep the lock.
+        if fcntl is not None and os.getpid() == owner:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):  # nothing was written to it
+            os.close(descriptor)
 
 
 def _lock(descriptor: int, wait: bool) -> bool | None:
@@ -137,8 +164,10 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _storage_error(error: OSError, path: Path) -> StorageError:
+def _storage_error(error: OSError, path: Path, renamed: bool = False) -> StorageError:
     reason = error.strerror or str(error)
+    if renamed:
+        return StorageError(f"{path} is written, but the disk did not confirm its name ({reason}): check the disk.")
     advice = "choose another folder or check its permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         advice = "free some space, or keep fewer checkpoints"

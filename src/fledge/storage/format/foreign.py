@@ -2,8 +2,9 @@
 
 Contract
     Readers take files from anyone: a `.pt` is loaded with `weights_only=True` and only after its zip has been checked
-    (stored members that fit the file), an LZ4 frame may not expand more than 256 times, and everything that goes wrong
-    is a FormatError. Writers take the tree and leaves that `flatten` gives, staged, and write to a stream.
+    (stored members that fit the file) and its pickle (nothing that takes memory or time out of proportion), an LZ4 frame
+    may not expand more than 256 times, and everything that goes wrong is a FormatError. Writers take the tree and
+    leaves that `flatten` gives, staged, and write to a stream.
     A `.safetensors` holds a flat dict of tensors; our own tree and plain values travel in its metadata, so that a
     state survives the way there and back.
 """
@@ -12,8 +13,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickletools
+import re
 import struct
 import zipfile
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,11 +32,15 @@ from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.writer import member_names
-from fledge.storage.format.zip_archive import open_archive
+from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
+LZ4_PART = 2**18  # bytes unpacked at a time; they become 64 MB at most
 MAX_LZ4_LEVEL = 16  # the highest that python-lz4 names
+LEGACY_PICKLES = 5  # before 1.6, torch.save wrote so many, one after the other
+_SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
+_SLOW_CODECS = ("punycode", "idna")  # quadratic
 TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
 
 
@@ -42,6 +51,15 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb.")
+        for member in archive.infolist():
+            if member.filename.endswith(".pkl"):
+                pickled = read_member(archive, member.filename, member.file_size, label)
+                if _SUSPECT.search(pickled):
+                    _check_pickle(io.BytesIO(pickled), label)
+    else:
+        stream.seek(0)
+        for _ in range(LEGACY_PICKLES):
+            _check_pickle(stream, label)
     stream.seek(0)
     try:
         state = torch.load(stream, map_location=device, weights_only=True)
@@ -57,37 +75,67 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
             f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
             "with torch.save where you trust the file."
         ) from error
-    _check_extent(state, label)
+    stream.seek(0, os.SEEK_END)
+    _check_extent(state, stream.tell(), label)
     return state
 
 
-def _check_extent(value: Any, label: str) -> None:
-    """Refuse tensors that claim, by strides of zero, far more cells than the file has: any copy would fill the memory."""
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        if value.nbytes > 4096 + MAX_EXPANSION * value.untyped_storage().nbytes():
-            raise FormatError(
-                f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile."
-            )
-    elif isinstance(value, dict):
-        for item in value.values():
-            _check_extent(item, label)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_extent(item, label)
+def _check_pickle(stream: BinaryIO, label: str) -> None:
+    """Refuse what `weights_only` runs but should not: `bytearray(10**10)`, and codecs that take for ever."""
+    names: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name in ("GLOBAL", "STACK_GLOBAL"):
+                names += (argument or " ".join(names[-2:])).split()[-1:]
+                if names[-1:] == ["bytearray"]:
+                    raise FormatError(f"{label} holds a bytearray, which may be of any size: save bytes in its place.")
+            elif isinstance(argument, str):
+                names.append(argument)
+                if argument.strip("-_ .").lower() in _SLOW_CODECS:
+                    raise FormatError(f"{label} names the codec {argument!r}, which has no place in it: it is hostile.")
+    except FormatError:
+        raise
+    except Exception:  # torn: the loader will say so, and has been kept from nothing that came before
+        return
+
+
+def _check_extent(state: Any, file_size: int, label: str) -> None:
+    """Refuse tensors that claim far more cells than the file has: any copy of them would fill the memory."""
+    todo, seen, storages = [state], {id(state)}, {}
+    while todo:
+        value = todo.pop()
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
+            storage = value.untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+            if value.nbytes > 4096 + MAX_EXPANSION * storage.nbytes():
+                raise FormatError(
+                    f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile."
+                )
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        for item in inside:  # each once: a few nested lists can name a billion
+            if id(item) not in seen:
+                seen.add(id(item))
+                todo.append(item)
+    if sum(storages.values()) > 4096 + MAX_EXPANSION * file_size:
+        raise FormatError(f"{label} claims {sum(storages.values())} bytes of tensors in {file_size}: it is hostile.")
 
 
 def unpack_lz4(path: Path) -> bytes:
     """Content of an LZ4 frame, refused when it claims more than 256 times its size."""
-    packed = path.read_bytes()
-    limit = MAX_EXPANSION * len(packed)
+    limit = MAX_EXPANSION * path.stat().st_size
+    content = io.BytesIO()
     try:
         decompressor = lz4.frame.LZ4FrameDecompressor()
-        content = decompressor.decompress(packed, max_length=limit)
+        with open(path, "rb") as packed:
+            while not decompressor.eof and (part := packed.read(LZ4_PART)):
+                content.write(decompressor.decompress(part))
+                if content.tell() > limit:
+                    raise FormatError(f"{path} expands more than {MAX_EXPANSION} times: it is a bomb.")
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
         raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is torn or altered.") from error
     if not decompressor.eof:
-        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn, or a bomb.")
-    return content
+        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn.")
+    return content.getvalue()
 
 
 def load_safetensors(path: Path, device: torch.device | str) -> Any:
@@ -139,7 +187,7 @@ def rebuild(node: Node, leaves: Sequence[Leaf]) -> Any:
 
 
 def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
-    """A plain `torch.save` file. NumPy arrays become tensors: with them inside, `weights_only` would refuse it."""
+    """A plain `torch.save` file, as `weights_only` reads it: NumPy arrays become tensors, a defaultdict a dict."""
     torch.save(_tensors_only(rebuild(node, leaves)), stream)
 
 
@@ -149,9 +197,16 @@ def _tensors_only(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {key: _tensors_only(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_tensors_only(item) for item in value)
+        plain = {key: _tensors_only(item) for key, item in value.items()}
+        if isinstance(value, OrderedDict | Counter):
+            again = type(value)(plain)
+            again.__dict__ |= vars(value)  # a module's _metadata
+            return again
+        return plain
+    if isinstance(value, list):
+        return [_tensors_only(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_tensors_only(item) for item in value)
     return value
 
 

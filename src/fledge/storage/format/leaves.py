@@ -1,6 +1,8 @@
 """Leaves of a saved state: tensors, NumPy arrays, NumPy scalars and byte strings, each as a run of bytes.
 
 Contract
+    `plain_tensor` gives the dense tensor that holds what a caller's tensor means, and refuses one that has no memory of its
+    own to read: nothing else here, or in staging, need ask what kind of tensor it has.
     `describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: what it is (kind, dtype, shape)
     and where its bytes are now (`source`). Staging fills `Leaf.data` with those bytes, C order, native byte order for
     tensors. `restore` turns bytes and a description, which may come from a hostile file and must have passed
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +34,9 @@ WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64} 
 
 # The NumPy types a file may name. Objects and records are left out: they would need pickle.
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
+
+DTensorChoice = Literal["full", "local"] | None  # what a sharded tensor is saved as; None: only where both are the same
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 KINDS = ("tensor", "array", "scalar", "bytes")
 MAX_DIMS = 64  # NumPy's own limit
@@ -74,26 +80,122 @@ def is_float(kind: str, dtype: str) -> bool:
     return kind != "bytes" and np.dtype(dtype).kind in "fc"
 
 
-def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor) -> Leaf:
-    """Description of a tensor, without a copy."""
-    name = DTYPE_NAMES.get(tensor.dtype)
-    if name is None or tensor.layout is not torch.strided or tensor.is_meta:
+def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
+    """The dense tensor with a tensor's numbers, sharing its memory where it has some; InputError where there is none.
+
+    It is another object than the caller's: what is done to that one's `data` (by `module.half()`) does not reach it.
+    """
+    kind = type(tensor)
+    if kind not in _PLAIN_TENSORS:
+        tensor = _unwrap(path, tensor, dtensor)
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in DTYPE_NAMES:
+        what = "nested" if tensor.is_nested else str(tensor.layout)
         raise InputError(
-            f"checkpoint entry {format_path(path)} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}; "
+            f"checkpoint entry {format_path(path)} is a {what} tensor of {tensor.dtype} on {tensor.device}; "
             f"allowed are dense tensors of {', '.join(TORCH_DTYPES)}: convert it first."
         )
-    return Leaf(path, "tensor", name, tensor.shape, tensor.nbytes, tensor, tensor.data_ptr())
+    try:
+        stored = tensor.untyped_storage().nbytes() if tensor.data_ptr() else 0
+    except RuntimeError:  # inside vmap, grad or a trace
+        stored = -1
+    if stored < extent(tensor):
+        if stored == 0 and tensor._is_zerotensor():  # zeros that were never written out, as autograd makes them
+            return tensor.detach().clone()
+        if stored < 0 or torch._is_functional_tensor(tensor):
+            what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory"
+        else:
+            what = f"has {stored} bytes of memory for {extent(tensor)}: its storage was freed (resize_, FSDP)"
+        raise InputError(f"checkpoint entry {format_path(path)} {what}: save it where it holds its numbers.")
+    return tensor.detach()
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes of storage that a strided tensor reaches over."""
+    if not tensor.numel():
+        return 0
+    if tensor.is_contiguous():
+        return int(tensor.storage_offset() + tensor.numel()) * tensor.itemsize
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.itemsize
+
+
+def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice) -> torch.Tensor:
+    """What a subclass of tensors holds, where that has one meaning."""
+    kind = type(tensor)
+    where = f"checkpoint entry {format_path(path)}"
+    # Whoever has such a tensor has imported its module: no need to import it for everyone else.
+    if (collectives := sys.modules.get("torch.distributed._functional_collectives")) is not None and isinstance(
+        tensor, collectives.AsyncCollectiveTensor
+    ):
+        return tensor.wait()
+    if is_dtensor(tensor):
+        return _of_dtensor(where, tensor, dtensor)
+    if torch.nn.parameter.is_lazy(tensor):
+        raise InputError(f"{where} is a {kind.__name__} without a shape yet: run the module once before saving.")
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise InputError(
+            f"{where} is a {kind.__name__}, a tensor that keeps its numbers in a way of its own: save the plain tensors "
+            "that it is made of."
+        )
+    own = [name for name in getattr(tensor, "__dict__", ()) if not name.startswith("_")]
+    if own and not issubclass(kind, torch.nn.Parameter) and kind.__module__.partition(".")[0] != "tensordict":
+        raise InputError(
+            f"{where} is a {kind.__name__} with attributes ({', '.join(own[:4])}) that would be lost: save "
+            "tensor.as_subclass(torch.Tensor), and these beside it."
+        )
+    return tensor.as_subclass(torch.Tensor)
+
+
+def is_dtensor(tensor: torch.Tensor) -> bool:
+    """Whether this is a tensor in parts over several ranks."""
+    sharded = sys.modules.get("torch.distributed.tensor")
+    return sharded is not None and isinstance(tensor, sharded.DTensor)
+
+
+def _of_dtensor(where: str, tensor: Any, choice: DTensorChoice) -> torch.Tensor:
+    """A sharded tensor as a plain one: whole (every rank must save, for the parts to come together), or this rank's part."""
+    if choice == "full":
+        whole = tensor.full_tensor()
+        return whole.wait() if hasattr(whole, "wait") else whole
+    whole_here = tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
+    if choice is None and not whole_here:
+        raise InputError(
+            f"{where} is a DTensor in parts over {tensor.device_mesh.size()} ranks: say dtensor='full' (all ranks call "
+            "save, each gets the whole) or 'local' (a file per rank, each with its part)."
+        )
+    if any(placement.is_partial() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
+        raise InputError(
+            f"{where} is a DTensor whose parts must still be summed; no part means anything: say dtensor='full'."
+        )
+    local = tensor.to_local()
+    return local.wait() if hasattr(local, "wait") else local
+
+
+def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> Leaf:
+    """Description of a tensor, without a copy."""
+    plain = plain_tensor(path, tensor, dtensor)
+    return Leaf(path, "tensor", DTYPE_NAMES[plain.dtype], plain.shape, plain.nbytes, plain, plain.data_ptr())
 
 
 def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Leaf:
     """Description of a NumPy array or scalar, without a copy."""
     dtype = array.dtype.str
+    if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__}, of which only the numbers would be "
+            "kept: save its parts (a masked array's data and mask) as plain arrays."
+        )
     if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
         raise InputError(
             f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed "
             "are numbers, dates and fixed-length strings: split records and convert objects first."
         )
     kind = "array" if isinstance(array, np.ndarray) else "scalar"
+    if kind == "scalar" and array.dtype.kind in "SU" and np.array(array)[()] != array:
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} that ends in NUL, which NumPy drops: "
+            "make it a plain str or bytes."
+        )
     return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
 
 

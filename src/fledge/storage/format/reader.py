@@ -2,10 +2,11 @@
 
 Contract
     `CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and gives leaves one
-    by one, each verified against its checksum. It takes no more memory than 256 times the file's size, opens no
-    other file than the base that a delta names (a plain name in the same folder), and raises FormatError for
-    everything that is not right, with the file's name in the message. With `stream` the bytes come from there, `path` is
-    only what they are called, and a delta is refused.
+    by one, each verified against its checksum. What it gives takes no more memory than 256 times the file's size, and 64
+    MiB; while a tensor is read, up to three times its own size besides; the manifest up to 256 MiB. It opens no other
+    file than the base that a delta names (a plain name in the same folder), and raises FormatError for everything that is
+    not right, with the file's name in the message. With `stream` the bytes come from there, `path` is only what they are
+    called, and a delta is refused.
 """
 
 from __future__ import annotations
@@ -31,12 +32,24 @@ from fledge.storage.format.tree import Node, leaf_numbers, select, unflatten
 from fledge.storage.format.zip_archive import open_archive, read_member, safe_name
 
 FORMAT = "fledge-checkpoint"
-VERSION = 2
+VERSION = 3  # 2 knew no dicts but plain ones
+VERSIONS = (2, VERSION)
+_READ = " and ".join(map(str, VERSIONS))
 CHECKSUM = "xxh3:"  # what every checksum begins with
 MANIFEST = "manifest.json"
-MAX_MANIFEST = 32 * 2**20  # bytes; JSON grows about 20-fold in memory
-MAX_MANIFEST_EXPANSION = 200  # deflate could do 1000; honest manifests pack 5- to 30-fold
+MAX_MANIFEST = 32 * 2**20  # bytes
 HARD_MAX_CHAIN = 64
+LOSSY = (("bfloat16", "float32"), ("bfloat16", "float64"))  # what is stored, and what it was
+SLACK = 64 * 2**20  # bytes that any file may unfold to
+
+
+def manifest_limit(stored: int) -> int:
+    """Bytes of JSON that a manifest may unpack to, which takes so many in the file.
+
+    JSON grows up to a hundredfold in memory, and deflate packs a thousandfold. A writer whose manifest packs better than
+    this allows stores it as it is.
+    """
+    return min(MAX_MANIFEST, 2 * 2**20 + 2 * stored)
 
 
 def checksum(data: np.ndarray) -> str:
@@ -63,6 +76,13 @@ class Entry:
     base_checksum: str | None
     raw: dict[str, Any]  # as in the manifest
 
+    @property
+    def given(self) -> int:
+        """Bytes that the reader hands out: more than decoded, where a rounded tensor gets its dtype back."""
+        if self.lossy_from is None:
+            return self.nbytes
+        return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
+
 
 class CheckpointFile:
     """An open checkpoint: its tree, its metadata, and its leaves on request."""
@@ -70,7 +90,6 @@ class CheckpointFile:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        expect_id: str | None = None,
         depth_left: int = HARD_MAX_CHAIN,
         stream: BinaryIO | None = None,
     ):
@@ -79,7 +98,7 @@ class CheckpointFile:
         self._stream = self._open() if stream is None else stream
         try:
             with _named(str(self.path)):
-                self._load(expect_id, 0 if stream is not None else depth_left)
+                self._load(0 if stream is not None else depth_left)
         except RecursionError as error:
             self.close()
             raise FormatError(
@@ -97,20 +116,19 @@ class CheckpointFile:
         except OSError as error:
             raise StorageError(f"{self.path} cannot be opened ({error.strerror}): check the name.") from error
 
-    def _load(self, expect_id: str | None, depth_left: int) -> None:
+    def _load(self, depth_left: int) -> None:
         label = str(self.path)
         self._archive = open_archive(self._stream, label)
         manifest = self._read_manifest(label)
-        if expect_id is not None and self.id != expect_id:
-            raise FormatError(
-                f"{label} is not the base that a delta was made against: the base was replaced, put it back."
-            )
         self.tree: Node = manifest.get("tree")
         self.metadata: dict[str, Any] = self._metadata(manifest)
         rows = manifest.get("leaves")
         if not isinstance(rows, list):
             raise self._bad("has no list of leaves")
         self.entries = [self._entry(row) for row in rows]
+        given = sum(entry.given for entry in self.entries)
+        if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
+            raise self._bad(f"declares {given} bytes in all, over {codecs.MAX_EXPANSION} times the file's size")
         self._by_name = {entry.name: i for i, entry in enumerate(self.entries)}
         if len(self._by_name) != len(rows):
             raise self._bad("names a member twice")
@@ -124,8 +142,7 @@ class CheckpointFile:
             info = self._archive.getinfo(MANIFEST)
         except KeyError as error:
             raise FormatError(f"{label} is a zip without {MANIFEST}: it is not a Fledge checkpoint.") from error
-        limit = min(MAX_MANIFEST, 4096 + MAX_MANIFEST_EXPANSION * info.compress_size)
-        text = read_member(self._archive, MANIFEST, limit, label)
+        text = read_member(self._archive, MANIFEST, manifest_limit(info.compress_size), label)
         self.id = hashlib.sha256(text).hexdigest()[:32]
         try:
             manifest = json.loads(text)
@@ -136,9 +153,9 @@ class CheckpointFile:
         version = manifest.get("version")
         if version == 1:
             raise self._too_old("has format version 1")
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in VERSIONS:
             raise FormatError(
-                f"{label} has format version {str(version)[:20]}; this Fledge reads {VERSION}: update Fledge."
+                f"{label} has format version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge."
             )
         if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
             raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
@@ -175,7 +192,7 @@ class CheckpointFile:
             raise self._too_old(f"has {name!r} as format version 1 has it")
         if not digest.startswith(CHECKSUM):
             raise self._bad(f"has a checksum {digest[:60]!r} that does not begin with {CHECKSUM!r}")
-        if lossy is not None and (kind != "tensor" or lossy not in TORCH_DTYPES or TORCH_DTYPES[lossy].is_complex):
+        if lossy is not None and (kind != "tensor" or (dtype, lossy) not in LOSSY):
             raise self._bad(f"declares a loss from {lossy[:40]!r}")
         info = self._archive.NameToInfo[name]
         if info.compress_type != 0 or info.compress_size != info.file_size:
@@ -188,7 +205,7 @@ class CheckpointFile:
         )  # fmt: skip
 
     def _check_base(self, base: Any, depth_left: int) -> None:
-        self.depth, self.base_file, self._base_id = 0, None, None
+        self.depth, self.base_file = 0, None
         if base is None:
             if any(entry.base_name is not None for entry in self.entries):
                 raise self._bad("has a delta without a base")
@@ -200,14 +217,14 @@ class CheckpointFile:
             raise self._bad(f"names a base {str(name)[:60]!r}; it must be a file in the same folder")
         if type(depth) is not int or not 1 <= depth <= depth_left:
             raise self._bad(f"is delta number {str(depth)[:20]} of a chain; at most {depth_left} are allowed here")
-        self.depth, self.base_file, self._base_id = depth, name, identity
+        self.depth, self.base_file = depth, name
 
     def _bad(self, what: str) -> FormatError:
         return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile.")
 
     def _too_old(self, what: str) -> FormatError:
         return FormatError(
-            f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {VERSION}: convert it with "
+            f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {_READ}: convert it with "
             "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)."
         )
 
@@ -221,7 +238,7 @@ class CheckpointFile:
         if self._base is None:
             path = self.path.parent / self.base_file
             try:
-                self._base = CheckpointFile(path, self._base_id, self.depth - 1)
+                self._base = CheckpointFile(path, self.depth - 1)
             except StorageError as error:
                 raise FormatError(f"{self.path} needs its base {self.base_file!r} beside it: {error}") from error
         return self._base
@@ -256,7 +273,8 @@ class CheckpointFile:
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
             raise FormatError(
-                f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have: it was altered."
+                f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have: the base was "
+                "replaced, put it back."
             )
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
@@ -287,6 +305,11 @@ class CheckpointFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def check_opens(path: Path) -> None:
+    """Read what is cheap to read of a file; FormatError if we could not open it: asked of every file before it has a name."""
+    CheckpointFile(path).close()
 
 
 @contextlib.contextmanager

@@ -3,15 +3,22 @@
 Contract
     `flatten(state)` walks the state once, at the moment of the call, and gives a JSON-able node and the list of leaves
     it refers to. Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after
-    loading. `unflatten(node, leaf)` is the inverse; it reads untrusted input, so it is strict and never calls anything
-    named by the file.
+    loading. What comes back is equal to what was given, and of the same type but for two cases: a `Parameter` is a tensor,
+    and a subclass of str, int or float (an enum's member) the plain value it equals. What cannot be kept is refused.
+    `unflatten(node, leaf)` is the inverse; it reads untrusted input, so it is strict and never calls anything named by the
+    file.
 
 Nodes
     null, true, false, 12, 1.5, "text"     themselves (finite floats only)
     [...]                                  list
     {"dict": {name: node}}                 dict with string keys
     {"items": [[key, node], ...]}          dict with other keys, such as an optimiser's integers
-    {"tuple": [...]}                       tuple (also torch.Size; a named tuple loses its names)
+    {"ordered": node}                      OrderedDict; the node inside is one of the two above, also in the next three
+    {"module": [node, node]}               OrderedDict with `_metadata`, what a module's state_dict() is: the versions
+    {"counter": node}                      Counter
+    {"default": ["list", node]}            defaultdict of a built-in type, or of null
+    {"tuple": [...]}                       tuple
+    {"size": [2, 3]}                       torch.Size
     {"leaf": 3}                            tensor, array, NumPy scalar or bytes number 3
     {"int": "-0x1f"}                       an integer beyond 64 bits
     {"float": "7ff8000000000000"}          NaN and infinities, as bits
@@ -23,6 +30,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,24 +38,35 @@ import numpy as np
 import torch
 
 from fledge.core.errors import FormatError, InputError
-from fledge.storage.format.leaves import Leaf, describe_array, describe_tensor, format_path
+from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, format_path
 
 Node = Any
-MAX_DEPTH = 200  # deeper than any real state, shallow enough for Python's own stack
+MAX_DEPTH = 100  # of what is written: deeper than any real state, shallow enough for Python's own stack
+READ_DEPTH = 2 * MAX_DEPTH
+MAX_NODES = 2**22  # a state of nothing but short numbers would take 30 MB of JSON
+MAX_HEX = 100_000  # digits of a whole number
+FACTORIES: dict[str | None, Any] = {None: None} | {kind.__name__: kind for kind in (dict, list, int, float, str, bool)}
 
 
-def flatten(state: Any) -> tuple[Node, list[Leaf]]:
-    """The state's structure as JSON, and its leaves, still in the caller's memory."""
-    walk = _Walk()
+def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
+    """The state's structure as JSON, and its leaves, still in the caller's memory.
+
+    Args:
+        state: What to save.
+        dtensor: What a DTensor is saved as: "full" (every rank must do so), or this rank's "local" part.
+    """
+    walk = _Walk(dtensor)
     return walk.node(state, ()), walk.leaves
 
 
 class _Walk:
     """One walk over a state. It runs on the training thread, so the common types are tested first."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtensor: DTensorChoice) -> None:
         self.leaves: list[Leaf] = []
         self.seen: dict[Any, int] = {}
+        self.dtensor = dtensor
+        self.nodes = 0
 
     def node(self, value: Any, path: tuple[Any, ...]) -> Node:
         kind = type(value)
@@ -61,29 +80,68 @@ class _Walk:
             raise InputError(
                 f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
             )
-        if isinstance(value, dict):
-            return self._dict(value, path)
-        if isinstance(value, list):
-            return [self.node(item, (*path, i)) for i, item in enumerate(value)]
-        if isinstance(value, tuple):
-            return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
+        if isinstance(value, dict | list | tuple):
+            self.nodes += len(value)
+            if self.nodes > MAX_NODES:
+                raise InputError(
+                    f"the state has over {MAX_NODES} plain values (at {format_path(path[:4])}): put long lists of numbers "
+                    "into tensors or NumPy arrays, or break the cycle."
+                )
+            return self._container(value, path)
         if isinstance(value, np.ndarray | np.generic):
             return {"leaf": self._array(value, path)}
-        if isinstance(value, bytes):
+        if kind is bytes:
             return {"leaf": self._add(Leaf(path, "bytes", "uint8", (len(value),), len(value), value))}
         return _plain(value, path)
 
+    def _container(self, value: dict[Any, Any] | list[Any] | tuple[Any, ...], path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if isinstance(value, dict):
+            return self._dict(value, path)
+        if kind is list:
+            return [self.node(item, (*path, i)) for i, item in enumerate(value)]
+        if kind is tuple:
+            return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
+        if isinstance(value, torch.Size):
+            return {"size": [int(size) for size in value]}
+        plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a {kind.__name__}, which would come back as another type: make it a "
+            f"plain one first, {plain}."
+        )
+
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if kind is dict:
+            return self._items(value, path)
+        if kind is OrderedDict and vars(value).keys() <= {"_metadata"}:
+            body, versions = self._items(value, path), getattr(value, "_metadata", None)
+            return (
+                {"ordered": body} if versions is None else {"module": [body, self.node(versions, (*path, "_metadata"))]}
+            )
+        if kind is Counter and not vars(value):
+            return {"counter": self._items(value, path)}
+        if isinstance(value, defaultdict) and kind is defaultdict:
+            factory = value.default_factory
+            name = None if factory is None else getattr(factory, "__name__", "")
+            if FACTORIES.get(name) is factory:
+                return {"default": [name, self._items(value, path)]}
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a {kind.__name__}{_factory_words(value)}, which would come back as "
+            "another type: make it a plain one first, dict(x)."
+        )
+
+    def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         if set(map(type, value)) <= {str}:
             return {"dict": {key: self.node(item, (*path, key)) for key, item in value.items()}}
         return {"items": [[_key(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
 
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
-        leaf = describe_tensor(path, tensor)
+        leaf = describe_tensor(path, tensor, self.dtensor)
         known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
         if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
             other = self.leaves[known]
-            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, tensor):
+            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, leaf.source):
                 return known
         self.leaves.append(leaf)
         return len(self.leaves) - 1
@@ -101,17 +159,27 @@ def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
 
 
+def _factory_words(value: Any) -> str:
+    if getattr(value, "__dict__", None):
+        return " with attributes"
+    return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
+
+
 def _number(value: int | float) -> Node:
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+        if -(2**63) <= value < 2**63:
+            return value
+        if value.bit_length() > 4 * (MAX_HEX - 3):
+            raise InputError(f"the state has a whole number of {value.bit_length()} bits: keep such as bytes.")
+        return {"int": hex(value)}
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
 
 def _plain(value: Any, path: tuple[Any, ...]) -> Node:
     if isinstance(value, int | float):  # subclasses, such as IntEnum: kept as the number they are
-        return _number(int(value) if isinstance(value, int) else float(value))
-    if isinstance(value, str):
-        return str(value)
+        return _number(int.__int__(value) if isinstance(value, int) else float.__float__(value))
+    if isinstance(value, str):  # not str(value): an enum's member would say its name
+        return str.__str__(value)
     if isinstance(value, complex):
         return {"complex": [_number(value.real), _number(value.imag)]}
     raise InputError(
@@ -142,8 +210,8 @@ def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
 def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
     if node is None or isinstance(node, str | bool | int | float):
         return node
-    if depth > MAX_DEPTH + 1:
-        raise FormatError(f"the manifest's tree is nested over {MAX_DEPTH} deep: the file is damaged or hostile.")
+    if depth > READ_DEPTH + 1:
+        raise FormatError(f"the manifest's tree is nested over {READ_DEPTH} deep: the file is damaged or hostile.")
     if isinstance(node, list):
         return [_build(item, leaf, depth + 1) for item in node]
     if not isinstance(node, dict) or len(node) != 1:
@@ -157,7 +225,44 @@ def _build(node: Node, leaf: Callable[[int], Any], depth: int) -> Any:
         return tuple(_build(item, leaf, depth + 1) for item in body)
     if tag == "items" and isinstance(body, list):
         return dict(_pair(item, leaf, depth) for item in body)
+    if tag in _DICTS:
+        return _build_dict(tag, body, leaf, depth)
     return _special(tag, body)
+
+
+_DICTS = ("ordered", "module", "counter", "default")
+
+
+def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> Any:
+    """A dict of another kind than plain, with the plain one inside its node."""
+    inside, other = _inside({tag: body}), None
+    content = _build(inside, leaf, depth + 1)
+    if tag == "module":
+        other = _build(body[1], leaf, depth + 1)
+    if not isinstance(content, dict):
+        raise _bad({tag: body})
+    if tag == "counter":
+        return Counter(content)
+    if tag == "default":
+        return defaultdict(FACTORIES[body[0]], content)
+    ordered = OrderedDict(content)
+    if tag == "module":
+        ordered._metadata = other  # type: ignore[attr-defined] # as torch.nn.Module.state_dict does
+    return ordered
+
+
+def _inside(node: dict[str, Any]) -> Node:
+    """The plain dict's node in the node of another kind of dict."""
+    ((tag, body),) = node.items()
+    if tag in ("ordered", "counter"):
+        return body
+    if not isinstance(body, list) or len(body) != 2:
+        raise _bad(node)
+    if tag == "module":
+        return body[0]
+    if not isinstance(body[0], str | None) or body[0] not in FACTORIES:
+        raise _bad(node)
+    return body[1]
 
 
 def _pair(item: Any, leaf: Callable[[int], Any], depth: int) -> tuple[Any, Any]:
@@ -177,7 +282,9 @@ def _no_leaf(index: int) -> Any:
 
 def _special(tag: str, body: Any) -> Any:
     try:
-        if tag == "int" and isinstance(body, str) and len(body) <= 100_000:
+        if tag == "size" and isinstance(body, list) and all(type(size) is int and 0 <= size < 2**63 for size in body):
+            return torch.Size(body)
+        if tag == "int" and isinstance(body, str) and len(body) <= MAX_HEX:
             return int(body, 16)
         if tag == "float" and isinstance(body, str) and len(body) == 16:
             return struct.unpack(">d", bytes.fromhex(body))[0]
@@ -210,7 +317,10 @@ def select(node: Node, keys: Iterable[str]) -> Node:
     return _prune(node, paths)
 
 
-def _children(node: Node) -> list[tuple[Any, Node]]:
+def children(node: Node) -> list[tuple[Any, Node]]:
+    """Keys and nodes of a dict of any kind; nothing of anything else."""
+    if isinstance(node, dict) and len(node) == 1 and next(iter(node)) in _DICTS:
+        return children(_inside(node))
     if isinstance(node, dict) and isinstance(node.get("dict"), dict):
         return list(node["dict"].items())
     if isinstance(node, dict) and isinstance(node.get("items"), list):
@@ -220,7 +330,7 @@ def _children(node: Node) -> list[tuple[Any, Node]]:
 
 def _require(node: Node, path: list[str]) -> None:
     for depth, part in enumerate(path):
-        names = {str(key): child for key, child in _children(node)}
+        names = {str(key): child for key, child in children(node)}
         if part not in names:
             raise InputError(
                 f"key {'/'.join(path)!r} is not in the checkpoint: at {'/'.join(path[:depth]) or 'the top'} it has "
@@ -233,13 +343,23 @@ def _prune(node: Node, paths: list[list[str]]) -> Node:
     if any(not path for path in paths):
         return node
     kept = []
-    for key, child in _children(node):
+    for key, child in children(node):
         below = [path[1:] for path in paths if path[0] == str(key)]
         if below:
             kept.append((key, _prune(child, below)))
-    return (
-        {"dict": dict(kept)} if isinstance(node, dict) and "dict" in node else {"items": [list(pair) for pair in kept]}
-    )
+    return with_children(node, kept)
+
+
+def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:
+    """A dict's node with some of its children; of anything else, which has none, an empty dict's."""
+    tag = next(iter(node), "") if isinstance(node, dict) else ""
+    if tag == "dict":
+        return {"dict": dict(kept)}
+    if tag not in _DICTS:
+        return {"items": [list(pair) for pair in kept]}
+    inside = with_children(_inside(node), kept)
+    body = node[tag]
+    return {tag: [inside, body[1]] if tag == "module" else [body[0], inside] if tag == "default" else inside}
 
 
 def leaf_numbers(node: Node) -> list[int]:

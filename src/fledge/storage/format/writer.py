@@ -26,8 +26,16 @@ import numpy as np
 from fledge.core.errors import InputError
 from fledge.storage.format import codecs, delta
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
-from fledge.storage.format.reader import FORMAT, MANIFEST, MAX_MANIFEST, VERSION, CheckpointFile, checksum
-from fledge.storage.format.tree import Node, flatten
+from fledge.storage.format.reader import (
+    FORMAT,
+    MANIFEST,
+    MAX_MANIFEST,
+    VERSION,
+    CheckpointFile,
+    checksum,
+    manifest_limit,
+)
+from fledge.storage.format.tree import Node, flatten, unflatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
 MAX_CHAIN = 8  # files that must be read to restore one delta checkpoint, itself not counted
@@ -121,7 +129,7 @@ def _finish(
             f"the plain values of this state take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit: "
             "put long lists of numbers into tensors or NumPy arrays."
         )
-    archive.add(MANIFEST, [text], deflate=deflate)
+    archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())
     return identity
@@ -188,15 +196,17 @@ def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:
 def member_names(leaves: Sequence[Leaf]) -> list[str]:
     """One readable, unique and harmless member name per leaf, from its path in the state."""
     taken = {MANIFEST}
+    copies: dict[str, int] = {}  # where to go on, or many equal names would take quadratic time
     names = []
     for leaf in leaves:
         parts = [re.sub(r"[^A-Za-z0-9._+~-]", "_", str(key)) for key in leaf.path] or ["state"]
-        parts = ["_" if part in ("", ".", "..") else part for part in parts]
-        stem = "/".join(parts)[-200:].lstrip("/")
-        name, copy = stem, 1
-        while name in taken or not name:
+        parts = "/".join(parts)[-200:].split("/")  # the cut may leave a first part that is none, or leads upwards
+        stem = "/".join("_" if part in ("", ".", "..") else part for part in parts)
+        name, copy = stem, copies.get(stem, 1)
+        while name in taken:
             copy += 1
             name = f"{stem}~{copy}"
+        copies[stem] = copy
         taken.add(name)
         names.append(name)
     return names
@@ -208,6 +218,12 @@ def plain_node(metadata: dict[str, Any]) -> Node:
     if leaves:
         raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state.")
     return node
+
+
+def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata as it is now, whatever the caller does to it later; InputError when it holds more than plain values."""
+    copied: dict[str, Any] = unflatten(plain_node(dict(metadata)), lambda number: None)
+    return copied
 
 
 def copy_members(

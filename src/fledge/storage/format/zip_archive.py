@@ -13,7 +13,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from fledge.core.errors import FormatError
@@ -34,14 +34,15 @@ class ArchiveWriter:
         self.offset = 0
         self._directory: list[bytes] = []
 
-    def add(self, name: str, blocks: Sequence[Block], deflate: bool = False) -> None:
-        """Append one member."""
+    def add(self, name: str, blocks: Sequence[Block], deflate: Callable[[int], bool] | None = None) -> None:
+        """Append one member; packed, if `deflate` says yes to the size that it then has."""
         crc, size = checksum_crc(blocks)
         method, stored = 0, size
-        if deflate:
+        if deflate is not None:
             packer = zlib.compressobj(9, zlib.DEFLATED, -15)
             packed = b"".join([*(packer.compress(block) for block in blocks), packer.flush()])
-            method, stored, blocks = 8, len(packed), [packed]
+            if deflate(len(packed)):
+                method, stored, blocks = 8, len(packed), [packed]
         encoded = name.encode()
         big = size >= _LIMIT or stored >= _LIMIT
         extra = struct.pack("<HHQQ", 1, 16, size, stored) if big else b""

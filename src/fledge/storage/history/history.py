@@ -4,17 +4,21 @@ Contract
     `save` hands a state to the saver; once its file is durable, and only then, `latest` names it and older files are
     thinned or removed (see `retention`). The newest `keep_whole` stay whole; older ones keep their weights; the best by
     metric are never removed.
-    `load_latest` gives the newest checkpoint that verifies, going back file by file past torn or altered ones.
+    `load_latest` gives the newest checkpoint that verifies, going back file by file past torn or altered ones. No damaged
+    file stops a save, nor the tidying of others.
+    A history's files are PREFIX_DIGITS.fledge, exactly: others in the folder, another history's too, are left alone.
     Several processes may save into one folder: files appear by rename, and rearranging is done under the folder's lock.
     What a killed process leaves behind is cleaned up by the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +27,12 @@ import torch
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError, StorageError
 from fledge.storage.checkpoint import NATIVE, numbered_name, stage_now, write_state
-from fledge.storage.disk.durable import folder_lock, remove_stale, write_text
+from fledge.storage.disk.durable import folder_lock, make_folder, remove_stale, write_text
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node
-from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_node
-from fledge.storage.history.retention import HistoryEntry, Policy, best_names, plan
+from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_copy
+from fledge.storage.history.retention import HistoryEntry, Policy, bases_of, best_names, plan
 from fledge.storage.history.thinning import rewrite_whole, write_thin
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
@@ -58,7 +62,7 @@ class CheckpointHistory:
         max_chain: Longest chain of deltas.
         higher_is_better: Whether a larger metric is better.
         compression_level: 0 to 9; None takes the saver's.
-        prefix: Beginning of the files' names.
+        prefix: Beginning of the files' names; two histories in one folder need two.
     """
 
     def __init__(
@@ -89,12 +93,17 @@ class CheckpointHistory:
             )
         if not 1 <= max_chain <= MAX_CHAIN:
             raise ConfigError(f"max_chain is {max_chain}, but must lie between 1 and {MAX_CHAIN}.")
-        self.folder, self.saver = Path(folder), saver
+        if not prefix or Path(prefix).name != prefix or prefix.startswith("."):
+            raise ConfigError(
+                f"prefix is {prefix!r}, but must be the beginning of a file's name, such as 'checkpoint'."
+            )
+        self.folder, self.saver = Path(os.path.abspath(folder)), saver  # where it was when this was made
         self.policy = Policy(keep_whole, keep_best, keep_thin, higher_is_better)
         self.weights, self.thin_dtype, self.delta, self.max_chain = tuple(weights), thin_dtype, delta, max_chain
-        self.prefix = prefix
+        self.prefix, self._names = prefix, re.compile(rf"{re.escape(prefix)}_\d+{re.escape(NATIVE)}")
+        self._latest = self.folder / (LATEST if prefix == "checkpoint" else f"{LATEST}_{prefix}")
         self.level = compression_level if compression_level is not None or saver is None else saver.compression_level
-        self._cache: dict[str, tuple[int, int, HistoryEntry]] = {}
+        self._cache: dict[str, tuple[tuple[int, int, int], HistoryEntry]] = {}
         remove_stale(self.folder)
 
     def save(
@@ -117,8 +126,7 @@ class CheckpointHistory:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
         note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
-        extra = dict(metadata or {})
-        plain_node(extra)
+        extra = plain_copy(metadata or {})
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             return self._write(path, note, extra, node, leaves, plans)
@@ -148,29 +156,37 @@ class CheckpointHistory:
         else:
             written = write_state(path, "native", node, leaves, level=self.level, metadata=metadata, plans=plans)
         with folder_lock(self.folder):
-            write_text(self.folder / LATEST, json.dumps({"file": path.name, "step": note["step"]}) + "\n")
+            write_text(self._latest, json.dumps({"file": path.name, "step": note["step"]}) + "\n")
             self._prune()
         return written
 
     def _make_folder(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be made ({error.strerror}): choose another folder.") from error
 
     def _base_for(self, thin: bool, exclude: set[str]) -> Path | None:
-        """Newest file that a new one may be a delta to."""
-        for entry in reversed(self.entries()):
-            if entry.thin == thin and entry.path.name not in exclude:
-                with CheckpointFile(entry.path) as opened:
+        """Newest file that a new one may be a delta to; none that needs one of `exclude`."""
+        entries = self.entries()
+        for entry in reversed(entries):
+            name = entry.path.name
+            if entry.thin == thin and not exclude & {name, *bases_of({name}, entries)}:
+                with contextlib.suppress(FledgeError), CheckpointFile(entry.path) as opened:
                     return entry.path if opened.depth < self.max_chain else None
         return None
 
     def _free_dependents(self, name: str) -> None:
-        """Make files that are deltas to `name` stand alone, before it is replaced."""
+        """Make files that are deltas to `name` stand alone, before it is replaced.
+
+        Deltas to these stay as they are: a delta names the content of its base, and that does not change.
+        """
         for entry in self.entries():
             if entry.base == name:
-                rewrite_whole(entry.path, self.level)
+                try:
+                    rewrite_whole(entry.path, self.level)
+                except FormatError as error:  # it was lost before
+                    logger.warning("%s cannot be read any more: %s", entry.path.name, error)
 
     def _prune(self) -> None:
         """Thin and remove what the policy says; needs the folder's lock.
@@ -180,22 +196,36 @@ class CheckpointHistory:
         """
         todo = plan(self.entries(), self.policy)
         removed = {entry.path.name for entry in todo.remove}
-        try:
-            for entry in todo.thin:
-                lossy = None if entry.path.name in todo.best else self.thin_dtype
-                with_delta = self.delta != "none" and lossy is None
-                base = self._base_for(True, {entry.path.name, *removed}) if with_delta else None
+        thinned = True
+        for entry in todo.thin:
+            lossy = None if entry.path.name in todo.best else self.thin_dtype
+            with_delta = self.delta != "none" and lossy is None
+            base = self._base_for(True, {entry.path.name, *removed}) if with_delta else None
+            try:
                 write_thin(entry.path, self.weights, lossy, base, self.level)
-            for entry in todo.remove:
+            except FormatError as error:  # damaged: it needs nothing of what is removed any more
+                logger.warning("%s was left as it is: %s", entry.path.name, error)
+            except (FledgeError, OSError) as error:
+                logger.warning("older checkpoints were left as they are: %s", error)
+                thinned = False
+                break
+        for entry in todo.remove if thinned else ():
+            with contextlib.suppress(OSError):
                 entry.path.unlink(missing_ok=True)
-        except (FledgeError, OSError) as error:
-            logger.warning("older checkpoints were left as they are: %s", error)
         remove_stale(self.folder)
+
+    def _files(self) -> list[Path]:
+        """Files of this history, readable or not, by name."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        return [self.folder / name for name in sorted(names) if self._names.fullmatch(name)]
 
     def entries(self) -> list[HistoryEntry]:
         """Checkpoints in the folder that can be opened, oldest first; their tensors are not read."""
         entries = []
-        for path in sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}")):
+        for path in self._files():
             try:
                 entries.append(self._describe(path))
             except (FledgeError, OSError):
@@ -204,9 +234,10 @@ class CheckpointHistory:
 
     def _describe(self, path: Path) -> HistoryEntry:
         status = path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
         known = self._cache.get(path.name)
-        if known is not None and known[:2] == (status.st_size, status.st_mtime_ns):
-            return known[2]
+        if known is not None and known[0] == state:
+            return known[1]
         with CheckpointFile(path) as opened:
             note: Any = opened.metadata.get("history")
             if not _is_note(note):
@@ -216,7 +247,7 @@ class CheckpointHistory:
                 path, note["step"], note["metric"], note["sequence"], note["thin"], status.st_size, opened.base_file,
                 opened.id, user,
             )  # fmt: skip
-        self._cache[path.name] = (status.st_size, status.st_mtime_ns, entry)
+        self._cache[path.name] = (state, entry)
         return entry
 
     def load_latest(
@@ -235,7 +266,7 @@ class CheckpointHistory:
         skipped: list[tuple[str, str]] = []
         readable = self.entries()
         known = {entry.path.name for entry in readable}
-        for path in sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}")):
+        for path in self._files():
             if path.name not in known:
                 skipped.append((path.name, _reason(path)))
         for entry in reversed([entry for entry in readable if allow_thin or not entry.thin]):
@@ -258,7 +289,7 @@ class CheckpointHistory:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever saved here: a damaged file is not nothing."""
-        return not any(self.folder.glob(f"{self.prefix}_*{NATIVE}"))
+        return not self._files()
 
     def latest(self) -> HistoryEntry | None:
         """The newest whole checkpoint, by its description only; None where there is none yet.
@@ -268,7 +299,7 @@ class CheckpointHistory:
         """
         entries = self.entries()
         if not entries and not self.is_empty:
-            paths = sorted(self.folder.glob(f"{self.prefix}_*{NATIVE}"))
+            paths = self._files()
             reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
             raise StorageError(
                 f"None of the {len(paths)} checkpoints in {self.folder} can be read: {reasons} Move them away to start again."

@@ -66,13 +66,13 @@ def plan(entries: Sequence[HistoryEntry], policy: Policy) -> Plan:
     newest_first = sorted(entries, key=lambda entry: entry.sequence, reverse=True)
     whole = [entry for entry in newest_first if not entry.thin]
     stay_whole = {entry.path.name for entry in whole[: policy.keep_whole]}
-    stay_whole |= _bases(stay_whole, entries)
+    stay_whole |= bases_of(stay_whole, entries)
     best = best_names(entries, policy)
     older = [entry for entry in newest_first if entry.path.name not in stay_whole]
     limit = len(older) if policy.keep_thin is None else policy.keep_thin
     kept = {entry.path.name for entry in older[:limit]} | best | stay_whole
     # A thin file that is a delta needs its (thin) base; a whole one that gets thinned is rewritten without.
-    kept |= _bases({entry.path.name for entry in older if entry.thin and entry.path.name in kept}, entries)
+    kept |= bases_of({entry.path.name for entry in older if entry.thin and entry.path.name in kept}, entries)
     thin = [entry for entry in older if entry.path.name in kept and not entry.thin]
     remove = [entry for entry in older if entry.path.name not in kept]
     return Plan(tuple(thin), tuple(remove), frozenset(best))
@@ -86,7 +86,7 @@ def best_names(entries: Sequence[HistoryEntry], policy: Policy) -> set[str]:
     return {entry.path.name for entry in ranked[: policy.keep_best]}
 
 
-def _bases(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
+def bases_of(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
     """All files that the named ones need, directly or through others."""
     base_of = {entry.path.name: entry.base for entry in entries}
     found: set[str] = set()

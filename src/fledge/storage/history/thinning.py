@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from fledge.storage.checkpoint import write_state
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, bytes_of, restore
-from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.tree import Node, leaf_numbers
-from fledge.storage.format.writer import Written, copy_members, write_native
+from fledge.storage.format.reader import CheckpointFile, check_opens
+from fledge.storage.format.tree import Node, children, leaf_numbers, with_children
+from fledge.storage.format.writer import Written, copy_members
 
 _ROUNDED = {"float64", "float32"}  # what fewer bits may stand in for
 
@@ -31,25 +32,23 @@ def write_thin(
     level: int | None = None,
 ) -> Written:
     """Keep only the weights and plain values of a checkpoint, rounded to `lossy` or as a delta to `base` if given."""
-    with CheckpointFile(path) as source, durable_file(path) as stream:
+    with CheckpointFile(path) as source:
         node, numbers = renumber(_thin_tree(source.tree, weights))
         note = {**source.metadata.get("history", {}), "thin": True}
         metadata = {**source.metadata, "history": note}
         plain = all(source.entries[number].base_name is None for number in numbers)
         if plain and lossy is None and base is None:
-            return copy_members(source, stream, node, numbers, metadata)
+            with durable_file(path, verify=check_opens) as stream:
+                return copy_members(source, stream, node, numbers, metadata)
         leaves = [_leaf(source, number, lossy) for number in numbers]
-        if base is None:
-            return write_native(stream, node, leaves, level=level, metadata=metadata)
-        with CheckpointFile(base) as opened:
-            return write_native(stream, node, leaves, level=level, metadata=metadata, base=opened)
+        return write_state(path, "native", node, leaves, level=level, metadata=metadata, base=base)
 
 
 def rewrite_whole(path: Path, level: int | None = None) -> Written:
     """Make a delta checkpoint stand alone."""
-    with CheckpointFile(path) as source, durable_file(path) as stream:
+    with CheckpointFile(path) as source:
         leaves = [_leaf(source, number, None) for number in range(len(source.entries))]
-        return write_native(stream, source.tree, leaves, level=level, metadata=source.metadata)
+        return write_state(path, "native", source.tree, leaves, level=level, metadata=source.metadata)
 
 
 def _leaf(source: CheckpointFile, number: int, lossy: str | None) -> Leaf:
@@ -65,10 +64,8 @@ def _leaf(source: CheckpointFile, number: int, lossy: str | None) -> Leaf:
 
 def _thin_tree(tree: Node, weights: Sequence[str]) -> Node:
     """The top-level entries named by `weights`, and those without any tensor."""
-    if isinstance(tree, dict) and isinstance(tree.get("dict"), dict):
-        kept = {key: node for key, node in tree["dict"].items() if key in weights or not leaf_numbers(node)}
-        return {"dict": kept}
-    return tree
+    kept = [(key, node) for key, node in children(tree) if key in weights or not leaf_numbers(node)]
+    return with_children(tree, kept)
 
 
 def renumber(node: Node) -> tuple[Node, list[int]]:
@@ -90,6 +87,10 @@ def _renumber(node: Node, new: dict[int, int]) -> Any:
         return {"dict": {key: _renumber(item, new) for key, item in body.items()}}
     if tag == "items":
         return {"items": [[key, _renumber(item, new)] for key, item in body]}
-    if tag == "tuple":
-        return {"tuple": [_renumber(item, new) for item in body]}
+    if tag in ("tuple", "module"):
+        return {tag: [_renumber(item, new) for item in body]}
+    if tag in ("ordered", "counter"):
+        return {tag: _renumber(body, new)}
+    if tag == "default":
+        return {tag: [body[0], _renumber(body[1], new)]}
     return node

@@ -1,11 +1,12 @@
 """Nothing queued is lost when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
 
 Contract
-    Objects with a `drain()` are registered while they may hold unsaved work. At exit, and when one of the two signals
-    comes, all of them are drained; then the handler that was there before gets the signal (its default action
+    Objects with a `drain()` are registered while they may hold unsaved work. At exit (of a multiprocessing child too,
+    which ends without the interpreter's own exit), and when one of the two signals comes, all of them are drained, and
+    say which saves failed; then the handler that was there before gets the signal (its default action
     included), so a program's own handling keeps working. A second signal during the drain skips it.
     Signal handlers can only be set from the main thread; elsewhere only the drain at exit is set up.
-    kill -9 cannot be caught: then the last durable checkpoint is what is left.
+    kill -9 and os._exit cannot be caught: then the last durable checkpoint is what is left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import os
 import signal
 import threading
+from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any, Protocol
 
@@ -28,19 +30,24 @@ class Drainable(Protocol):
 
     def drain(self, timeout: float | None = None) -> bool: ...
 
+    def report(self) -> object:
+        """Log errors that nobody has been told of."""
+
 
 _alive: list[Drainable] = []
 _previous: dict[int, Any] = {}
-_owner = os.getpid()
+_owner = -1  # the process whose items these are
 _draining = False
+EXIT_PRIORITY = 100  # early: what else ends with a process may be needed to save
 
 
 def register(item: Drainable, signals: bool = True) -> None:
     """Drain `item` before the process ends."""
-    global _owner
-    if _owner != os.getpid():  # a forked child: the parent's items live on the parent's threads
+    global _owner, _draining
+    if _owner != os.getpid():  # the first here, or a forked child: the parent's items live on the parent's threads
         _alive.clear()
-        _owner = os.getpid()
+        _owner, _draining = os.getpid(), False
+        Finalize(None, _at_exit, exitpriority=EXIT_PRIORITY)
     _alive.append(item)
     if signals and threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
@@ -81,6 +88,7 @@ def _drain_all(why: str) -> None:
             if not item.drain(0):
                 logger.warning("%s: finishing the checkpoints that are queued", why)
                 item.drain()
+            item.report()
 
 
 @atexit.register

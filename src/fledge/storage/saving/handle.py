@@ -68,6 +68,11 @@ class CheckpointHandle:
         self._staged.set()
         self._done.set()
 
+    def leave_to(self, owner: str) -> None:
+        """Mark as out of reach, in a forked child: the work goes on in the other process, and locks may be held for ever."""
+        self._staged, self._done = threading.Event(), threading.Event()
+        self.finish("failed", StorageError(f"{self.path} is being saved by {owner}: wait for it there."))
+
     def __fspath__(self) -> str:
         """The file's path, once it is durable: a handle can be given to whatever opens files."""
         return str(self.wait())

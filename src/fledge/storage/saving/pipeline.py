@@ -3,8 +3,11 @@
 Contract
     A job is staged (its late leaves copied, in the order of submission), then written, in the same order, by its own
     `write` call. `wait_staged` returns when nothing is left to stage; `drain` when nothing is left at all. A job that
-    fails is counted and remembered; the others go on. All waiting is on one condition with a re-entrant lock, since
-    a signal handler may drain while the main thread is inside it.
+    fails is counted and remembered; the others go on. Should a thread itself end, all its jobs fail and say so, and so
+    does every later one. All waiting is on one condition with a re-entrant lock, since a signal handler may drain while the
+    main thread is inside it.
+    Nothing is shared with a forked child: there a pipeline is empty, its threads do not exist, and its handles say that the
+    parent has them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +40,8 @@ HURRIED_SHARE, CALM_SHARE, CALM_SAVES = 0.02, 0.004, 3
 MAX_HASTE = len(LADDER) - 1
 
 WRITER_NICE = 10  # training goes first when cores are short
+
+_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 Write = Callable[[Node, Sequence[Leaf], Plans], Written]
 
@@ -80,6 +86,8 @@ class Pipeline:
         self._last_start: float | None = None
         self._calm = 0  # saves in a row that took little
         self._closed = False
+        self.dead: str | None = None  # why a thread ended, if one did
+        _pipelines.add(self)
         self._threads = [
             threading.Thread(
                 target=self._run, args=(self._next_to_stage, self._stage, 0), name="fledge-stage", daemon=True
@@ -129,9 +137,16 @@ class Pipeline:
                     self._arenas.append(arena)
             self.changed.notify_all()
 
+    def give_back(self, arena: Arena) -> None:
+        """A staging buffer that is not needed after all."""
+        with self.changed:
+            self._free.append(arena)
+
     def submit(self, job: Job) -> None:
         """Queue a job."""
         with self.changed:
+            if self.dead is not None:
+                raise StorageError(f"the saver's thread ended ({self.dead}): make a new AsyncCheckpointSaver.")
             if job.later:
                 self.staging += 1
                 self._to_stage.append(job)
@@ -190,6 +205,12 @@ class Pipeline:
         if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        try:
+            self._loop(take, work)
+        except BaseException as error:  # nothing that a job does: a fault of our own, or no memory left
+            self._die(error)
+
+    def _loop(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> None:
         while True:
             with self.changed:
                 job = take()
@@ -204,6 +225,29 @@ class Pipeline:
                 self._make_ready()
                 continue
             work(job)
+
+    def _die(self, error: BaseException) -> None:
+        """Fail everything, so that nobody waits for a thread that has ended."""
+        with self.changed:
+            self.dead = f"{type(error).__name__}: {error}"
+            lost = list(self._jobs) + ([] if self._writing is None else [self._writing])
+            self._jobs.clear()
+            self._to_stage.clear()
+            self._writing, self._preparing, self.staging, self._to_prepare = None, False, 0, 0
+            for job in lost:
+                reason = f"{job.handle.path} was not saved: the saver's thread ended ({self.dead})."
+                self._fail(job, StorageError(reason))
+            self.changed.notify_all()
+
+    def forget(self, owner: str) -> None:
+        """Be empty, in a forked child; `owner` says who goes on with the jobs."""
+        self.changed = threading.Condition(threading.RLock())
+        jobs = list(self._jobs) + ([] if self._writing is None else [self._writing])
+        self._jobs, self._to_stage, self._writing = deque(), deque(), None
+        self.staging, self._to_prepare, self._preparing = 0, 0, False
+        self._free, self._arenas, self._threads = [], [], []
+        for job in jobs:
+            job.handle.leave_to(owner)
 
     def _next_to_stage(self) -> Job | None:
         return self._to_stage.popleft() if self._to_stage else None
@@ -223,20 +267,20 @@ class Pipeline:
             self.stager.copy(job.later, job.arena, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
-                    f"{job.handle.path} was not saved: the optimiser's state was changed by something else than its step "
+                    f"{job.handle.path} was not saved: a tensor of an optimiser was changed by something else than its step "
                     "while it was copied. Call fence() before such a change."
                 )
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
-            self.staging -= 1
+            self.staging = max(self.staging - 1, 0)  # 0 already, if the writer has ended meanwhile
             if job.handle.done:  # dropped meanwhile
                 self._free.append(job.arena)
             elif error is not None:
                 self._jobs.remove(job)
-                self._fail(job, error)
                 self._free.append(job.arena)
+                self._fail(job, error)
             else:
                 job.handle.set_staged()
             self.changed.notify_all()
@@ -245,7 +289,7 @@ class Pipeline:
         written, error, cpu = None, None, time.thread_time()
         try:
             written = job.write(job.node, job.leaves, self._plans)
-        except Exception as raised:
+        except BaseException as raised:  # a panic of a codec in Rust is no Exception
             error = raised
         cpu = time.thread_time() - cpu
         self._pace(job, cpu)
@@ -263,7 +307,8 @@ class Pipeline:
                 self._fail(job, error)
             self.changed.notify_all()
         if written is not None:
-            self._on_durable(job, written, time.perf_counter() - job.started)
+            with contextlib.suppress(Exception):  # a line that nobody reads (a closed pipe) must not stop the saving
+                self._on_durable(job, written, time.perf_counter() - job.started)
 
     def _pace(self, job: Job, cpu_seconds: float) -> None:
         """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
@@ -277,7 +322,20 @@ class Pipeline:
         self._last_start = job.started
 
     def _fail(self, job: Job, error: BaseException) -> None:
+        if not isinstance(error, Exception):  # whoever waits for the handle must be able to catch it
+            raised, error = error, StorageError(f"{job.handle.path} was not saved ({type(error).__name__}: {error}).")
+            error.__cause__ = raised
         self.counts["failures"] += 1
         self.last_error = str(error) or type(error).__name__
         self.unreported.append(error)
         job.handle.finish("failed", error)
+
+
+def _after_fork() -> None:
+    owner = f"process {os.getppid()}, from which this one was forked"
+    for pipeline in list(_pipelines):
+        pipeline.forget(owner)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

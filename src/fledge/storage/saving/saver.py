@@ -35,18 +35,19 @@ from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.core.machine import available_bytes
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
-from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.leaves import DTensorChoice, Leaf
 from fledge.storage.format.tree import Node, flatten
-from fledge.storage.format.writer import Plans, Written, plain_node
+from fledge.storage.format.writer import Plans, Written, plain_copy
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
 from fledge.storage.saving.staging import owned_bytes, padded, split
-from fledge.storage.saving.summary import summary_of
+from fledge.storage.saving.summary import say, summary_of
 
 logger = logging.getLogger("fledge.storage")
 FULL_QUEUE = ("wait", "drop_oldest", "skip")
 ON_ERROR = ("warn", "raise")
+DTENSOR = ("full", "local", None)
 WARN_EVERY = 10.0  # seconds between two warnings that the queue is full; the stats count every one
 READY_SHARE = 0.25  # of the free memory, at most, is made ready for a save that has not been asked for yet
 
@@ -68,6 +69,8 @@ class AsyncCheckpointSaver:
         full_queue: What `save_async` does when the queue is full: "wait", "drop_oldest" or "skip".
         on_error: "warn" logs an error of the background at the next call; "raise" raises it there.
         handle_signals: Finish what is queued on SIGINT and SIGTERM, before the previous handler runs.
+        dtensor: What a DTensor in parts (FSDP2) is saved as: "full", for which every rank must save, or this rank's "local"
+            part. Without a choice such a tensor is refused.
         find_optimizers: Notice optimisers by their steps: then their state need not be copied in the call, and memory
             for the first save is made ready beforehand.
     """
@@ -82,6 +85,7 @@ class AsyncCheckpointSaver:
         full_queue: Literal["wait", "drop_oldest", "skip"] = "wait",
         on_error: Literal["warn", "raise"] = "warn",
         handle_signals: bool = True,
+        dtensor: DTensorChoice = None,
         find_optimizers: bool = True,
     ) -> None:
         if max_queue_size < 1:
@@ -90,10 +94,12 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"full_queue is {full_queue!r}, but must be one of {', '.join(FULL_QUEUE)}.")
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error is {on_error!r}, but must be one of {', '.join(ON_ERROR)}.")
+        if dtensor not in DTENSOR:
+            raise ConfigError(f"dtensor is {dtensor!r}, but must be one of 'full', 'local' or None.")
         target_path("x", codec)
         check_level(codec, compression_level)
         self.max_queue_size, self.compression_level, self.verbose = max_queue_size, compression_level, verbose
-        self.codec, self.full_queue, self.on_error = codec, full_queue, on_error
+        self.codec, self.full_queue, self.on_error, self.dtensor = codec, full_queue, on_error, dtensor
         self._optimizers: list[torch.optim.Optimizer] = []
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
@@ -121,7 +127,7 @@ class AsyncCheckpointSaver:
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Every optimiser's steps pass here: note those that have a state, and make memory ready for the first save."""
-        if optimizer not in self._seen and optimizer.state and os.getpid() == self._pid:
+        if optimizer not in self._seen and optimizer.state and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
             expected = sum(owned_bytes(known) for known in self._seen)
             if not self._stalls and expected < READY_SHARE * available_bytes(torch.device("cpu")):
@@ -135,7 +141,7 @@ class AsyncCheckpointSaver:
     def fence(self) -> None:
         """Wait until every state given so far is staged; afterwards it may be changed."""
         start = time.perf_counter()
-        self._pipeline.wait_staged()
+        self._pipeline.wait_staged()  # nothing, in a forked child
         self._fences.append(time.perf_counter() - start)
 
     def save_async(
@@ -168,11 +174,12 @@ class AsyncCheckpointSaver:
         format = codec or self.codec
         if not compress and codec != "native" and format != "safetensors" and not os.fspath(path).endswith(NATIVE):
             format = "pt"
-        target = target_path(path, format)
+        # What is meant is fixed now: by the time of writing, the folder and the metadata may have changed.
+        target = Path(os.path.abspath(target_path(path, format)))
+        base = None if base is None else os.path.abspath(base)
         level = self.compression_level if compress else 0
         check_level(format, level)
-        metadata = dict(metadata or {})
-        plain_node(metadata)
+        metadata = plain_copy(metadata or {})
         if format in ("pt", "lz4") and (metadata or base):
             raise ConfigError(
                 f"{target.name} would be a torch.save file, which keeps neither metadata nor a base: put them into the "
@@ -191,16 +198,20 @@ class AsyncCheckpointSaver:
         self._check_usable()
         self._report_errors()
         handle = CheckpointHandle(Path(path))
+        node, leaves = flatten(checkpoint, self.dtensor)
         if not self._make_room(handle):
             return handle
         pipeline = self._pipeline
-        node, leaves = flatten(checkpoint)
         now, later, watched = split(leaves, self._optimizers, self._seen)
         events = pipeline.stager.prepare(leaves)
         arena = pipeline.arena()
-        arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
-        pipeline.stager.copy(now, arena, events)
-        pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start, watched))
+        try:
+            arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
+            pipeline.stager.copy(now, arena, events)
+            pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start, watched))
+        except BaseException:
+            pipeline.give_back(arena)
+            raise
         self._stalls.append(time.perf_counter() - start)
         return handle
 
@@ -216,11 +227,16 @@ class AsyncCheckpointSaver:
         if os.getpid() != self._pid:
             raise StorageError("this AsyncCheckpointSaver was made in another process: make one in this process.")
 
-    def _report_errors(self) -> None:
+    def report(self) -> list[BaseException]:
+        """Log the errors of the background that nobody has been told of yet, and return them."""
         with self._pipeline.changed:
             errors, self._pipeline.unreported = self._pipeline.unreported, []
         for error in errors:
             logger.warning("an earlier checkpoint was not saved: %s", error)
+        return errors
+
+    def _report_errors(self) -> None:
+        errors = self.report()
         if errors and self.on_error == "raise":
             raise StorageError(f"an earlier checkpoint was not saved: {errors[0]}") from errors[0]
 
@@ -252,7 +268,7 @@ class AsyncCheckpointSaver:
         if self.verbose:
             ratio = written.bytes_in / max(written.bytes_out, 1)
             size = f"{written.bytes_in / 1e6:.1f} MB as {written.bytes_out / 1e6:.1f} MB ({ratio:.2f}x)"
-            print(f"[Checkpoint] {job.handle.path}: {size}, durable after {seconds:.2f} s", flush=True)
+            say(f"[Checkpoint] {job.handle.path}: {size}, durable after {seconds:.2f} s")
 
     def get_stats(self) -> dict[str, Any]:
         """Figures so far: counts, bytes, ratio, queue, what callers waited (ms), and the age of the last durable file.
@@ -290,19 +306,19 @@ class AsyncCheckpointSaver:
         """
         tell = self.verbose and not self._closed
         self._closed = True
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._optimizers = [], []
         finished = self.drain(timeout)
-        if not finished:
+        if not finished:  # the hooks stay: what is not staged yet must still be fenced
             left = self._pipeline.waiting() + 1
             logger.warning("shutdown: %d checkpoints are not durable after %s s; they go on until exit", left, timeout)
             return False
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._optimizers = [], []
         exit_drain.unregister(self)
         if os.getpid() == self._pid:
             self._pipeline.close()
         if tell and self._pipeline.counts["saves"]:
-            print(self.get_summary(), flush=True)
+            say(self.get_summary())
         self._report_errors()
         return True
 

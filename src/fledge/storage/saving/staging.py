@@ -3,7 +3,8 @@
 Contract
     `split` says which leaves only an optimiser's `step()` changes: parameters and state of an attached one, the state
     alone of one that was only seen stepping. These may be copied in the background, as long as the next step waits. All
-    others must be copied at once.
+    others must be copied at once. torch counts changes in place: a count that differs after the copy means that someone
+    else changed the tensor meanwhile.
     `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
     CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
     worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
@@ -17,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from fledge.storage.format.leaves import TORCH_DTYPES, Leaf
+from fledge.core.errors import InputError
+from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
 
 ALIGN = 64
 TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
@@ -69,22 +71,16 @@ Watched = list[tuple[torch.Tensor, int]]
 def split(
     leaves: Sequence[Leaf], attached: Iterable[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
 ) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Leaves that must be copied now, those that a step fences, and of these the ones nobody vouched for.
-
-    The last, which belong to optimisers that are only `seen`, come with torch's count of changes in place: it must be the
-    same after the copy.
-    """
+    """Leaves that must be copied now, those that a step fences, and the latter's tensors with torch's count of changes."""
     owned: dict[int, int] = {}
     for optimizer in attached:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                owned[parameter.data_ptr()] = parameter.nbytes
+        owned |= {tensor.data_ptr(): tensor.nbytes for tensor in _parameters(optimizer)}
         owned |= {tensor.data_ptr(): tensor.nbytes for tensor in _state_tensors(optimizer)}
     found = {
         tensor.data_ptr(): tensor.nbytes
         for optimizer in seen
         for tensor in _state_tensors(optimizer)
-        if tensor.device.type == "cpu" and not tensor.is_inference() and tensor.data_ptr() not in owned
+        if tensor.device.type == "cpu" and not tensor.is_inference()
     }
     now: list[Leaf] = []
     later: list[Leaf] = []
@@ -94,24 +90,35 @@ def split(
         room = max(owned.get(leaf.place, -1), found.get(leaf.place, -1))
         if leaf.place and leaf.nbytes <= room and leaf.source.is_contiguous():
             later.append(leaf)
-            if leaf.place in found:
+            if not leaf.source.is_inference():  # these have no count
                 watched.append((leaf.source, leaf.source._version))
         else:
             now.append(leaf)
     return now, later, watched
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return _in_memory(parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for state in optimizer.state.values():
-        for value in state.values():
-            if isinstance(value, torch.Tensor):
-                yield value
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return _in_memory(value for value in values if isinstance(value, torch.Tensor))
+
+
+def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Those that have memory of their own; of one in parts over several ranks, this rank's part."""
+    for tensor in tensors:
+        tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+        if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and tensor.layout is torch.strided:
+            yield tensor
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
     """What an optimiser and its parameters on the CPU take in an arena, and a little more for the rest of a checkpoint."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    tensors = [tensor for tensor in (*parameters, *_state_tensors(optimizer)) if tensor.device.type == "cpu"]
+    tensors = [
+        tensor for tensor in (*_parameters(optimizer), *_state_tensors(optimizer)) if tensor.device.type == "cpu"
+    ]
     total = sum(padded(tensor.nbytes) for tensor in tensors)
     return total + total // 32 + 2**16 if tensors else 0
 
@@ -164,6 +171,10 @@ class Stager:
             data[:] = np.frombuffer(source, np.uint8)
         elif leaf.kind != "tensor":
             np.copyto(data.view(source.dtype).reshape(source.shape), source)
+        elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < extent(source):
+            raise InputError(
+                f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
+            )
         elif source.is_cuda:
             with torch.cuda.stream(self._stream(source.device)):
                 _as_tensor(leaf, data).copy_(source.detach(), non_blocking=True)

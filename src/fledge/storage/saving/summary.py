@@ -1,7 +1,8 @@
-"""A saver's statistics as people read them."""
+"""What a saver tells people: its statistics, and lines that may go unread."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,3 +24,9 @@ def summary_of(stats: Mapping[str, Any], max_queue_size: int) -> str:
 
 
 LOST = {"failures": "failed", "dropped": "dropped", "skipped": "skipped"}
+
+
+def say(line: str) -> None:
+    """Print a line; where nobody listens any more (a closed pipe) saving goes on without it."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, flush=True)
