@@ -204,6 +204,11 @@ class RecordingWriter:
             "error": str(self._error) if self._error else None,
         }
 
+    def report(self) -> None:
+        """Log an error that nobody has been told of, when the process ends without `close`."""
+        if self._error is not None:
+            logger.warning("%s could not be written to its end: %s", self.path, self._error)
+
     def close(self) -> None:
         """Write what is left and stop. Episodes under way stay without an end.
 
