@@ -147,21 +147,24 @@ class DictReplayBuffer:
         with self.lock, self._learning():
             named_values("episode", episode)
             self._settle(episode_names, episode)
-            self._insert(*read_episode(self.schema, plain_values(self.schema, episode)))
+            length, words = read_episode(self.schema, plain_values(self.schema, episode))
+            with uninterrupted():
+                self._insert(length, words)
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Take [T, N] steps of parallel envs (see `intake.rollouts`); returns the episodes completed and stored."""
         with self.lock, self._learning():
-            stored = 0
             named_values("rollout", rollout)
             self._settle(rollout_names, rollout)
             steps = list(read_rollout(self.schema, rollout))
             opened = self._open_for(len(steps[0][1]))
             opened.check_room([done for _, done, _ in steps])
-            for rows, done, final in steps:
-                for length, words in opened.push(rows, done, final):
-                    self._insert(length, words)
-                    stored += 1
+            stored = 0
+            with uninterrupted():
+                for rows, done, final in steps:
+                    for length, words in opened.push(rows, done, final):
+                        self._insert(length, words)
+                        stored += 1
             return stored
 
     def flush(self, obs: Mapping[str, Any] | None = None) -> int:
@@ -171,9 +174,10 @@ class DictReplayBuffer:
             if self.open is None:
                 return 0
             final = read_observations(self.schema, obs) if obs is not None and self.schema.observed else None
-            closed = list(self.open.flush(final))
-            for length, words in closed:
-                self._insert(length, words)
+            with uninterrupted():
+                closed = list(self.open.flush(final))
+                for length, words in closed:
+                    self._insert(length, words)
             return len(closed)
 
     def _settle(self, names: Callable[[Mapping[str, Any]], list[str]], data: Mapping[str, Any]) -> None:
@@ -208,7 +212,7 @@ class DictReplayBuffer:
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """All that can fail comes first; then the oldest leave, and data and index grow together, whoever interrupts."""
+        """All that can fail comes first; then the oldest leave, and data and index grow together. The caller keeps interrupts off."""
         if length > self.max_size:
             raise InputError(
                 f"an episode of {length} transitions does not fit a buffer of {self.max_size}: split it, or raise max_size."
@@ -218,15 +222,14 @@ class DictReplayBuffer:
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:
             self._measure_again()
         encoded = [store.encode(words) for store in self.stores]
-        with uninterrupted():
-            while self.index.total + length > self.max_size:
-                self._evict()
-            for store, data in zip(self.stores, encoded, strict=True):
-                store.append(data)
-            begin = self.index.evicted_total + self.index.total
-            self.index.add(length)
-            if self.priorities is not None:
-                self.priorities.append(np.arange(begin, begin + length))
+        while self.index.total + length > self.max_size:
+            self._evict()
+        for store, data in zip(self.stores, encoded, strict=True):
+            store.append(data)
+        begin = self.index.evicted_total + self.index.total
+        self.index.add(length)
+        if self.priorities is not None:
+            self.priorities.append(np.arange(begin, begin + length))
 
     def _evict(self) -> None:
         begin = self.index.evicted_total

@@ -56,7 +56,7 @@ def limit_rudder(frame: Airframe, u: float, speed: float) -> float:
 @wp.func
 def drag_factor(frame: Airframe, u: float) -> float:
     """Drag over v², 1/m."""
-    cl = u / frame.rmin
+    cl = u * (1.0 / frame.rmin)
     return frame.cd0 + frame.k * cl * cl
 
 
@@ -109,7 +109,7 @@ def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, d
     c = drag_factor(frame, rudder)
     gain = speed_gain(c, thrust, v0, dt)
     length = path_length(c, thrust, v0, gain, dt)
-    half = 0.5 * length * rudder / frame.rmin  # radians, half of the turn
+    half = (0.5 / frame.rmin) * length * rudder  # radians, half of the turn
     x = half * half
     cosine = float(1.0)
     sinc = float(1.0)
