@@ -34,20 +34,24 @@ class Shooter(PlaceholderPilot):
 
 
 def test_figures_of_a_match_by_hand() -> None:
-    match = Match(np.array([1, 1, 1, 2, 3, 5]), NAMES, np.zeros(6, int), np.full(6, 30.0))
+    match = Match(np.array([1, 1, 1, 2, 3, 5]), NAMES, np.array([0, 0, 0, 0, 1, 1]), ["easy", "hard"], np.full(6, 30.0))
     row = match.as_dict()
     assert (row["win"], row["loss"], row["draw"]) == (0.5, 0.1667, 0.3333)
     assert row["win_of_decided"] == 0.75
     assert row["decided"] == 0.6667
     low, high = row["ci95"]
     assert 0.3 < low < 0.75 < high < 0.96
+    assert row["by_class"] == {
+        "easy": {"win": 0.75, "loss": 0.25, "fights": 4},
+        "hard": {"win": 0.0, "loss": 0.0, "fights": 2},
+    }
     other = match.swapped().as_dict()
     assert (other["win"], other["loss"], other["draw"]) == (0.1667, 0.5, 0.3333)
     assert other["undecided"] == row["undecided"] == {"draw": 0.1667, "spent": 0.0, "timeout": 0.1667}
 
 
 def test_without_decided_fights_there_is_no_share_of_them() -> None:
-    row = Match(np.array([5, 5]), NAMES, np.zeros(2, int), np.ones(2)).as_dict()
+    row = Match(np.array([5, 5]), NAMES, np.zeros(2, int), [], np.ones(2)).as_dict()
     assert row["win_of_decided"] is None
     assert row["decided"] == 0.0
 

@@ -36,7 +36,8 @@ class Match:
 
     outcomes: np.ndarray  # [fights] values of the env's outcome
     names: dict[int, str]  # of those values
-    kinds: np.ndarray  # [fights] class of the episode
+    kinds: np.ndarray  # [fights] index into classes
+    classes: Sequence[str]  # kinds of episodes
     lengths_s: np.ndarray  # [fights] simulated seconds
     decision_s: float = 1.0
     highlights: list[Track] = dataclasses.field(default_factory=list)
@@ -44,6 +45,18 @@ class Match:
 
     def count(self, name: str) -> int:
         return sum(int((self.outcomes == value).sum()) for value, known in self.names.items() if known == name)
+
+    def by_class(self) -> dict[str, dict[str, Any]]:
+        """Wins, losses and all fights by how they began."""
+        table = {}
+        for index, name in enumerate(self.classes):
+            if (chosen := self.kinds == index).any():
+                part = dataclasses.replace(self, outcomes=self.outcomes[chosen])
+                counted = {"win": part.count("win"), "loss": part.count("loss")}
+                table[name] = {k: round(v / chosen.sum(), 4) for k, v in counted.items()} | {
+                    "fights": int(chosen.sum())
+                }
+        return table
 
     def as_dict(self) -> dict[str, Any]:
         """Figures as the command line prints them."""
@@ -61,6 +74,7 @@ class Match:
             "undecided": {
                 name: round(self.count(name) / fights, 4) for name in self.names.values() if name not in ("win", "loss")
             },
+            "by_class": self.by_class(),
             "mean_seconds": round(float(self.lengths_s.mean()), 1),
         }
 
@@ -123,7 +137,7 @@ def play(
                 on_progress(done)
         wave += 1
     outcomes, kinds, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Match(outcomes, names, kinds, lengths, decision_s, kept.chosen() if kept else [])
+    return Match(outcomes, names, kinds, task.classes, lengths, decision_s, kept.chosen() if kept else [])
 
 
 def _fight(
