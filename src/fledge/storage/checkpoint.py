@@ -45,7 +45,10 @@ def target_path(path: str | os.PathLike[str], format: str) -> Path:
     """Where a checkpoint of a format goes: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
-    path, suffix = Path(path), _SUFFIXES[format]
+    suffix, text = _SUFFIXES[format], os.fspath(path)
+    if isinstance(text, str) and text[-1:] not in ("", ".", os.sep):  # as nearly always, and in a fraction of the time
+        return Path(text if text.endswith(suffix) else text + suffix)
+    path = Path(path)
     return path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
 
 

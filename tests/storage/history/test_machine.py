@@ -18,6 +18,7 @@ from fledge.core.errors import FledgeError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, repair, save_checkpoint
 from fledge.storage.disk.durable import TEMP_PREFIX
 from fledge.storage.format.reader import CheckpointFile
+from fledge.storage.history.retention import bases_of
 from tests.storage.faulty_disk import CRASHED, Calls, in_child
 from tests.storage.states import assert_same
 
@@ -154,10 +155,11 @@ class HistoryMachine(RuleBasedStateMachine):
         if not files:
             return
         path = files[which % len(files)]
+        entries = self.history.entries()  # before: what needs this file is lost with it, even if that is saved again
         content = bytearray(path.read_bytes())
         content[int(at * len(content))] ^= 4
         path.write_bytes(content)
-        self.damaged.add(path.name)
+        self.damaged |= {e.path.name for e in entries if path.name in bases_of({e.path.name}, entries)} | {path.name}
         self.newest, self.certain = set(self.saved), False  # the newest that is left may be any
 
     def suspect(self, path: Path) -> bool:

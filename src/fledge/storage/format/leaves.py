@@ -36,7 +36,7 @@ WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64} 
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
 
 DTensorChoice = Literal["full", "local"] | None  # what a sharded tensor is saved as; None: only where both are the same
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 KINDS = ("tensor", "array", "scalar", "bytes")
 MAX_DIMS = 64  # NumPy's own limit
@@ -54,6 +54,7 @@ class Leaf:
     nbytes: int
     source: Any = None
     place: int = 0  # address of a tensor's first byte, when it was described
+    storage: Any = None  # of a contiguous tensor: keeps that memory, whatever becomes of the tensor
     data: np.ndarray | None = None  # [nbytes] uint8, C order
     order: tuple[int, ...] | None = None  # axes of the stored array, when another layout compresses better
     lossy_from: str | None = None  # dtype of the caller's tensor, when fewer bits are stored (declared)
@@ -81,12 +82,9 @@ def is_float(kind: str, dtype: str) -> bool:
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """The dense tensor with a tensor's numbers, sharing its memory where it has some; InputError where there is none.
-
-    It is another object than the caller's: what is done to that one's `data` (by `module.half()`) does not reach it.
-    """
+    """The dense tensor with a tensor's numbers, sharing its memory where it has some; InputError where there is none."""
     kind = type(tensor)
-    if kind not in _PLAIN_TENSORS:
+    if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in DTYPE_NAMES:
         what = "nested" if tensor.is_nested else str(tensor.layout)
@@ -172,7 +170,21 @@ def _of_dtensor(where: str, tensor: Any, choice: DTensorChoice) -> torch.Tensor:
 
 
 def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> Leaf:
-    """Description of a tensor, without a copy."""
+    """Description of a tensor, without a copy.
+
+    A caller waits for this. Nearly all tensors are contiguous and have memory of their own, and are told from others by as
+    few questions as that takes, each of 0.1 to 0.3 us.
+    """
+    name = DTYPE_NAMES.get(tensor.dtype)
+    if name is not None and type(tensor) in PLAIN_TENSORS:
+        try:
+            place, nbytes, shape = tensor.data_ptr(), tensor.nbytes, tensor.shape  # the last, a nested one has not
+            if place and tensor.is_contiguous():
+                storage = tensor.untyped_storage()
+                if place + nbytes <= storage.data_ptr() + storage.nbytes():
+                    return Leaf(path, "tensor", name, shape, nbytes, tensor, place, storage)
+        except RuntimeError:  # sparse, or in a transform
+            pass
     plain = plain_tensor(path, tensor, dtensor)
     return Leaf(path, "tensor", DTYPE_NAMES[plain.dtype], plain.shape, plain.nbytes, plain, plain.data_ptr())
 

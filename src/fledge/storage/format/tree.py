@@ -80,14 +80,14 @@ class _Walk:
             raise InputError(
                 f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
             )
-        if isinstance(value, dict | list | tuple):
+        if kind is dict or isinstance(value, dict | list | tuple):
             self.nodes += len(value)
             if self.nodes > MAX_NODES:
                 raise InputError(
                     f"the state has over {MAX_NODES} plain values (at {format_path(path[:4])}): put long lists of numbers "
                     "into tensors or NumPy arrays, or break the cycle."
                 )
-            return self._container(value, path)
+            return self._items(value, path) if kind is dict else self._container(value, path)
         if isinstance(value, np.ndarray | np.generic):
             return {"leaf": self._array(value, path)}
         if kind is bytes:
@@ -112,8 +112,6 @@ class _Walk:
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         kind = type(value)
-        if kind is dict:
-            return self._items(value, path)
         if kind is OrderedDict and vars(value).keys() <= {"_metadata"}:
             body, versions = self._items(value, path), getattr(value, "_metadata", None)
             return (

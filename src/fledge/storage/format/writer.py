@@ -222,6 +222,8 @@ def plain_node(metadata: dict[str, Any]) -> Node:
 
 def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
     """Metadata as it is now, whatever the caller does to it later; InputError when it holds more than plain values."""
+    if not metadata:
+        return {}
     copied: dict[str, Any] = unflatten(plain_node(dict(metadata)), lambda number: None)
     return copied
 

@@ -175,7 +175,7 @@ class AsyncCheckpointSaver:
         if not compress and codec != "native" and format != "safetensors" and not os.fspath(path).endswith(NATIVE):
             format = "pt"
         # What is meant is fixed now: by the time of writing, the folder and the metadata may have changed.
-        target = Path(os.path.abspath(target_path(path, format)))
+        target = target_path(os.path.abspath(path), format)
         base = None if base is None else os.path.abspath(base)
         level = self.compression_level if compress else 0
         check_level(format, level)
@@ -197,7 +197,7 @@ class AsyncCheckpointSaver:
         start = time.perf_counter()
         self._check_usable()
         self._report_errors()
-        handle = CheckpointHandle(Path(path))
+        handle = CheckpointHandle(path if isinstance(path, Path) else Path(path))
         node, leaves = flatten(checkpoint, self.dtensor)
         if not self._make_room(handle):
             return handle

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
+from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
 
 ALIGN = 64
 TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
@@ -69,32 +69,48 @@ Watched = list[tuple[torch.Tensor, int]]
 
 
 def split(
-    leaves: Sequence[Leaf], attached: Iterable[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
+    leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
 ) -> tuple[list[Leaf], list[Leaf], Watched]:
     """Leaves that must be copied now, those that a step fences, and the latter's tensors with torch's count of changes."""
-    owned: dict[int, int] = {}
+    places: dict[int, int] = {}  # room from an address on that a step fences
+    for optimizer in seen:
+        if not any(optimizer is other for other in attached):
+            tensors = _state_tensors(optimizer)
+            places |= _places(tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_inference())
     for optimizer in attached:
-        owned |= {tensor.data_ptr(): tensor.nbytes for tensor in _parameters(optimizer)}
-        owned |= {tensor.data_ptr(): tensor.nbytes for tensor in _state_tensors(optimizer)}
-    found = {
-        tensor.data_ptr(): tensor.nbytes
-        for optimizer in seen
-        for tensor in _state_tensors(optimizer)
-        if tensor.device.type == "cpu" and not tensor.is_inference()
-    }
+        places |= _places(_parameters(optimizer)) | _places(_state_tensors(optimizer))
     now: list[Leaf] = []
     later: list[Leaf] = []
     watched: Watched = []
     for leaf in leaves:
         # Dense and from the same first byte: a longer tensor may reach into memory that nobody fences.
-        room = max(owned.get(leaf.place, -1), found.get(leaf.place, -1))
-        if leaf.place and leaf.nbytes <= room and leaf.source.is_contiguous():
-            later.append(leaf)
-            if not leaf.source.is_inference():  # these have no count
-                watched.append((leaf.source, leaf.source._version))
-        else:
+        if leaf.nbytes > places.get(leaf.place, -1) or not leaf.place or not _is_dense(leaf):
             now.append(leaf)
+            continue
+        # Another object than the caller's: what is done to that one's `data` (by module.half()) does not reach it.
+        if type(leaf.source) is not torch.Tensor:
+            leaf.source = leaf.source.detach()
+        later.append(leaf)
+        try:
+            watched.append((leaf.source, leaf.source._version))
+        except RuntimeError:  # inference tensors have no count
+            continue
     return now, later, watched
+
+
+def _is_dense(leaf: Leaf) -> bool:
+    return leaf.storage is not None or leaf.source.is_contiguous()
+
+
+def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """First byte and size of tensors, of those that have such."""
+    found = {}
+    for tensor in tensors:
+        try:
+            found[tensor.data_ptr()] = tensor.nbytes
+        except RuntimeError:  # sparse, or in a transform
+            continue
+    return found
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -107,17 +123,21 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Those that have memory of their own; of one in parts over several ranks, this rank's part."""
+    """Those that keep their numbers as any tensor does; of one in parts over several ranks, this rank's part."""
     for tensor in tensors:
-        tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
-        if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and tensor.layout is torch.strided:
-            yield tensor
+        if type(tensor) not in PLAIN_TENSORS:
+            tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+            if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                continue
+        yield tensor
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
     """What an optimiser and its parameters on the CPU take in an arena, and a little more for the rest of a checkpoint."""
     tensors = [
-        tensor for tensor in (*_parameters(optimizer), *_state_tensors(optimizer)) if tensor.device.type == "cpu"
+        tensor
+        for tensor in (*_parameters(optimizer), *_state_tensors(optimizer))
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided
     ]
     total = sum(padded(tensor.nbytes) for tensor in tensors)
     return total + total // 32 + 2**16 if tensors else 0
@@ -158,7 +178,7 @@ class Stager:
         for device in devices:
             self._stream(device).synchronize()
         for leaf in leaves:
-            leaf.source = None
+            leaf.source = leaf.storage = None
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:
@@ -171,17 +191,26 @@ class Stager:
             data[:] = np.frombuffer(source, np.uint8)
         elif leaf.kind != "tensor":
             np.copyto(data.view(source.dtype).reshape(source.shape), source)
+        elif (
+            leaf.storage is not None and leaf.storage.device.type == "cpu" and not (source.is_conj() or source.is_neg())
+        ):
+            start = leaf.storage.data_ptr()
+            if not start <= leaf.place <= start + leaf.storage.nbytes() - leaf.nbytes:
+                raise _freed(leaf)
+            ctypes.memmove(data.ctypes.data, leaf.place, leaf.nbytes)
         elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < extent(source):
-            raise InputError(
-                f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
-            )
+            raise _freed(leaf)
         elif source.is_cuda:
             with torch.cuda.stream(self._stream(source.device)):
                 _as_tensor(leaf, data).copy_(source.detach(), non_blocking=True)
-        elif source.is_contiguous() and not (source.is_conj() or source.is_neg()) and source.device.type == "cpu":
-            ctypes.memmove(data.ctypes.data, source.data_ptr(), leaf.nbytes)
         else:
             _as_tensor(leaf, data).copy_(source.detach())
+
+
+def _freed(leaf: Leaf) -> InputError:
+    return InputError(
+        f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
+    )
 
 
 def _as_tensor(leaf: Leaf, data: np.ndarray) -> torch.Tensor:
