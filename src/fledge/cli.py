@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import fledge
-from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
 
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
 
@@ -296,9 +296,12 @@ def train(
     tasks = [w for w in given if "=" not in w] + ([task_word] if task_word else [])
     if help_config:
         return show_training(tasks, preset, overrides, resume)
-    from fledge.train.command import run_training
+    try:
+        from fledge.train.command import run_training
 
-    result = run_training(tasks, preset, overrides, folder, resume)
+        result = run_training(tasks, preset, overrides, folder, resume)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("Stopped before anything was saved.") from None
     if as_json and result is not None:
         click.echo(json.dumps(result))
 
