@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -214,13 +215,35 @@ def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+SLOW = """
+import os, time
+
+class Slow:
+    def __init__(self):
+        if "MASTER_PORT" in os.environ and "RANK" not in os.environ:  # rank 0, once it has started the others
+            open("{marker}", "w").close()
+            time.sleep(100)
+
+    def __call__(self, env, action, out):
+        return out["reward"]
+"""
+
+
 def test_ctrl_c_before_anything_was_saved_says_so_once_and_leaves_no_folder(tmp_path: Path) -> None:
-    words = [*SMALL, "ranks=2", "total_frames=100000000", "--folder", str(tmp_path / "r")]
-    command = [sys.executable, "-m", "fledge.cli", "train", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("run: ")
+    code, marker = tmp_path / "own.py", tmp_path / "starting"
+    code.write_text(SLOW.format(marker=marker))
+    words = [*SMALL, "ranks=2", f"reward={code}:Slow", "--folder", str(tmp_path / "r")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fledge.cli", "train", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs have it ignored
+    ) as process:
+        while not marker.exists() and process.poll() is None:
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all ranks
+        assert process.stderr is not None
         text = process.stderr.read()
         assert process.wait(timeout=100) == 130, text
     assert text.endswith("fledge: Stopped before anything was saved.\n")
