@@ -83,7 +83,14 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / max(np.linalg.norm(vector), 1e-6)
 
 
+def show(vector: np.ndarray) -> str:
+    return " ".join(f"{value:6.2f}" for value in vector)
+
+
 def main() -> None:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print("usage: python examples/deploy.py policy.onnx (which `fledge export fledge-nav policy.onnx` writes)")
+        raise SystemExit(0 if {"-h", "--help"} & {*sys.argv} else 2)
     start, goal = np.array([0.0, 0.0, 1.5]), np.array([12.0, 0.0, 1.5])
     angle, height = np.meshgrid(np.radians(np.arange(0, 360, 5)), np.arange(0, 4, 0.05))
     pillar = np.stack([6 + 0.4 * np.cos(angle), 0.2 + 0.4 * np.sin(angle), height], -1).reshape(-1, 3)
@@ -92,7 +99,7 @@ def main() -> None:
         command = pilot.command(pillar, pos, vel, yaw=0.0)
         vel = vel + (command - vel) * (1.0 - np.exp(-2.2 * pilot.contract["decision_s"]))  # a drone's lag
         pos, clock = pos + vel * pilot.contract["decision_s"], clock + pilot.contract["decision_s"]
-        print(f"{clock:5.2f} s  at {pos.round(2)}  command {command.round(2)} m/s")
+        print(f"{clock:5.2f} s  at {show(pos)} m  command {show(command)} m/s")
     gap = np.hypot(*(pos[:2] - goal[:2]))
     print(f"{'reached' if gap < 0.5 else 'missed'} the goal after {clock:.1f} s")
 

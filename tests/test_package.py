@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -27,6 +28,12 @@ PINNED = {}
 for line in (ROOT / "requirements.txt").read_text().split():
     name, _, version = line.partition("==")
     PINNED[name.lower().replace("_", "-")] = Version(version)
+
+
+def test_the_package_tells_its_version() -> None:
+    import fledge
+
+    assert fledge.__version__ == importlib.metadata.version("fledge")
 
 
 # ---- metadata ----------------------------------------------------------------------------------------------------------

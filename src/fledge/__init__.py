@@ -99,6 +99,10 @@ __all__ = sorted([*_HOMES, "evaluate"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fledge")
     if name == "evaluate":  # a room that can be called: a name of its own would be hidden by it
         return importlib.import_module("fledge.evaluate")
     if name not in _HOMES:

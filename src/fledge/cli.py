@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import click
 import fledge
 from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
 
+UNSAVED = "Stopped before anything was saved."
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
 
 
@@ -299,13 +303,33 @@ def train(
     if help_config:
         return show_training(tasks, preset, overrides, resume)
     try:
-        from fledge.train.command import run_training
+        with stopping_at_once():
+            from fledge.train.command import run_training
 
         result = run_training(tasks, preset, overrides, folder, resume)
     except KeyboardInterrupt:
-        raise InterruptedRunError("Stopped before anything was saved.") from None
+        raise InterruptedRunError(UNSAVED) from None
     if as_json and result is not None:
         click.echo(json.dumps(result))
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process while big packages load, some of which would swallow a KeyboardInterrupt."""
+
+    def stop(number: int, frame: Any) -> None:
+        click.echo(f"fledge: {UNSAVED}", err=True)
+        os._exit(InterruptedRunError.exit_code)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def read_flags(words: Sequence[str]) -> list[str]:

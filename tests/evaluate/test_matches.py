@@ -1,16 +1,18 @@
 """Matches: both sides, same starts, figures that add up."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from rich.console import Console
 
 from fledge.agents.base import Action, Obs
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.matches import Match, cross_table, play
+from fledge.evaluate.matches import Match, cross_table, match_table, play
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
 from fledge.tasks.registry import find_task
@@ -103,3 +105,17 @@ def test_the_command_prints_the_table_as_json_and_for_people() -> None:
     shown = CliRunner().invoke(main, asked)
     assert "of decided fights" in shown.output
     assert "of all fights" in shown.output
+
+
+def test_a_cross_table_of_six_fits_80_columns_with_every_name_whole() -> None:
+    names = [f"pilot_called_{k}" for k in range(6)]
+    cell = {"win_of_decided": 1.0, "decided": 1.0, "win": 1.0}
+    elo = [{"rating": 1000.0, "ci95": [900.0, 1100.0]}] * 6
+    result = {"agents": names, "table": [[cell] * 6] * 6, "elo": elo, "episodes": 9, "world": "duel", "seed": 7}
+    console = Console(file=io.StringIO(), width=80)
+    console.print(*match_table(result))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for number, name in enumerate(names, 1):
+        assert text.count(f"{number} {name}") == 2
+    assert text.count("1000 ±100") == 12
+    assert text.count("100/100") == 30

@@ -189,3 +189,10 @@ def test_the_example_runs_without_fledge_and_torch(exported: tuple[Path, Path], 
     done = subprocess.run([sys.executable, SCRIPT, exported[0]], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"reached the goal after \d+\.\d s", done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["--help"], 0)])
+def test_the_example_says_how_it_is_called(words: list[str], code: int) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=100)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith("usage: python examples/deploy.py policy.onnx")

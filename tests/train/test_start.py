@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -164,4 +167,86 @@ def test_ranks_that_cannot_start_give_one_sentence_between_them(tmp_path: Path) 
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if not line.startswith("run: ")]
     assert lines == ["fledge: Rank 1 did not start: The second half of these envs is out of order."], done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+# ---- a first step that fails -----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_path: Path) -> None:
+    code, folder = tmp_path / "own.py", str(tmp_path / "r")
+    code.write_text(
+        "def bad(env, action, out):\n    return out['nothing']\n\ndef good(env, action, out):\n    return out['reward']\n"
+    )
+    failed = start(f"reward={code}:bad", "--folder", folder)
+    assert failed.exit_code == 2
+    assert f"The reward bad failed in {code}, line 2" in failed.output
+    again = start(f"reward={code}:good", "--folder", folder)
+    assert again.exit_code == 2
+    assert "nothing was saved yet" in again.output
+    assert f"--resume {folder} with the mended words" in again.output
+    page = CliRunner().invoke(main, ["report", folder])
+    assert page.exit_code == 2
+    assert "nothing was saved yet" in page.output
+    words = [f"reward={code}:good", "policy.hidden=[8]", "--resume", folder]
+    mended = CliRunner().invoke(main, ["train", *words])
+    assert mended.exit_code == 0, mended.output
+
+
+def test_a_reward_with_too_few_arguments_is_named_before_anything_starts(tmp_path: Path) -> None:
+    code = tmp_path / "own.py"
+    code.write_text("def short(env, action):\n    return 0\n")
+    done = start(f"reward={code}:short", "--folder", str(tmp_path / "r"))
+    assert done.exit_code == 2
+    assert f"{code}:short takes (env, action), but a reward is called with three" in done.output
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
+    code = tmp_path / "own.py"
+    code.write_text("def bad(env, action, out):\n    return out['nothing']\n")
+    words = [*SMALL, "ranks=2", f"reward={code}:bad", "--folder", str(tmp_path / "r")]
+    done = subprocess.run(
+        [sys.executable, "-m", "fledge.cli", "train", *words], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("The reward bad failed") == 1
+    assert "lost another rank" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+SLOW = """
+import os, time
+
+class Slow:
+    def __init__(self):
+        if "MASTER_PORT" in os.environ and "RANK" not in os.environ:  # rank 0, once it has started the others
+            open("{marker}", "w").close()
+            time.sleep(100)
+
+    def __call__(self, env, action, out):
+        return out["reward"]
+"""
+
+
+def test_ctrl_c_before_anything_was_saved_says_so_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    code, marker = tmp_path / "own.py", tmp_path / "starting"
+    code.write_text(SLOW.format(marker=marker))
+    words = [*SMALL, "ranks=2", f"reward={code}:Slow", "--folder", str(tmp_path / "r")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fledge.cli", "train", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs have it ignored
+    ) as process:
+        while not marker.exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all ranks
+        assert process.stderr is not None
+        text = process.stderr.read()
+        assert process.wait(timeout=100) == 130, text
+    assert text.endswith("fledge: Stopped before anything was saved.\n")
+    assert "Aborted" not in text
+    assert "--resume" not in text
     assert not (tmp_path / "r").exists()

@@ -25,9 +25,14 @@ STORED = ("model?", "policy?", "task?", "world?", "config?")  # as paths into a 
 def read_policy(path: Path) -> dict[str, Any]:
     """The entries above from a run's folder (its newest checkpoint) or a file."""
     if path.is_dir():
-        if not (path / "checkpoints").is_dir():
+        if not (path / "checkpoints").is_dir() and not (path / "config.yaml").is_file():
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
-        state, _ = CheckpointHistory(path / "checkpoints").load_latest(keys=STORED, allow_thin=True)
+        history = CheckpointHistory(path / "checkpoints")
+        if history.is_empty:
+            raise ConfigError(
+                f"{path} is a run of which nothing was saved yet: `fledge train --resume {path}` begins it from its start."
+            )
+        state, _ = history.load_latest(keys=STORED, allow_thin=True)
     else:
         state = load_checkpoint(path, keys=STORED)
     return policy_entries(state, str(path))

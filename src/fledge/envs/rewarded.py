@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -36,12 +37,30 @@ def find_reward(reference: str) -> Reward:
         ConfigError: when there is none, or it cannot be called.
     """
     found = find_object(reference)
-    reward = found() if isinstance(found, type) else found
+    try:
+        reward = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ConfigError(f"{reference} cannot be made without arguments: {error}. Give them defaults.") from error
     if not callable(reward):
         raise ConfigError(
             f"{reference} is a {type(reward).__name__}, but a reward is called: reward(env, action, out)."
         )
+    if not takes_three(reward):
+        raise ConfigError(
+            f"{reference} takes {signature(reward)}, but a reward is called with three: (env, action, out)."
+        )
     return reward
+
+
+def takes_three(reward: Any) -> bool:
+    """Whether a callable can be called as a reward is; what does not tell its arguments may be."""
+    try:
+        signature(reward).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def reached(out: TensorDict) -> dict[str, Tensor]:
@@ -121,12 +140,10 @@ class RewardedEnv(TensorEnv):
         except FledgeError:
             raise
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)
-            at = where[1] if len(where) > 1 else where[0]  # the first line of the reward itself
+            where = traceback.extract_tb(error.__traceback__)[1:]  # the first line of the reward itself
+            at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
             said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-            raise InputError(
-                f"The reward {self.name} failed in {at.filename}, line {at.lineno}: {said}. `fledge --debug` shows all."
-            ) from error
+            raise InputError(f"The reward {self.name} failed{at}: {said}. `fledge --debug` shows all.") from error
 
     def _checked(self, reward: Any) -> Tensor:
         name = self.name

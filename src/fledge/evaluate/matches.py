@@ -262,24 +262,27 @@ def _count_on(on_progress: Callable[[int], None], before: int, done: int) -> Non
 
 
 def match_table(result: dict[str, Any]) -> list[Table]:
-    """The cross-table as two: wins of decided fights with the share decided, and wins of all fights."""
+    """The cross-table as two: wins of decided fights with the share decided, and wins of all fights.
+
+    Columns have the numbers of the rows, so that up to six agents fit 80 columns.
+    """
     names, table = result["agents"], result["table"]
     views = []
     for title, cell in (
-        ("wins, % of decided fights (decided, % of all)", _of_decided),
+        ("wins, % of decided fights/decided, % of all", _of_decided),
         ("wins, % of all fights", _of_all),
     ):
         view = Table(
             title=f"{title}; {result['episodes']} fights each, {result['world']}, seed {result['seed']}",
             box=SIMPLE,
-            padding=(0, 1, 0, 0),
+            padding=0,
         )
-        view.add_column("against:", overflow="fold", max_width=18)
-        for name in (*names, "Elo"):
-            view.add_column(name, justify="right", overflow="fold")
+        view.add_column("against:", overflow="fold")
+        for heading in (*(str(number) for number in range(1, len(names) + 1)), "Elo"):
+            view.add_column(heading, justify="right", no_wrap=True)
         for i, name in enumerate(names):
             elo = _elo(result["elo"][i]) if result["elo"] else ""
-            view.add_row(name, *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
+            view.add_row(f"{i + 1} {name}", *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
         views.append(view)
     return views
 
@@ -290,7 +293,7 @@ def _elo(row: dict[str, Any]) -> str:
 
 def _of_decided(row: dict[str, Any]) -> str:
     share = "-" if row["win_of_decided"] is None else f"{100 * row['win_of_decided']:.0f}"
-    return f"{share} ({100 * row['decided']:.0f})"
+    return f"{share}/{100 * row['decided']:.0f}"
 
 
 def _of_all(row: dict[str, Any]) -> str:

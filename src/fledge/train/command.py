@@ -54,7 +54,8 @@ def run_training(
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
         policy = task.build_policy(task.describe_policy(before.algo.value, before.env, before.policy))
-        refuse_misfits(flat_settings(before), cfg, policy.observes)
+        if has_saved(resume):
+            refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
         task = task or find_task("navigation")
         cfg = make_config(task, preset, overrides)
@@ -62,6 +63,9 @@ def run_training(
         if (folder / "config.yaml").exists() and "RANK" not in os.environ:
             raise ConfigError(
                 f"{folder} already holds a run: --resume {folder} continues it, or choose another --folder."
+                if has_saved(folder)
+                else f"{folder} already holds a run, but nothing was saved yet: --resume {folder} with the mended words "
+                "begins it from its start, or remove the folder."
             )
         check_settings(cfg)
         taken = take_network(task, cfg, overrides) if cfg.init_from else []
