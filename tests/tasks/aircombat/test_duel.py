@@ -171,3 +171,21 @@ def test_a_spent_missile_is_gone_below_200_metres_a_second_once_its_motor_is_out
         env.step(action(2))
         speeds.append(float(env.state["m_speed"][0, 0]))
     assert speeds[-2] >= 200 > speeds[-1]
+
+
+def test_the_missile_of_a_defensive_start_has_flown_all_the_seconds_since_its_launch() -> None:
+    env = make(200, scenario=Scenario.defensive)
+    rows = env.state["fired"].nonzero()[:, 0]
+    seconds = (10.0 - env.state["m_burn"][rows, 0]).double()
+    start = env.state["speed"][rows].double()
+    assert len(rows) == 200
+    assert seconds.min() >= 2.0
+    cd0, thrust = 9.8 / 400**2, 15 * 9.8
+    a, top = (thrust * cd0) ** 0.5, (thrust / cd0) ** 0.5
+    swift = torch.tanh(a * seconds)
+    speed = top * (start + top * swift) / (top + start * swift)
+    torch.testing.assert_close(env.state["m_speed"][rows, 0].double(), speed, rtol=1e-5, atol=0)
+    path = torch.log(torch.cosh(a * seconds) * (1 + start / top * swift)) / cd0
+    ahead = (env.state["m_pos"][rows, 0] - env.state["pos"][rows])[:, 0].double()
+    torch.testing.assert_close(ahead, path - start * seconds, rtol=0, atol=1.0)
+    env.close()

@@ -20,7 +20,7 @@ P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_KIND = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
 TURN = wp.constant(6.283185307179586)
 FAR = wp.constant(1.0e9)
-STEP = wp.constant(0.1)  # s, of the missile that is on its way
+STEP = wp.constant(0.1)  # s at most, of the missile that is on its way
 
 
 @wp.func
@@ -47,9 +47,11 @@ def on_its_way(p: Params, d: Duels, row: int, seconds: float):
     missile.dir = d.dir[row]
     missile.speed = d.speed[row]
     burn = p.motor.burn
-    for _k in range(int(seconds / STEP)):
-        missile = fly_missile(p.motor, missile, 0.0, burn, STEP)
-        burn = burn - STEP
+    steps = int(wp.ceil(seconds / STEP))
+    dt = seconds / float(steps)
+    for _k in range(steps):
+        missile = fly_missile(p.motor, missile, 0.0, burn, dt)
+        burn = burn - dt
     d.m_pos[row, 0] = missile.pos
     d.m_dir[row, 0] = missile.dir
     d.m_speed[row, 0] = missile.speed

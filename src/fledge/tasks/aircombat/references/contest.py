@@ -23,7 +23,7 @@ from fledge.tasks.aircombat.references.numpy_duel import Fights, NumpyDuel
 from fledge.tasks.aircombat.references.torch_duel import TorchDuel
 from fledge.tasks.contest import Baselines, Contest, Flight, Native, require, tensor_bytes, verdict
 
-WARM_UP = 100  # decisions: fights of all ages
+WARM_UP = 60  # decisions: fights of many ages, missiles in the air
 CALLS = 20  # decisions that are recorded, and flown again and again from the same moment
 # name: largest difference, and the share of fights that may exceed it: float32 may call a close one differently
 TOLERANCES = {"fighters, m": (1.0, 0.0), "missiles, m": (1.0, 1e-2), "outcome": (0.0, 1e-3), "end, s": (0.11, 1e-3)}
