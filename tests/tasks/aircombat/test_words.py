@@ -31,6 +31,12 @@ def test_the_documented_command_means_what_it_says() -> None:
     assert (cfg.env.time_scale, cfg.device, cfg.reward) == (1.0, "cpu", "")
 
 
+def test_an_opponent_that_is_named_is_met_alone_unless_a_ladder_is_named_too() -> None:
+    assert make("").league.ladder
+    assert make("opponent=crank").league.ladder == []
+    assert make("env.opponent=crank league.ladder=[placeholder,crank]").league.ladder == ["placeholder", "crank"]
+
+
 NAMES = {
     "agent ppo": ("algo", Algo.ppo),
     "opponent crank(shot=0.8)": ("env.opponent", "crank(shot=0.8)"),
