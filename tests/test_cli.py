@@ -415,6 +415,26 @@ def test_onnx_export_flies_the_same(kind: str, tmp_path: Path) -> None:
 # ---- inspect, convert --------------------------------------------------------------------------------------------------
 
 
+def test_convert_refuses_one_file_as_source_and_target_and_says_what_is_lost(tmp_path: Path) -> None:
+    CheckpointHistory(tmp_path).save({"model": {"w": torch.ones(3)}}, step=4, metric=0.5)
+    path = tmp_path / "checkpoint_000000004.fledge"
+    before = path.read_bytes()
+    done = call("convert", str(path), str(path))
+    assert done.exit_code == 2
+    assert "source and target at once" in done.output
+    assert path.read_bytes() == before
+    assert "step and metric are not kept" in call("convert", str(path), str(tmp_path / "w.safetensors")).output
+    assert "not kept" not in call("convert", str(path), str(tmp_path / "w.fledge")).output
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.ts", "golden.npz"])
+def test_an_exported_policy_is_not_flown(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"anything")
+    done = call("eval", str(tmp_path / name))
+    assert done.exit_code == 2
+    assert "is an exported policy, which cannot be flown here: give the run or a .fledge." in done.output
+
+
 def test_inspect_and_convert_round_trip(policy_file: Path, tmp_path: Path) -> None:
     listed = json.loads(call("inspect", str(policy_file), "--json").stdout)
     assert any("trunk" in row["name"] for row in listed["tensors"])

@@ -56,6 +56,7 @@ RUN = {
     "fledge train --help-config": [],
     "fledge inspect": [],
     "fledge convert": [],
+    "fledge doctor": [],
 }
 RUN_SLOW = {
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
@@ -139,6 +140,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Run the blocks of a page as one module, whose lines are numbered as the page's."""
+    monkeypatch.setattr(sys, "argv", [str(page)])  # not the words that pytest was given
     monkeypatch.chdir(folder)
     lines: list[str] = []
     for block in blocks_of(page):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import fledge
-from fledge.core.errors import ConfigError, FledgeError
+from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
 
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
 
@@ -125,7 +125,9 @@ task_option = click.option(
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
 @click.option("--checkpoints", is_flag=True, help="Fly every kept checkpoint of one run: the headline against time.")
 @click.option(
-    "--picture", type=click.Path(path_type=Path), help="Write a picture of the episodes, or of the curve (PNG)."
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.",
 )
 @click.option(
     "--record", type=click.Path(path_type=Path), help="Leave a recording of the most interesting episodes (.frec)."
@@ -288,7 +290,7 @@ def train(
 ) -> None:
     """Train a policy: watch it learn, stop and resume at will.
 
-    TASK is navigation (the default), gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
+    TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` goes on.
     """
     given = read_flags(words)
@@ -296,9 +298,12 @@ def train(
     tasks = [w for w in given if "=" not in w] + ([task_word] if task_word else [])
     if help_config:
         return show_training(tasks, preset, overrides, resume)
-    from fledge.train.command import run_training
+    try:
+        from fledge.train.command import run_training
 
-    result = run_training(tasks, preset, overrides, folder, resume)
+        result = run_training(tasks, preset, overrides, folder, resume)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("Stopped before anything was saved.") from None
     if as_json and result is not None:
         click.echo(json.dumps(result))
 
@@ -346,7 +351,7 @@ def advise(
     if help_config:
         return show_training(tasks, preset, overrides)
     from fledge.advise import advise as measure_and_decide
-    from fledge.advise import render, save_plot
+    from fledge.advise import render, save_plot, settings_line
     from fledge.core.terminal import doing, make_console
     from fledge.train.config import make_config
 
@@ -364,6 +369,7 @@ def advise(
         click.echo(json.dumps(result))
     else:
         make_console().print(*render(result), sep="\n")
+        make_console().print(settings_line(result), soft_wrap=True)
 
 
 @main.command()
@@ -463,7 +469,10 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     if episode is not None or task is not None:
         raise ConfigError(f"{source} is no recording, so --episode and --task say nothing about it: leave them out.")
     sizes = convert_checkpoint(source, target)
-    text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
+    lost = f" {sizes['note']}" if "note" in sizes else ""
+    text = (
+        f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}.{lost}"
+    )
     click.echo(json.dumps(sizes, default=str) if as_json else text)
 
 

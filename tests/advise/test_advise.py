@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from fledge.advise import advise, config_line, render, save_plot
+from fledge.advise import advise, config_line, render, save_plot, settings_line
 from fledge.advise.decide import decide, save_cost_s
 from fledge.advise.measure import _speed, time_in_turns
 from fledge.advise.measure_storage import whole_state
@@ -256,12 +256,20 @@ def test_deciding_changes_nothing_and_gives_json() -> None:
     assert json.loads(json.dumps(result)) == result
 
 
+def test_the_settings_are_one_line_on_a_narrow_terminal() -> None:
+    result = {"budget": 0.02, "measured": numbers(), **decide(numbers(), 0.02)}
+    console = Console(file=io.StringIO(), width=40)
+    console.print(settings_line(result), soft_wrap=True)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text == f"Set: {config_line(result['config'])}\n"
+    assert len(text) > 40
+
+
 def test_advice_can_be_printed_and_drawn(tmp_path: Path) -> None:
     result = {"budget": 0.02, "measured": numbers(), **decide(numbers(), 0.02)}
     console = Console(file=io.StringIO(), width=160)
     console.print(*render(result), sep="\n")
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert config_line(result["config"]) in text
     for question in result["branches"]:
         assert question["question"] in text
     save_plot(result, tmp_path / "new" / "advice.png")

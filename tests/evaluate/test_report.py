@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fledge.evaluate.command import details, save_picture
+from fledge.evaluate.command import EvalRequest, details, save_picture
 from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.report import Report, details_table, smooth, write_report
+from fledge.evaluate.report import Report, command_line, curves_figure, details_table, smooth, write_report
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.registry import find_task
 
 TASK = NavigationTask()
 CFG = NavigationConfig(num_envs=16, num_maps=2, decimation=5, moving_obstacles=8)
@@ -92,3 +93,21 @@ def test_navrls_recorded_results_are_those_of_its_worlds() -> None:
     assert [row["world"] for row in rows] == ["crossing 350/0", "crossing 350/80", "edges 350/0", "edges 350/80"]
     assert all(row["episodes"] >= 2048 and row["floating_boxes"] and row["by_class"] for row in rows)
     assert all("recorded" in row["policy"] for row in rows)
+
+
+def test_where_the_return_is_the_headline_it_is_drawn_once_and_endings_claim_no_sum() -> None:
+    row = {"frames": 1e6, "return": 3.0, "frames_per_second": 4e4, "terminated": 0.3, "truncated": 0.7}
+    figure = curves_figure([row, {**row, "frames": 2e6}], find_task("gym:CartPole-v1"))
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["return per episode", "how episodes end", "thousand decisions per second"]
+    assert not any("iterations)" in ax.get_title() for ax in curves_figure([{**row, "success": 0.5}], TASK).axes)
+
+
+def test_the_page_repeats_the_command_as_typed() -> None:
+    run = Path("runs/a b")
+    plain = EvalRequest([], [], 256, 7)
+    assert command_line(run, plain, run / "report.html") == "fledge report 'runs/a b'"
+    asked = EvalRequest([], ["env.x=1"], 9, 3, task="examples/hover.py", vary=("env.y", ["0", "8"]))
+    assert command_line(run, asked, Path("p.html")) == (
+        "fledge report 'runs/a b' env.x=1 --task examples/hover.py --out p.html --episodes 9 --seed 3 --vary env.y=0,8"
+    )

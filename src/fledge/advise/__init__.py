@@ -15,11 +15,11 @@ from typing import Any
 from fledge.advise.decide import decide
 from fledge.advise.measure import measure
 from fledge.advise.plot import save_plot
-from fledge.advise.render import config_line, render
+from fledge.advise.render import config_line, render, settings_line
 from fledge.core.errors import ConfigError
 from fledge.train.config import TrainConfig
 
-__all__ = ["advise", "config_line", "decide", "measure", "render", "save_plot"]
+__all__ = ["advise", "config_line", "decide", "measure", "render", "save_plot", "settings_line"]
 
 
 def advise(

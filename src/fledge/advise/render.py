@@ -31,8 +31,13 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
     if (machine["load_average"] or 0) > BUSY:
         title += "\nOthers work on this machine: speeds are rough. Ask again when it is quiet."
     scheme = f"{result['scheme']} ({SCHEMES[result['scheme']]})"
-    lines = Text.assemble(("Scheme for rollouts: ", "bold"), scheme, ("\nSet: ", "bold"), config_line(result["config"]))
+    lines = Text.assemble(("Scheme for rollouts: ", "bold"), scheme)
     return [title, _tree(result), _speeds(measured), _checkpoints(measured), _storage(measured), lines]
+
+
+def settings_line(result: Mapping[str, Any]) -> Text:
+    """What to set; printed unwrapped, so that it can be copied."""
+    return Text.assemble(("Set: ", "bold"), config_line(result["config"]))
 
 
 def _tree(result: Mapping[str, Any]) -> Tree:

@@ -7,7 +7,8 @@
     ├── FormatError                 a file that is not what it should be, torn, or altered     (exit 1)
     ├── StorageError                a save or a load that could not be carried out             (exit 1)
     ├── MemoryBudgetError           the request needs more memory than the machine has         (exit 2)
-    └── NumericsError               NaN or infinity where there must be none                   (exit 1)
+    ├── NumericsError               NaN or infinity where there must be none                   (exit 1)
+    └── InterruptedRunError         Ctrl-C at once, without saving                             (exit 130)
 
 A message says what came, what is allowed, and what to do.
 """
@@ -63,3 +64,9 @@ class NumericsError(FledgeError, ArithmeticError):
         super().__init__(message)
         self.dump = dump
         self.cause = cause
+
+
+class InterruptedRunError(FledgeError):
+    """A run that Ctrl-C ended at once: nothing, or not the newest, was saved."""
+
+    exit_code = 130

@@ -20,6 +20,8 @@ from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
+EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
+
 
 @dataclass
 class LoadedPolicy:
@@ -61,6 +63,8 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
             f"There is no policy {name!r}: give a run's folder, a .fledge or .pt file"
             + (f", or one of {known}." if known else ".")
         )
+    if path.suffix in EXPORTED:
+        raise ConfigError(f"{name} is an exported policy, which cannot be flown here: give the run or a .fledge.")
     if path.suffix == ".pt":
         return load_foreign(name, chosen)
     return build_policy(read_policy(path), name, task)

@@ -7,6 +7,7 @@ import dataclasses
 import html
 import io
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from fledge.evaluate.command import (
     outcome_labels,
     row_of,
 )
+from fledge.evaluate.episodes import TEST_SEED
 from fledge.evaluate.policies import flight_world, load_policy
 from fledge.tasks.base import Task, Track
 
@@ -39,6 +41,7 @@ td{white-space:nowrap} img{max-width:100%;height:auto} .note{color:#6b7885;font-
 pre{background:#f5f7fa;padding:.8rem 1rem;border-radius:8px;overflow:auto}
 """
 
+REPORT_EPISODES = 256  # what `fledge report` flies by itself
 WINDOW = 9  # iterations that a curve is averaged over
 
 
@@ -76,7 +79,8 @@ def write_report(path: Path, report: Report) -> None:
         ]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
-        parts += ["<h2>How it learned</h2>", image(figure, "training curves")]
+        note = f"<p class='note'>Each point is the mean of {WINDOW} iterations around it; the speed is as measured.</p>"
+        parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note]
     for title, tracks in report.tracks:
         parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.draw(tracks), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
@@ -141,13 +145,18 @@ def read_curves(run: Path) -> list[dict[str, float]]:
 
 
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Headline, other endings, return and speed against decisions."""
+    """Headline, endings, return and speed against decisions; where the return is the headline, it is drawn once."""
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
-    figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
-    axes = figure.subplots(2, 2)
-    headline, head = axes[0, 0], task.headline
+    head = task.headline
+    if head == "return":
+        figure = Figure(figsize=(10, 3.4), dpi=110, layout="constrained")
+        panels = list(figure.subplots(1, 3))
+    else:
+        figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
+        panels = list(figure.subplots(2, 2).flat)
+    headline, endings, speed = panels[0], panels[1], panels[-1]
     episodes = [row.get("episodes", 1.0) for row in rows]
     if head == "return":
         learning = smooth([row.get("return", np.nan) for row in rows])
@@ -163,22 +172,23 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
         headline.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
     if head != "return":
         headline.set_ylim(0, 1)
-    headline.set_title(f"{head} in training ({WINDOW} iterations)", fontsize=10)
-    endings = axes[0, 1]
+    headline.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
     ended_in = {name: 0.0 for row in rows for name in row}
     others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
         share = smooth([r.get(name, np.nan) for r in rows], episodes)
         endings.plot(x, share, color=colour, label=name.replace("_", " "))
-    endings.set_title(f"other endings: with {head} they add up to 1", fontsize=10)
+    add_up = "how episodes end" if head == "return" else f"other endings: with {head} they add up to 1"
+    endings.set_title(add_up, fontsize=10)
     if others:
         endings.legend(fontsize=8)
-    axes[1, 0].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
-    axes[1, 0].set_title("return per episode", fontsize=10)
-    axes[1, 1].plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
-    axes[1, 1].set_ylim(bottom=0)
-    axes[1, 1].set_title("thousand decisions per second", fontsize=10)
-    for ax in axes.flat:
+    if head != "return":
+        panels[2].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
+        panels[2].set_title("return per episode", fontsize=10)
+    speed.plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
+    speed.set_ylim(bottom=0)
+    speed.set_title("thousand decisions per second", fontsize=10)
+    for ax in panels:
         ax.set_xlabel("million decisions", fontsize=8)
         ax.grid(alpha=0.25)
         ax.tick_params(labelsize=8)
@@ -204,6 +214,17 @@ def image(figure: Any, text: str) -> str:
 
 
 # ---- fledge report ---------------------------------------------------------------------------------------------------
+
+
+def command_line(run: Path, request: EvalRequest, path: Path) -> str:
+    """The command that writes this page, with what is not the default."""
+    words = ["fledge", "report", str(run), *request.overrides]
+    words += ["--task", request.task] if request.task else []
+    words += ["--out", str(path)] if path != run / "report.html" else []
+    words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
+    words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []
+    words += ["--vary", f"{request.vary[0]}={','.join(request.vary[1])}"] if request.vary else []
+    return shlex.join(words)
 
 
 def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
@@ -237,7 +258,7 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
         Report(
             title=f"{task.name}: {run.name}",
             lead=f"What {run.name} learned, and how it does in the held-out world.",
-            command=f"fledge report {run}",
+            command=command_line(run, request, path),
             task=task,
             figures=figures,
             rows=rows,

@@ -212,7 +212,7 @@ class DictReplayBuffer:
         return self.open
 
     def _insert(self, length: int, words: Words) -> None:
-        """All that can fail comes first; then the oldest leave, and data and index grow together. The caller keeps interrupts off."""
+        """What can fail comes first; then the oldest leave, and data and index grow together. Callers keep Ctrl-C off."""
         if length > self.max_size:
             raise InputError(
                 f"an episode of {length} transitions does not fit a buffer of {self.max_size}: split it, or raise max_size."

@@ -308,7 +308,7 @@ def convert_checkpoint(
     keys: Sequence[str] | None = None,
     compression_level: int | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint in the format that `dst`'s name asks for; returns both files' sizes.
+    """Write a checkpoint in the format that `dst`'s name asks for; returns both files' sizes, and a note on what is lost.
 
     Args:
         src: Any format.
@@ -319,6 +319,9 @@ def convert_checkpoint(
     format = format_of(dst)
     check_level(format, compression_level)
     found = find_checkpoint(src)
+    if Path(dst).exists() and found.samefile(dst):
+        raise ConfigError(f"{dst} is source and target at once: give the target another name.")
+    before = found.stat().st_size
     state = load_checkpoint(found, keys=keys)
     metadata: dict[str, Any] = {}
     if sniff(found) == "native":
@@ -326,5 +329,7 @@ def convert_checkpoint(
             metadata = opened.metadata
     node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
-    sizes = found.stat().st_size, Path(dst).stat().st_size
-    return {"source": str(found), "target": str(dst), "source_bytes": sizes[0], "target_bytes": sizes[1]}
+    done = {"source": str(found), "target": str(dst), "source_bytes": before, "target_bytes": Path(dst).stat().st_size}
+    if format != "native" and "history" in metadata:  # safetensors has it as text in its header, which is not read back
+        done["note"] = f"Its step and metric are not kept: only {NATIVE} files have them."
+    return done

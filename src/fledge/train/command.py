@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, InterruptedRunError
 from fledge.core.machine import pick_device
 from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.rewarded import find_reward
+from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task, is_code, task_names
 from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
@@ -70,15 +71,29 @@ def run_training(
     mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
     mode += ["--preset", preset] if preset is not None and resume is None else []
     child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
-    with joined_ranks(size, cfg.device, child, cfg.threads) as ranks:
-        if ranks.is_first:
-            many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
-            print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
-            if taken:
-                print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
-        with memory_sentence(task, cfg):
-            metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
+    try:
+        with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
+            if ranks.is_first:
+                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
+                print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+                if taken:
+                    print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
+            with memory_sentence(task, cfg):
+                metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
+    except KeyboardInterrupt:
+        stopped = "Stopped at once." if has_saved(folder) else "Stopped before anything was saved."
+        raise InterruptedRunError(f"{stopped} {how_to_go_on(folder)}".rstrip()) from None
     return {"run": str(folder), **metrics} if ranks.is_first else None
+
+
+def has_saved(folder: Path) -> bool:
+    """Whether a run has a checkpoint to go on from."""
+    return not CheckpointHistory(folder / "checkpoints").is_empty
+
+
+def how_to_go_on(folder: Path) -> str:
+    """What to do with a run that has stopped; "" where there is nothing to resume."""
+    return f"--resume {folder} goes on from its newest checkpoint." if has_saved(folder) else ""
 
 
 def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:

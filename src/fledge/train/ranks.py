@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +27,7 @@ from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device, torch_threads
 
 T = TypeVar("T")
+TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in
 
 
 @dataclass(frozen=True)
@@ -90,65 +95,116 @@ def default_ranks(device: str, num_envs: int = 0) -> int:
 
 
 def under_torchrun() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "FLEDGE_CHILD" not in os.environ
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and TOLD not in os.environ
 
 
 @contextlib.contextmanager
-def joined_ranks(size: int, device: str, child_args: Sequence[str], threads: int = 0) -> Iterator[Ranks]:
+def joined_ranks(
+    size: int, device: str, child_args: Sequence[str], threads: int = 0, advice: Callable[[], str] = str
+) -> Iterator[Ranks]:
     """Yield this process's place among `size` ranks, starting the others if nobody has.
+
+    Ranks that were started here end without a word: rank 0 tells its own error, else the first of theirs.
 
     Args:
         child_args: Command line (after the interpreter) that starts another rank of the same run.
         threads: Of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out.
+        advice: Says what to do when a rank is lost.
     """
-    children: list[subprocess.Popen[bytes]] = []
+    children = Children()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         number = int(os.environ["RANK"])
         ranks = Ranks(number, int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", number)))
     else:
         ranks = Ranks(0, size)
         if size > 1:
-            children = _start_children(size, child_args)
-    torch.set_num_threads(threads or torch_threads(ranks.size))
-    own = pick_device(device, torch.cuda.device_count(), ranks.local)
-    if own != "cpu":
-        torch.cuda.set_device(own)
+            children.start(size, child_args)
     try:
+        torch.set_num_threads(threads or torch_threads(ranks.size))
+        own = pick_device(device, torch.cuda.device_count(), ranks.local)
+        if own != "cpu":
+            torch.cuda.set_device(own)
         if ranks.size > 1:
             backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=timedelta(minutes=10))
         yield ranks
-    except RuntimeError as error:
-        if not isinstance(error, FledgeError) and ranks.size > 1 and _is_lost_connection(error):
-            raise FledgeError(
-                f"Rank {ranks.rank} lost another rank; the run stops. Resume it with --resume."
-            ) from error
+    except KeyboardInterrupt:
+        children.kill()
         raise
+    except Exception as error:
+        lost = ranks.size > 1 and _is_lost_connection(error)
+        if TOLD in os.environ:
+            if not lost:
+                Path(os.environ[TOLD]).write_text(_told(error))
+            raise SystemExit(1) from error
+        if not lost:
+            raise
+        if told := children.told():
+            raise FledgeError(told) from error
+        raise FledgeError(f"Rank {ranks.rank} lost another rank; the run stops. {advice()}".rstrip()) from error
     finally:
         if ranks.size > 1 and dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
-        for child in children:
-            try:
-                child.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                child.kill()
+        children.wait()
 
 
-def _is_lost_connection(error: RuntimeError) -> bool:
+def _is_lost_connection(error: Exception) -> bool:
     words = ("connection", "gloo", "nccl", "timed out", "socket")
-    return any(word in str(error).lower() for word in words)
+    ours = isinstance(error, FledgeError) or not isinstance(error, RuntimeError)
+    return not ours and any(word in str(error).lower() for word in words)
 
 
-def _start_children(size: int, child_args: Sequence[str]) -> list[subprocess.Popen[bytes]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    if not child_args:
-        raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
-    children = []
-    for rank in range(1, size):
-        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "FLEDGE_CHILD": "1"}
-        children.append(subprocess.Popen([sys.executable, *child_args], env=env, stdin=subprocess.DEVNULL))
-    return children
+def _told(error: Exception) -> str:
+    """An error for rank 0 to tell: ours as its sentence, any other with where it came from."""
+    return str(error) if isinstance(error, FledgeError) else "".join(traceback.format_exception(error))
+
+
+class Children:
+    """The ranks that rank 0 has started, and what they leave behind."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, size: int, child_args: Sequence[str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if not child_args:
+            raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        self.folder = tempfile.TemporaryDirectory(prefix="fledge_ranks_")
+        # A terminal's Ctrl-C goes to all ranks. Only rank 0 heeds it, and stops the others: they inherit that it is blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            for rank in range(1, size):
+                place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), TOLD: self.note(rank)}
+                command = [sys.executable, *child_args]
+                self.processes[rank] = subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def note(self, rank: int) -> str:
+        """The file that a rank leaves its error in."""
+        assert self.folder is not None
+        return os.path.join(self.folder.name, f"rank_{rank}")
+
+    def told(self) -> str:
+        """The first error that one of them has left, "" if none did."""
+        notes = {rank: Path(self.note(rank)) for rank in self.processes}
+        return next((f"Rank {rank}: {note.read_text()}" for rank, note in notes.items() if note.exists()), "")
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+
+    def wait(self) -> None:
+        """Until all have ended; those that do not are ended."""
+        for process in self.processes.values():
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self.folder is not None:
+            self.folder.cleanup()

@@ -135,7 +135,7 @@ def test_a_power_cut_at_every_call_loses_nothing(tmp_path: Path, options: str, s
     before = content(folder)
     with Calls(folder).watched() as calls:
         history_of(folder, options).save(near_at(step, SIZE), step)
-    seen = set()
+    seen, states = set(), 0
     for cut in range(len(calls.trace) + 1):
         for left in after_power_cut(before, calls.trace[:cut], folder):
             place = tmp_path / "left"
@@ -144,7 +144,9 @@ def test_a_power_cut_at_every_call_loses_nothing(tmp_path: Path, options: str, s
                 (place / name).write_bytes(data)
             newest = check(place, options, {4, step} if cut < len(calls.trace) else {step})
             seen.add(newest)
+            states += 1
             shutil.rmtree(place)
+    print(f"{states} states of the disk after {len(calls.trace)} calls")
     assert seen == {4, step}
 
 

@@ -82,8 +82,9 @@ class NavigationTask(Task):
     }
     legend = (
         "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
-        "share of the time over bare ground. detour: way over straight line, least m: smallest clearance, s: seconds, of "
-        "flights that arrived. effort: mean change of the commanded velocity, m/s per second."
+        "share of the time over bare ground. detour: way over straight line (a flight ends within the goal's radius, so a "
+        "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
+        "mean change of the commanded velocity, m/s per second."
     )
     judged_in = "crossing"
     unit = "drones"
