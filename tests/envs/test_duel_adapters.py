@@ -59,6 +59,17 @@ def test_gymnasiums_own_checker_passes(form: str) -> None:
     env.close()
 
 
+def test_with_the_space_time_graph_any_pilot_is_an_opponent_and_the_checker_passes_too() -> None:
+    for opponent in ("pursuit", "crank(shot=0.8)", "envelope", "rule_based"):
+        env = gymnasium.make(NAME, opponent=opponent, num_threads=1).unwrapped
+        obs, _ = env.reset(seed=0)
+        assert obs["spacetime"].any()
+        env.step(env.action_space.sample())
+        if opponent == "envelope":
+            check_env(env)
+        env.close()
+
+
 def test_without_an_opponent_named_it_is_the_one_that_training_begins_with() -> None:
     assert fledge.gym.env_maker(find_task("aircombat"), {"num_envs": 1}).cfg.opponent == "pursuit"
     assert fledge.gym.env_maker(find_task("aircombat"), {"num_envs": 1, "opponent": "crank"}).cfg.opponent == "crank"

@@ -28,7 +28,7 @@ def make(*words: str, preset: str = "fast") -> TrainConfig:
 def floats() -> list[str]:
     """Keys of all settings that hold numbers with a point, alone, in a list, or where none is set."""
     settings = flat_settings(make(preset=""))
-    firsts = {key: value[0] if isinstance(value, list) else value for key, value in settings.items()}
+    firsts = {key: value[0] if isinstance(value, list) and value else value for key, value in settings.items()}
     return [key for key, value in firsts.items() if value is None or isinstance(value, float)]
 
 

@@ -189,7 +189,7 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     presets = [(f"training of task {task.name}", task.training)] if task.training else []
     presets += preset_layers(task, preset, value_given(words, "algo", task.aliases))
     cfg = build_config(config_class(task), presets, words, task.aliases, groups_of(task))
-    return with_named_code(settled(cfg), words)
+    return with_named_code(settled(with_named_opponent(cfg, task, words)), words)
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
@@ -222,6 +222,13 @@ def settled(cfg: TrainConfig) -> TrainConfig:
     return cfg
 
 
+def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
+    """The config without a ladder of opponents, where the user names one opponent and no ladder: that one is meant."""
+    if value_given(words, "env.opponent", task.aliases) and value_given(words, "league.ladder", task.aliases) is None:
+        cfg.league.ladder = []
+    return cfg
+
+
 def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
     """The config, its reward as a reference that holds in any folder.
 
@@ -247,4 +254,4 @@ def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None =
         task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
     content["task"] = task.reference
     cfg = build_config(config_class(task), [(str(path), content)], words, task.aliases, groups_of(task))
-    return task, settled(cfg)
+    return task, settled(with_named_opponent(cfg, task, words))

@@ -230,6 +230,19 @@ def test_every_pilot_that_needs_no_graph_and_a_new_network_act_on_what_is_observ
     env.close()
 
 
+def test_pilots_that_read_the_space_time_graph_win_what_they_should() -> None:
+    env = MidrangeEnv(num_envs=2, device="cpu", num_threads=1)
+    agent, opponent = fledge.create_agent("crank", "cpu", 2), fledge.create_agent("placeholder", "cpu", 2)
+    obs, dones = env.reset(), env.done
+    for _ in range(60):
+        red, blue = agent.act(obs["p1"]), opponent.act(obs["p2"])
+        actions = {f"p1_{k}": v for k, v in red.items()} | {f"p2_{k}": v for k, v in blue.items()}
+        obs, _, dones, infos = env.step(actions, dt=1.0)
+    assert dones.all()
+    assert infos["winner"].tolist() == [1, 1]
+    env.close()
+
+
 def test_our_rewards_read_what_the_env_hands_out() -> None:
     env, (obs, _, dones, infos) = shot_down()
     pay = fledge.create_reward("win_loss", "cpu").compute(obs["p1"], obs["p1"], {}, dones, infos)

@@ -12,7 +12,6 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import flags_as_words
 from fledge.core.settings import check_settings
 from fledge.learn.ppo import Precision
-from fledge.tasks.registry import find_task
 from fledge.train.config import Algo, TrainConfig, make_config
 
 
@@ -30,6 +29,12 @@ def test_the_documented_command_means_what_it_says() -> None:
     assert cfg.algo is Algo.ppo
     assert (cfg.env.opponent, cfg.env.reward, cfg.env.num_envs) == ("crank", "shaped", 4096)
     assert (cfg.env.time_scale, cfg.device, cfg.reward) == (1.0, "cpu", "")
+
+
+def test_an_opponent_that_is_named_is_met_alone_unless_a_ladder_is_named_too() -> None:
+    assert make("").league.ladder
+    assert make("opponent=crank").league.ladder == []
+    assert make("env.opponent=crank league.ladder=[placeholder,crank]").league.ladder == ["placeholder", "crank"]
 
 
 NAMES = {
@@ -143,14 +148,13 @@ def test_the_names_hold_in_a_file_too(tmp_path: Path) -> None:
 
 
 def test_a_hardware_profile_chooses_envs_batch_and_precision_and_words_after_it_win() -> None:
-    task = find_task("aircombat")
     sizes = []
     for name in ("small", "medium", "large"):
         cfg = make(f"hardware={name}")
         check_settings(cfg)
         sizes.append((cfg.env.num_envs, cfg.ppo.minibatch))
         assert cfg.env.num_envs * cfg.ppo.rollout_steps >= 2 * cfg.ppo.minibatch
-        assert cfg.env.opponent == task.training["env"]["opponent"]
+        assert cfg.env.opponent == make("").env.opponent  # nothing else
     assert sizes == sorted(sizes)
     assert sizes[0][0] < sizes[1][0] < sizes[2][0]
     assert make("hardware=small").ppo.precision is Precision.fp32

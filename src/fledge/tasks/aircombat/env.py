@@ -1,4 +1,4 @@
-"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `views.py` has it against an opponent.
+"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `VersusEnv` has it against an opponent.
 
 Rows 2 i and 2 i + 1 are the two sides of duel i. They observe the same fight, each from its own seat, so one network flies
 either side. An episode ends for both at once (`group` is 2).
@@ -217,6 +217,7 @@ class AircombatEnv(WarpEnv):
     # ---- state -------------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
+        # with an opponent, this is the world below a VersusEnv, and env.num_envs counts what that one shows
         return ("duels", 2) if self.cfg.opponent else (self.unit, 1)
 
     def state_bytes(self) -> int:

@@ -94,7 +94,7 @@ class AircombatTask(Task):
             seed = derive_seed(seed, Purpose.HELD_OUT)
         if not cfg.opponent:
             return AircombatEnv(cfg, device, seed, num_threads, env_offset, total_envs)
-        rows, total = self.matches(cfg, cfg.num_envs), 2 * (total_envs or cfg.num_envs)
+        rows, total = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs), 2 * (total_envs or cfg.num_envs)
         both = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
         return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
 
