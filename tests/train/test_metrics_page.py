@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fledge.agents.base import BaseAgent
+from fledge.league.league import League, LeagueConfig
 from fledge.learn.dqn import DQN
 from fledge.learn.sac import SAC
 from fledge.learn.td3 import TD3
@@ -34,7 +36,8 @@ def test_every_column_of_a_run_is_described_and_every_description_has_a_column(
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     written = {name for row in rows for name in row}
     assert written <= described, f"docs/metrics.md does not know {sorted(written - described)}"
-    others = {*SAC.names, *TD3.names, *DQN.names}
+    league = League(LeagueConfig(ladder=["one"]), lambda name: BaseAgent(), lambda weights: BaseAgent())
+    others = {*SAC.names, *TD3.names, *DQN.names, *league.metrics()}
     assert others <= described
     assert described <= written | others, f"docs/metrics.md describes {sorted(described - written - others)}"
 

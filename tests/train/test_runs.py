@@ -239,7 +239,7 @@ def test_nan_while_learning_stops_with_a_dump_that_repeats_it(tmp_path: Path, mo
     assert all(torch.isfinite(v).all() for v in state["learner"]["model"].values()), "weights before the update"
     state["rollout"]["reward"][3, 5] = 0.0
     save_checkpoint(state, tmp_path / "mended.fledge")
-    assert replay_update(tmp_path / "mended.fledge")["loss"] < float("inf")
+    assert replay_update(tmp_path / "mended.fledge")["total_loss"] < float("inf")
 
 
 def test_nan_in_replay_stops_with_a_dump_that_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

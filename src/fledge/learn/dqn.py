@@ -36,7 +36,7 @@ class DQNConfig:
 class DQN(OffPolicy):
     """Learner of a `QNetwork`."""
 
-    names = ("loss", "q")
+    names = ("q_loss", "q")
 
     def __init__(self, policy: QNetwork, cfg: DQNConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
         check_settings(cfg, "dqn.")

@@ -279,7 +279,7 @@ class PPO(Learner):
     def _report(self) -> dict[str, float]:
         """Mean of what `_step` summed. One transfer per iteration, and the one place where NaN is looked for."""
         values = (self._sums[:7] / self._sums[7]).tolist()
-        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "loss")
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
         report = dict(zip(names, values, strict=True))
         bad = [name for name, value in report.items() if not abs(value) < float("inf")]
         if bad:
