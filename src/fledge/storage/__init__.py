@@ -12,7 +12,7 @@ from fledge.core.lazy import lazy_names
 if TYPE_CHECKING:
     from fledge.storage.checkpoint import convert_checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
     from fledge.storage.contents import inspect_checkpoint
-    from fledge.storage.doctor import examine, repair
+    from fledge.storage.doctor import examine_folder, repair_folder
     from fledge.storage.history.history import CheckpointHistory
     from fledge.storage.history.retention import HistoryEntry
     from fledge.storage.rollouts import RolloutStorage
@@ -27,12 +27,12 @@ __all__ = [
     "HistoryEntry",
     "RolloutStorage",
     "convert_checkpoint",
-    "examine",
+    "examine_folder",
     "find_checkpoint",
     "inspect_checkpoint",
     "load_checkpoint",
     "receive",
-    "repair",
+    "repair_folder",
     "save_checkpoint",
     "send",
 ]
@@ -44,12 +44,12 @@ _HOME = {
     "HistoryEntry": "history.retention",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
-    "examine": "doctor",
+    "examine_folder": "doctor",
     "find_checkpoint": "checkpoint",
     "inspect_checkpoint": "contents",
     "load_checkpoint": "checkpoint",
     "receive": "stream",
-    "repair": "doctor",
+    "repair_folder": "doctor",
     "save_checkpoint": "checkpoint",
     "send": "stream",
 }

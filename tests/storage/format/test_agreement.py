@@ -194,6 +194,31 @@ def with_attribute(value: Any) -> Any:
     return value
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        OrderedDict(),
+        OrderedDict({"": {"version": 2}, "a.b": {"version": 0}}),
+        OrderedDict({"": {"version": 2**40}}),
+        OrderedDict({"": {"version": True}}),
+        OrderedDict({"": {"version": None}}),
+        OrderedDict({"": {}}),
+        OrderedDict({"": {"version": 1, "assign_to_params_buffers": True}}),
+        OrderedDict({"": {"other": 1}}),
+        OrderedDict({0: {"version": 1}}),
+        {"": {"version": 1}},
+        "text",
+    ],
+    ids=str,
+)
+def test_a_modules_metadata_of_any_kind_comes_back(tmp_path: Path, metadata: Any) -> None:
+    state: Any = OrderedDict(w=torch.ones(2))
+    state._metadata = metadata
+    loaded = load_checkpoint(save_checkpoint(state, tmp_path / "a"))
+    assert_same(loaded, state)
+    assert_same(loaded._metadata, metadata)
+
+
 CHANGING = {
     "namedtuple": Point(1, 2),
     "dict": type("Own", (dict,), {})(a=1),

@@ -114,9 +114,9 @@ class _Walk:
         kind = type(value)
         if kind is OrderedDict and vars(value).keys() <= {"_metadata"}:
             body, versions = self._items(value, path), getattr(value, "_metadata", None)
-            return (
-                {"ordered": body} if versions is None else {"module": [body, self.node(versions, (*path, "_metadata"))]}
-            )
+            if versions is None:
+                return {"ordered": body}
+            return {"module": [body, _versions(versions) or self.node(versions, (*path, "_metadata"))]}
         if kind is Counter and not vars(value):
             return {"counter": self._items(value, path)}
         if isinstance(value, defaultdict) and kind is defaultdict:
@@ -151,6 +151,16 @@ class _Walk:
     def _add(self, leaf: Leaf) -> int:
         self.leaves.append(leaf)
         return len(self.leaves) - 1
+
+
+def _versions(metadata: Any) -> Node | None:
+    """The node of a module's `_metadata` where that is versions only, as nearly always; None: look closer."""
+    if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
+        return None
+    numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]
+    if len(numbers) != len(metadata) or set(map(type, numbers)) != {int} or max(numbers) >= 2**31 or min(numbers) < 0:
+        return None
+    return {"ordered": {"dict": {name: {"dict": {"version": n}} for name, n in zip(metadata, numbers, strict=True)}}}
 
 
 def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
