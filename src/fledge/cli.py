@@ -456,9 +456,9 @@ def doctor(target: str, mend: bool, as_json: bool) -> None:
     Reads every byte. Exits with 1 if something is amiss. --repair deletes nothing.
     """
     from fledge.core.terminal import harmless
-    from fledge.storage.doctor import examine, render, repair
+    from fledge.storage.doctor import examine_folder, render, repair_folder
 
-    report = repair(target) if mend else examine(target)
+    report = repair_folder(target) if mend else examine_folder(target)
     lines = [json.dumps(report.as_dict())] if as_json else [harmless(line) for line in render(report)]
     click.echo("\n".join(lines))
     if not report.healthy:

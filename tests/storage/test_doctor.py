@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.storage import CheckpointHistory, examine, load_checkpoint, repair, save_checkpoint
+from fledge.storage import CheckpointHistory, examine_folder, load_checkpoint, repair_folder, save_checkpoint
 from fledge.storage.disk.durable import TEMP_PREFIX
 from tests.storage.states import assert_same, near_at
 
@@ -38,16 +38,16 @@ def contents(folder: Path) -> set[bytes]:
 
 
 def states(folder: Path) -> dict[str, str]:
-    return {finding.file: finding.state for finding in examine(folder).files if finding.state != "good"}
+    return {finding.file: finding.state for finding in examine_folder(folder).files if finding.state != "good"}
 
 
 def test_a_good_folder_is_healthy_and_stays_as_it_is(tmp_path: Path) -> None:
     history_of(tmp_path / "run" / "checkpoints")
     before = contents(tmp_path)
-    report = examine(tmp_path / "run")
+    report = examine_folder(tmp_path / "run")
     assert report.healthy
     assert report.resume == {"checkpoint": "checkpoint_000000004.fledge"}
-    assert repair(tmp_path / "run").repairs == ()
+    assert repair_folder(tmp_path / "run").repairs == ()
     assert contents(tmp_path) == before
 
 
@@ -60,7 +60,7 @@ def test_what_is_damaged_left_over_or_points_at_nothing_is_found_and_mended(tmp_
     torch.save({"w": torch.ones(3)}, tmp_path / "whole.pt")
     before = contents(tmp_path)
     assert states(tmp_path) == {newest.name: "damaged", DEAD: "leftover", "torn.pt": "damaged", "latest": "leftover"}
-    report = repair(tmp_path)
+    report = repair_folder(tmp_path)
     assert report.healthy
     assert len(report.repairs) == 4
     assert report.resume == {"checkpoint": "checkpoint_000000003.fledge"}
@@ -91,7 +91,7 @@ def test_a_good_delta_to_a_damaged_file_is_made_to_stand_alone(tmp_path: Path) -
     content[content.index(state["b"].numpy().tobytes())] ^= 1
     first.write_bytes(content)
     assert states(tmp_path) == {"one.fledge": "damaged"}
-    assert repair(tmp_path).healthy
+    assert repair_folder(tmp_path).healthy
     assert torch.equal(load_checkpoint(second)["a"], state["a"])
     assert (tmp_path / "aside" / "one.fledge").read_bytes() == content
 
@@ -102,14 +102,14 @@ def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     with busy.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         assert states(tmp_path) == {busy.name: "in use"}
-        assert repair(tmp_path).healthy
+        assert repair_folder(tmp_path).healthy
         assert busy.exists()
 
 
 def test_nothing_that_was_moved_aside_before_is_written_over(tmp_path: Path) -> None:
     for content in (b"one", b"two"):
         (tmp_path / "x.fledge").write_bytes(content)
-        repair(tmp_path)
+        repair_folder(tmp_path)
     assert {path.read_bytes() for path in (tmp_path / "aside").iterdir()} == {b"one", b"two"}
 
 
@@ -119,8 +119,8 @@ def test_other_tools_latest_and_other_files_are_left_alone(tmp_path: Path) -> No
     torch.save({"x": 1}, tmp_path / "latest_model.pt")
     (tmp_path / "notes.txt").write_text("mine")
     before = contents(tmp_path)
-    assert examine(tmp_path).healthy
-    assert repair(tmp_path).repairs == ()
+    assert examine_folder(tmp_path).healthy
+    assert repair_folder(tmp_path).repairs == ()
     assert contents(tmp_path) == before
 
 
@@ -142,7 +142,7 @@ def test_two_histories_in_a_folder_are_told_apart(tmp_path: Path) -> None:
     history_of(tmp_path, steps=2, prefix="run_best")
     (tmp_path / "latest_run_best").unlink()
     (tmp_path / "latest_run").write_text("{")
-    report = repair(tmp_path)
+    report = repair_folder(tmp_path)
     assert report.resume == {"run": "run_000000004.fledge", "run_best": "run_best_000000002.fledge"}
     assert json.loads((tmp_path / "latest_run_best").read_text())["step"] == 2
     assert json.loads((tmp_path / "latest_run").read_text())["step"] == 4
@@ -164,5 +164,5 @@ def test_the_command_says_what_it_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "missing"])
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
-        examine(tmp_path / name)
+        examine_folder(tmp_path / name)
     assert CliRunner().invoke(main, ["doctor", str(tmp_path / name)]).exit_code == 2

@@ -36,7 +36,7 @@ from fledge.bench.tables import table, three_digits
 from fledge.core.errors import FledgeError
 from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
-from fledge.storage.format.tree import flatten
+from fledge.storage.format.flattening import flatten
 
 TURNS = 5  # of each way to save
 BARS = {"call_p99_ms": 1.0, "small_slowdown": 0.02, "large_slowdown": 0.05, "navrl_ratio": 0.84, "history_ratio": 0.35}

@@ -12,7 +12,7 @@ from fledge.core.lazy import lazy_names
 if TYPE_CHECKING:
     from fledge.storage.checkpoint import convert_checkpoint, find_checkpoint, load_checkpoint, save_checkpoint
     from fledge.storage.contents import inspect_checkpoint
-    from fledge.storage.doctor import examine, repair
+    from fledge.storage.doctor import examine_folder, repair_folder
     from fledge.storage.history.history import CheckpointHistory
     from fledge.storage.history.retention import HistoryEntry
     from fledge.storage.recordings.reader import Recording, is_recording
@@ -31,13 +31,13 @@ __all__ = [
     "RecordingWriter",
     "RolloutStorage",
     "convert_checkpoint",
-    "examine",
+    "examine_folder",
     "find_checkpoint",
     "inspect_checkpoint",
     "is_recording",
     "load_checkpoint",
     "receive",
-    "repair",
+    "repair_folder",
     "save_checkpoint",
     "send",
 ]
@@ -51,13 +51,13 @@ _HOME = {
     "RecordingWriter": "recordings.writer",
     "RolloutStorage": "rollouts",
     "convert_checkpoint": "checkpoint",
-    "examine": "doctor",
+    "examine_folder": "doctor",
     "find_checkpoint": "checkpoint",
     "inspect_checkpoint": "contents",
     "is_recording": "recordings.reader",
     "load_checkpoint": "checkpoint",
     "receive": "stream",
-    "repair": "doctor",
+    "repair_folder": "doctor",
     "save_checkpoint": "checkpoint",
     "send": "stream",
 }

@@ -28,9 +28,10 @@ import torch
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
 from fledge.storage.format import codecs, foreign
+from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
-from fledge.storage.format.tree import Node, flatten, select, unflatten
+from fledge.storage.format.tree import Node, select, unflatten
 from fledge.storage.format.writer import Plans, Written, write_native
 
 logger = logging.getLogger("fledge.storage")

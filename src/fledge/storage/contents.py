@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fledge.storage.checkpoint import find_checkpoint, load_foreign, sniff
+from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile, Entry
-from fledge.storage.format.tree import Node, flatten, unflatten
+from fledge.storage.format.tree import Node, unflatten
 
 _LEAF = object()
 

@@ -1,11 +1,11 @@
 """`fledge doctor`: what of a folder of checkpoints can be trusted, and putting it in order.
 
 Contract
-    `examine` reads every byte of every checkpoint in a folder and says which are good, which are damaged (with the reason),
-    which are deltas that lost their base, what killed processes left over, and whether `latest` names a good file. It
-    changes nothing. `repair` then puts right what can be: what is no good moves into `aside/` there, `latest` names the
-    newest good one again, and a good delta to a damaged file is first made to stand alone. Nothing is deleted, and
-    files that a living process is writing are left alone.
+    `examine_folder` reads every byte of every checkpoint in a folder and says which are good, which are damaged (with the
+    reason), which are deltas that lost their base, what killed processes left over, and whether `latest` names a good
+    file. It changes nothing. `repair_folder` then puts right what can be: what is no good moves into `aside/` there,
+    `latest` names the newest good one again, and a good delta to a damaged file is first made to stand alone. Nothing is
+    deleted, and files that a living process is writing are left alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Report:
         folder: Where.
         files: Every checkpoint and every leftover, by name.
         resume: Per history, by its prefix, the file to resume from.
-        repairs: After `repair`, what was done, in sentences.
+        repairs: After `repair_folder`, what was done, in sentences.
     """
 
     folder: str
@@ -82,7 +82,7 @@ class Report:
         return {**dataclasses.asdict(self), "healthy": self.healthy}
 
 
-def examine(folder: str | os.PathLike[str]) -> Report:
+def examine_folder(folder: str | os.PathLike[str]) -> Report:
     """What a folder of checkpoints, or a run's, is like; nothing is changed.
 
     Raises:
@@ -175,9 +175,9 @@ def _examine_latest(path: Path, good: set[str]) -> Finding:
     return Finding(path.name, "leftover", size, f"it names {str(named)[:80]!r}, which is not there or no good")
 
 
-def repair(folder: str | os.PathLike[str]) -> Report:
+def repair_folder(folder: str | os.PathLike[str]) -> Report:
     """Put a folder in order; returns what it is like then, and what was done."""
-    place = Path(examine(folder).folder)
+    place = Path(examine_folder(folder).folder)
     try:
         with folder_lock(place):
             report = _survey(place)

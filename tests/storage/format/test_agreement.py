@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fledge.core.errors import FormatError, InputError
 from fledge.storage import CheckpointHistory, convert_checkpoint, load_checkpoint, save_checkpoint
-from fledge.storage.format import tree, writer
+from fledge.storage.format import flattening, writer
+from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf
-from fledge.storage.format.tree import MAX_DEPTH, flatten, unflatten
+from fledge.storage.format.tree import MAX_DEPTH, unflatten
 from fledge.storage.format.writer import member_names
 from fledge.storage.format.zip_archive import safe_name
 from tests.storage.states import assert_same, state_at
@@ -80,7 +81,7 @@ def test_the_deepest_state_that_is_taken_can_be_read_deep_in_a_program(tmp_path:
 
 
 def test_cycles_and_endless_sharing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "MAX_NODES", 2**16)  # the millions that are allowed take seconds
+    monkeypatch.setattr(flattening, "MAX_NODES", 2**16)  # the millions that are allowed take seconds
     cycle: list[Any] = [1]
     cycle.append(cycle)
     shared: Any = [0]
@@ -192,6 +193,31 @@ def test_versioned_modules_do_not_migrate_twice(tmp_path: Path, suffix: str) -> 
 def with_attribute(value: Any) -> Any:
     value.unit = "m"
     return value
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        OrderedDict(),
+        OrderedDict({"": {"version": 2}, "a.b": {"version": 0}}),
+        OrderedDict({"": {"version": 2**40}}),
+        OrderedDict({"": {"version": True}}),
+        OrderedDict({"": {"version": None}}),
+        OrderedDict({"": {}}),
+        OrderedDict({"": {"version": 1, "assign_to_params_buffers": True}}),
+        OrderedDict({"": {"other": 1}}),
+        OrderedDict({0: {"version": 1}}),
+        {"": {"version": 1}},
+        "text",
+    ],
+    ids=str,
+)
+def test_a_modules_metadata_of_any_kind_comes_back(tmp_path: Path, metadata: Any) -> None:
+    state: Any = OrderedDict(w=torch.ones(2))
+    state._metadata = metadata
+    loaded = load_checkpoint(save_checkpoint(state, tmp_path / "a"))
+    assert_same(loaded, state)
+    assert_same(loaded._metadata, metadata)
 
 
 CHANGING = {

@@ -18,7 +18,7 @@ import torch
 
 from fledge.core.errors import InputError
 from fledge.storage import convert_checkpoint, inspect_checkpoint, load_checkpoint, save_checkpoint
-from fledge.storage.format import tree
+from fledge.storage.format import flattening
 from fledge.storage.format.reader import MAX_MANIFEST, manifest_limit
 from tests.storage.format.forgery import forge, pack, unpack
 
@@ -206,7 +206,7 @@ def deep_lists() -> Any:
 def test_a_pt_of_lists_in_lists_loads_or_is_refused_at_once(
     tmp_path: Path, load: Load, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MAX_NODES", 2**16)  # the millions that are allowed take seconds
+    monkeypatch.setattr(flattening, "MAX_NODES", 2**16)  # the millions that are allowed take seconds
     path = tmp_path / "x.pt"
     torch.save({"w": torch.ones(3), "lists": make()}, path)
     assert path.stat().st_size < 4096

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from fledge.core.errors import FledgeError, StorageError
-from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, repair, save_checkpoint
+from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, repair_folder, save_checkpoint
 from fledge.storage.disk.durable import TEMP_PREFIX
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.history.retention import bases_of
@@ -93,7 +93,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def call_the_doctor(self) -> None:
         if not any(self.history._files()):
             return
-        report = repair(self.folder)
+        report = repair_folder(self.folder)
         assert report.healthy
         assert not any(self.folder.glob(f"{TEMP_PREFIX}*"))
         self.damaged &= {finding.file for finding in report.files}

@@ -15,7 +15,7 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage import AsyncCheckpointSaver, load_checkpoint
-from fledge.storage.format.tree import flatten
+from fledge.storage.format.flattening import flatten
 from fledge.storage.saving import pipeline as pipeline_module
 from fledge.storage.saving import saver as saver_module
 from fledge.storage.saving.staging import split

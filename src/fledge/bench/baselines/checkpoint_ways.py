@@ -14,7 +14,7 @@ import lz4.frame
 import torch
 
 from fledge.storage import AsyncCheckpointSaver, load_checkpoint
-from fledge.storage.format.tree import flatten
+from fledge.storage.format.flattening import flatten
 
 
 class Contender:

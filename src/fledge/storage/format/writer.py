@@ -25,6 +25,7 @@ import numpy as np
 
 from fledge.core.errors import InputError
 from fledge.storage.format import codecs, delta
+from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
 from fledge.storage.format.reader import (
     FORMAT,
@@ -35,7 +36,7 @@ from fledge.storage.format.reader import (
     checksum,
     manifest_limit,
 )
-from fledge.storage.format.tree import Node, flatten, unflatten
+from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
 MAX_CHAIN = 8  # files that must be read to restore one delta checkpoint, itself not counted

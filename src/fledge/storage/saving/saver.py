@@ -35,8 +35,9 @@ from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.core.machine import available_bytes
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
+from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf
-from fledge.storage.format.tree import Node, flatten
+from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_copy
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle

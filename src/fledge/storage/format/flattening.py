@@ -1,0 +1,183 @@
+"""A state taken apart: its shape as a node of JSON (see `tree`), and its leaves, still in the caller's memory.
+
+Contract
+    `flatten(state)` walks the state once, at the moment of the call, and gives a JSON-able node and the list of leaves
+    it refers to. Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after
+    loading. What comes back is equal to what was given, and of the same type but for two cases: a `Parameter` is a tensor,
+    and a subclass of str, int or float (an enum's member) the plain value it equals. What cannot be kept is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from fledge.core.errors import InputError
+from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, format_path
+from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
+
+MAX_NODES = 2**22  # a state of nothing but short numbers would take 30 MB of JSON
+
+
+def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
+    """The state's structure as JSON, and its leaves, still in the caller's memory.
+
+    Args:
+        state: What to save.
+        dtensor: What a DTensor is saved as: "full" (every rank must do so), or this rank's "local" part.
+    """
+    walk = _Walk(dtensor)
+    return walk.node(state, ()), walk.leaves
+
+
+class _Walk:
+    """One walk over a state. It runs on the training thread, so the common types are tested first."""
+
+    def __init__(self, dtensor: DTensorChoice) -> None:
+        self.leaves: list[Leaf] = []
+        self.seen: dict[Any, int] = {}
+        self.dtensor = dtensor
+        self.nodes = 0
+
+    def node(self, value: Any, path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
+            return {"leaf": self._tensor(value, path)}
+        if kind is str or kind is bool or value is None:
+            return value
+        if kind is float or kind is int:
+            return _number(value)
+        if len(path) >= MAX_DEPTH:
+            raise InputError(
+                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
+            )
+        if kind is dict or isinstance(value, dict | list | tuple):
+            self.nodes += len(value)
+            if self.nodes > MAX_NODES:
+                raise InputError(
+                    f"the state has over {MAX_NODES} plain values (at {format_path(path[:4])}): put long lists of numbers "
+                    "into tensors or NumPy arrays, or break the cycle."
+                )
+            return self._items(value, path) if kind is dict else self._container(value, path)
+        if isinstance(value, np.ndarray | np.generic):
+            return {"leaf": self._array(value, path)}
+        if kind is bytes:
+            return {"leaf": self._add(Leaf(path, "bytes", "uint8", (len(value),), len(value), value))}
+        return _plain(value, path)
+
+    def _container(self, value: dict[Any, Any] | list[Any] | tuple[Any, ...], path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if isinstance(value, dict):
+            return self._dict(value, path)
+        if kind is list:
+            return [self.node(item, (*path, i)) for i, item in enumerate(value)]
+        if kind is tuple:
+            return {"tuple": [self.node(item, (*path, i)) for i, item in enumerate(value)]}
+        if isinstance(value, torch.Size):
+            return {"size": [int(size) for size in value]}
+        plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a {kind.__name__}, which would come back as another type: make it a "
+            f"plain one first, {plain}."
+        )
+
+    def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
+        kind = type(value)
+        if kind is OrderedDict and vars(value).keys() <= {"_metadata"}:
+            body, versions = self._items(value, path), getattr(value, "_metadata", None)
+            if versions is None:
+                return {"ordered": body}
+            return {"module": [body, _versions(versions) or self.node(versions, (*path, "_metadata"))]}
+        if kind is Counter and not vars(value):
+            return {"counter": self._items(value, path)}
+        if isinstance(value, defaultdict) and kind is defaultdict:
+            factory = value.default_factory
+            name = None if factory is None else getattr(factory, "__name__", "")
+            if FACTORIES.get(name) is factory:
+                return {"default": [name, self._items(value, path)]}
+        raise InputError(
+            f"checkpoint entry {format_path(path)} is a {kind.__name__}{_factory_words(value)}, which would come back as "
+            "another type: make it a plain one first, dict(x)."
+        )
+
+    def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
+        if set(map(type, value)) <= {str}:
+            return {"dict": {key: self.node(item, (*path, key)) for key, item in value.items()}}
+        return {"items": [[_key(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
+
+    def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
+        leaf = describe_tensor(path, tensor, self.dtensor)
+        known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
+        if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
+            other = self.leaves[known]
+            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, leaf.source):
+                return known
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+    def _array(self, array: np.ndarray | np.generic, path: tuple[Any, ...]) -> int:
+        index = self.seen.setdefault((id(array),), len(self.leaves))
+        return index if index < len(self.leaves) else self._add(describe_array(path, array))
+
+    def _add(self, leaf: Leaf) -> int:
+        self.leaves.append(leaf)
+        return len(self.leaves) - 1
+
+
+def _versions(metadata: Any) -> Node | None:
+    """The node of a module's `_metadata` where that is versions only, as nearly always; None: look closer."""
+    if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
+        return None
+    numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]
+    if len(numbers) != len(metadata) or set(map(type, numbers)) != {int} or max(numbers) >= 2**31 or min(numbers) < 0:
+        return None
+    return {"ordered": {"dict": {name: {"dict": {"version": n}} for name, n in zip(metadata, numbers, strict=True)}}}
+
+
+def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
+
+
+def _factory_words(value: Any) -> str:
+    if getattr(value, "__dict__", None):
+        return " with attributes"
+    return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
+
+
+def _number(value: int | float) -> Node:
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return value
+        if value.bit_length() > 4 * (MAX_HEX - 3):
+            raise InputError(f"the state has a whole number of {value.bit_length()} bits: keep such as bytes.")
+        return {"int": hex(value)}
+    return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+
+
+def _plain(value: Any, path: tuple[Any, ...]) -> Node:
+    if isinstance(value, int | float):  # subclasses, such as IntEnum: kept as the number they are
+        return _number(int.__int__(value) if isinstance(value, int) else float.__float__(value))
+    if isinstance(value, str):  # not str(value): an enum's member would say its name
+        return str.__str__(value)
+    if isinstance(value, complex):
+        return {"complex": [_number(value.real), _number(value.imag)]}
+    raise InputError(
+        f"checkpoint entry {format_path(path)} is a {type(value).__name__}; a state is made of dicts, lists, tuples, "
+        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first."
+    )
+
+
+def _key(key: Any, path: tuple[Any, ...]) -> Node:
+    if isinstance(key, tuple):
+        return {"tuple": [_key(part, path) for part in key]}
+    if key is None or isinstance(key, str | int | float | bool):
+        return key if key is None or type(key) in (str, bool) else _plain(key, path)
+    raise InputError(
+        f"checkpoint entry {format_path(path)} has a key of type {type(key).__name__}; keys are strings, numbers, None "
+        "or tuples of these: rename it."
+    )
