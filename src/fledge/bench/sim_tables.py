@@ -66,7 +66,7 @@ def _sizes_table(result: Result) -> Table:
     one, many = settings["one"], settings["many"]
     parts = [key for key in result["sizes"][0]["memory_bytes"] if key not in ("rss_delta", f"per_{one}")]
     columns = (
-        f"ms a {settings['call']}",
+        "ms",
         "p10-p90",
         f"µs/{one}",
         "steps/s",
