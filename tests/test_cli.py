@@ -52,6 +52,8 @@ def policy_file(tmp_path: Path) -> Path:
         ["inspect"],
         ["doctor"],
         ["convert"],
+        ["doctor"],
+        ["envelope"],
     ],
 )
 def test_help_exists_and_says_something(command: list[str]) -> None:

@@ -57,6 +57,7 @@ RUN = {
     "fledge inspect": [],
     "fledge convert": [],
     "fledge doctor": [],
+    "fledge envelope": [],
 }
 RUN_SLOW = {
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
@@ -64,6 +65,7 @@ RUN_SLOW = {
     "fledge export": [],
 }
 NOT_RUN = {
+    "fledge envelope --check": "flies for a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge train": "learns for minutes to hours; small runs are in tests/train",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",

@@ -22,6 +22,7 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
+TOOLS = {"envelope": "fledge.tasks.aircombat.spacetime.command:run"}  # commands that one world has
 OWN = {  # there even where metadata is not
     "navigation": "fledge.tasks.navigation.task:NavigationTask",
     "aircombat": "fledge.tasks.aircombat.task:AircombatTask",
@@ -31,6 +32,11 @@ OWN = {  # there even where metadata is not
 def task_names() -> list[str]:
     """Names of the registered tasks."""
     return sorted({*OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def find_tool(name: str) -> Any:
+    """The function behind a command that one world has."""
+    return find_object(TOOLS[name])
 
 
 @functools.cache
