@@ -52,7 +52,6 @@ def policy_file(tmp_path: Path) -> Path:
         ["inspect"],
         ["doctor"],
         ["convert"],
-        ["doctor"],
         ["envelope"],
     ],
 )
