@@ -40,7 +40,19 @@ def policy_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["eval"], ["train"], ["bench"], ["bench", "sim"], ["advise"], ["export"], ["inspect"], ["convert"]]
+    "command",
+    [
+        [],
+        ["eval"],
+        ["train"],
+        ["bench"],
+        ["bench", "sim"],
+        ["advise"],
+        ["export"],
+        ["inspect"],
+        ["convert"],
+        ["envelope"],
+    ],
 )
 def test_help_exists_and_says_something(command: list[str]) -> None:
     done = call(*command, "--help")

@@ -55,6 +55,7 @@ PLACEHOLDERS = {
 RUN = {
     "fledge train --help-config": [],
     "fledge inspect": [],
+    "fledge envelope": [],
 }
 RUN_SLOW = {
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
@@ -62,6 +63,7 @@ RUN_SLOW = {
     "fledge export": [],
 }
 NOT_RUN = {
+    "fledge envelope --check": "flies for a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge train": "learns for minutes to hours; small runs are in tests/train",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",

@@ -22,12 +22,18 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
+TOOLS = {"envelope": "fledge.tasks.aircombat.spacetime.command:run"}  # commands that one world has
 OWN = {"navigation": "fledge.tasks.navigation.task:NavigationTask"}  # there even where metadata is not
 
 
 def task_names() -> list[str]:
     """Names of the registered tasks."""
     return sorted({*OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def find_tool(name: str) -> Any:
+    """The function behind a command that one world has."""
+    return find_object(TOOLS[name])
 
 
 @functools.cache

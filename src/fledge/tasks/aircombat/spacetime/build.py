@@ -13,21 +13,23 @@ from fledge.tasks.aircombat.spacetime.flyout import Physics
 from fledge.tasks.aircombat.spacetime.solve import solve_ranges
 
 DT = 0.1  # s, of the fly-outs
-AXES = (  # first, last, nodes: own speed and target's, m/s; off-boresight and aspect, rad
-    (150.0, 550.0, 5),
-    (150.0, 550.0, 7),
-    (0.0, np.pi, 25),
-    (-np.pi, np.pi, 37),
-)
-SHAPE = tuple(axis[2] for axis in AXES)
+OWN = (150, 250, 350, 450, 550)  # m/s
+TARGET = (150, 210, 270, 330, 380, 420, 455, 490, 520, 550)  # m/s
+OFF_BORESIGHT = (*range(0, 150, 5), *range(150, 181, 10))  # degrees
+ASPECT = (*range(-180, -72, 12), *range(-72, -48, 6), *range(-48, 12, 4), *range(12, 60, 8), *range(60, 181, 12))
+AXES = (OWN, TARGET, OFF_BORESIGHT, ASPECT)  # finer where ranges change fast
+SHAPE = tuple(len(axis) for axis in AXES)
+ASTERN = 179.9  # degrees: straight behind, missiles turn left as they do just short of it
 PARTS = 50  # after each of which progress is told
 BEYOND = 1.25  # how much farther than the best geometry's ranges the search begins
+ROUNDS = 3  # corners of a cell are up to four steps from the node that kills
+NOWHERE = -1.0e7  # m², square of nodes far from any that kills
 Ranges = tuple[np.ndarray, np.ndarray]  # largest and smallest, [..., 4] float32, m
 
 
 def grid() -> np.ndarray:
     """Geometries of all nodes, [own, target, off-boresight, aspect, 4]."""
-    axes = [np.linspace(*axis) for axis in AXES]
+    axes = [np.array(OWN), np.array(TARGET), np.radians(np.minimum(OFF_BORESIGHT, ASTERN)), np.radians(ASPECT)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).astype(np.float32)
 
 
@@ -49,12 +51,10 @@ def solve_geometries(
     return largest.numpy(), smallest.numpy()
 
 
-def farthest_ranges(physics: Physics, launcher: Launcher) -> tuple[float, float]:
+def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
     """Bounds of r_max, and of r_left and r_right: nose to nose, the shooter at its fastest, the target at any speed."""
-    fastest = AXES[0][1]
-    speeds = np.linspace(*AXES[1])
-    best = np.stack([np.full_like(speeds, fastest), speeds, 0 * speeds, 0 * speeds], axis=-1)
-    largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), 2 * DT)
+    best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
+    largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)
     found = BEYOND * largest.max(axis=0)
     return max(float(found[0]), 2000.0), max(float(found[1]), float(found[2]), 2000.0)
 
@@ -72,36 +72,42 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
             largest[part], smallest[part] = solve_geometries(physics, nodes[part], launcher, farthest, both_ends=True)
             if on_progress:
                 on_progress(done)
-        return complete(largest.reshape(*SHAPE, 4), smallest.reshape(*SHAPE, 4))
+        return largest.reshape(*SHAPE, 4), smallest.reshape(*SHAPE, 4)
     finally:
         launcher.close()
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Give ends, in the wrong order, to nodes where nothing kills that are beside nodes where something does.
+    """Middles, and signed squares of half the lengths, of the intervals that kill; also where none does, beside those.
 
-    Middle and signed square go on as a straight line through the two nodes before, on each side along each axis where
-    there are two; the mean of those counts, and never a square that is positive.
+    There they go on as a straight line through the two nodes before, on each side along each axis where there are two; the
+    mean of those counts, and never a square that is positive.
     """
-    middle, half = (largest + smallest) / 2, (largest - smallest) / 2
-    square = half * np.abs(half)
+    middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
+    square = half * half
     known = largest > 0
-    dead = ~known
-    for _round in range(2):  # corners of a cell are up to four steps from the node that kills
+    for _round in range(ROUNDS):
         sums, counts = np.zeros((2, *middle.shape)), np.zeros(middle.shape)
         for axis, way in itertools.product(range(4), (1, -1)):
-            near, next_near = shifted(known, axis, way), shifted(known, axis, 2 * way)
-            both = dead & ~known & near & next_near
+            both = ~known & shifted(known, axis, way) & shifted(known, axis, 2 * way)
+            ratio = step_ratio(axis, way)
             for total, values in zip(sums, (middle, square), strict=True):
-                line = 2 * shifted(values, axis, way) - shifted(values, axis, 2 * way)
-                total += np.where(both, line, 0)
+                near, next_near = shifted(values, axis, way), shifted(values, axis, 2 * way)
+                total += np.where(both, near + ratio * (near - next_near), 0)
             counts += both
         found = counts > 0
         middle = np.where(found, sums[0] / np.maximum(counts, 1), middle)
         square = np.where(found, np.minimum(sums[1] / np.maximum(counts, 1), 0), square)
         known = known | found
-    half = np.sign(square) * np.sqrt(np.abs(square))
-    return (middle + half).astype(np.float32), (middle - half).astype(np.float32)
+    return middle, np.where(known, square, NOWHERE)
+
+
+def step_ratio(axis: int, way: int) -> np.ndarray:
+    """From each node of an axis one way: the next step over the one after it, to multiply with nodes' values."""
+    gaps = np.diff(AXES[axis])
+    at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
+    ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]
+    return np.expand_dims(ratio, tuple(k for k in range(5) if k != axis))
 
 
 def shifted(values: np.ndarray, axis: int, by: int) -> np.ndarray:

@@ -14,15 +14,15 @@ import warp as wp
 from fledge.sim.airframe import Flyer, move
 from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
 from fledge.tasks.aircombat.spacetime.manoeuvres import AWAY, FAR, HOLD, left_angle, time_to_go
-from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup
+from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_turning
 from fledge.tasks.aircombat.structs import Duels, Obs, Result, fighter_of, missile_of
 
 NEVER = wp.constant(1.0e6)  # s
 HORIZON = wp.constant(120.0)  # s, how far times to decide are sought
-LOOKS = wp.constant(12)  # at most
+LOOKS = wp.constant(8)  # at most
 SLACK = wp.constant(100.0)  # m/s by which r_tr may grow while sides hold their course
-FLY_OUT_DT = wp.constant(0.5)  # s
-FLY_OUT_SHARE = wp.constant(0.1)
+FLY_OUT_DT = wp.constant(0.25)  # s, at least
+FLY_OUT_SHARE = wp.constant(0.2)  # of the time to go
 
 
 @wp.func
@@ -31,9 +31,9 @@ def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
     r = two.pos - one.pos
     off_one = left_angle(one.dir, r)
     off_two = left_angle(two.dir, -r)
-    by_one = lookup(t, one.speed, two.speed, off_one, off_two)
-    by_two = lookup(t, two.speed, one.speed, off_two, off_one)
-    return wp.vec2(by_one[1], by_two[1])
+    by_one = lookup_turning(t, one.speed, two.speed, off_one, off_two)
+    by_two = lookup_turning(t, two.speed, one.speed, off_two, off_one)
+    return wp.vec2(by_one, by_two)
 
 
 @wp.func
@@ -68,7 +68,7 @@ def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reac
         if time_two == NEVER:
             spare = wp.min(spare, spare_two)
         if spare < FAR and closing > 0.0 and time < HORIZON:
-            step = wp.clamp(spare / (closing + SLACK), 1.0, 20.0)
+            step = wp.clamp(spare / (closing + SLACK), 2.0, 30.0)
             one = move(p.fighter, one, 0.0, p.fighter.thrust, step)
             two = move(p.fighter, two, 0.0, p.fighter.thrust, step)
             away = wp.length(two.pos - one.pos)

@@ -16,7 +16,8 @@ from fledge.tasks.aircombat.spacetime.manoeuvres import AWAY, LATE, choose_rudde
 FAR = wp.constant(1.0e9)
 STRAIGHT = wp.constant(0.05)  # rudder of a target that runs
 LONGEST = wp.constant(600.0)  # s; no missile flies longer
-LONGEST_STEP = wp.constant(2.0)  # s
+LONGEST_STEP = wp.constant(4.0)  # s
+LAST = wp.constant(2.0)  # s before the end that are foreseen
 
 
 @wp.struct
@@ -46,10 +47,27 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 
 
 @wp.func
+def foresee(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
+    """The end of a fly-out: where both would pass each other going straight, less what the missile can steer until then."""
+    v = target.speed * target.dir - missile.speed * missile.dir
+    passing = wp.length(target.pos - missile.pos + togo * v)
+    turn = missile.speed * missile.speed / p.motor.frame.rmin
+    if p.motor.frame.max_load > 0.0:
+        turn = wp.min(turn, p.motor.frame.max_load)
+    out = so_far
+    out.time = out.time + togo
+    out.miss = wp.min(out.miss, wp.max(passing - 0.5 * turn * togo * togo, 0.0))
+    if out.miss <= p.motor.kill_radius:
+        out.killed = 1
+    return out
+
+
+@wp.func
 def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, dt: float, share: float) -> FlyOut:
     """Fly a missile, with `burn` seconds of motor left, against a target that flies a manoeuvre.
 
-    A step lasts dt, or `share` of the time that the missile still needs to its target, if that is longer.
+    A step lasts dt, or `share` of the time that the missile still needs to its target, if that is longer. With a share, the
+    last seconds are foreseen instead of flown.
     """
     missile = start
     target = prey
@@ -60,6 +78,8 @@ def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, 
     out.miss = FAR
     while out.time < LONGEST:
         togo = time_to_go(missile, target)
+        if share > 0.0 and togo < LAST:
+            return foresee(p, out, missile, target, togo)
         late = late or togo < LATE
         step = wp.clamp(share * togo, dt, wp.max(dt, LONGEST_STEP))
         rudder = slew(p.rudder_rate, rudder, choose_rudder(p.fighter, target, missile, manoeuvre, late, step), step)

@@ -2,7 +2,7 @@
 
     HOLD                        straight on
     AWAY                        full rudder to the nearer side until the missile is straight behind, then run, keeping it there
-    AWAY_LEFT, AWAY_RIGHT       the same, but to that side while the missile is in front
+    AWAY_LEFT, AWAY_RIGHT       the same, but to that side while the missile is within 60 degrees of the nose
     HARD_LEFT, HARD_RIGHT       full rudder, for ever
     BEAM_LEFT, BEAM_RIGHT       turn, by the shorter way, until the missile is abeam, and keep it there: the path leads to the
                                 left, or right, of the line from the missile
@@ -52,7 +52,7 @@ LATE_LEFT = wp.constant(int(Manoeuvre.LATE_LEFT))
 LATE_RIGHT = wp.constant(int(Manoeuvre.LATE_RIGHT))
 LATE = wp.constant(3.0)  # s
 FAR = wp.constant(1.0e9)
-QUARTER = wp.constant(1.5707963267948966)
+LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees, and a little
 
 
 @wp.func
@@ -102,6 +102,6 @@ def choose_rudder(frame: Airframe, body: Flyer, missile: Flyer, manoeuvre: int, 
     if manoeuvre == BEAM_LEFT or manoeuvre == BEAM_RIGHT:
         wanted = wp.vec2(-side * from_it[1], side * from_it[0])
     angle = left_angle(body.dir, wanted)
-    if (manoeuvre == AWAY_LEFT or manoeuvre == AWAY_RIGHT) and side * angle < -QUARTER:
+    if (manoeuvre == AWAY_LEFT or manoeuvre == AWAY_RIGHT) and side * angle < -LONG_WAY:
         return side
     return turn_by(frame, body, angle, dt)

@@ -15,19 +15,20 @@ import sys
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import warp as wp
 
-from fledge.core.terminal import counting, make_console
+from fledge.core.terminal import counting, make_console, say
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.physics import physics_of
-from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table
+from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table, complete
 from fledge.tasks.aircombat.spacetime.flyout import Physics
 from fledge.tasks.aircombat.spacetime.solve import NEAREST
-from fledge.tasks.aircombat.spacetime.table import ReachTable
+from fledge.tasks.aircombat.spacetime.table import Axis, ReachTable
 
 VERSION = 1
 MARGIN = 0.005  # of r_max and r_tr, measured: `fledge envelope --check 10000`
@@ -40,19 +41,33 @@ def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -
     physics = physics_of(cfg)
     key = key_of(physics), device
     if key not in _TABLES:
-        _TABLES[key] = make_table(*find_ranges(physics, device, quiet), device)
+        _TABLES[key] = make_table(*complete(*find_ranges(physics, device, quiet)), device)
     return _TABLES[key]
 
 
-def make_table(largest: np.ndarray, smallest: np.ndarray, device: str) -> ReachTable:
-    """Nodes' ranges [own, target, off-boresight, aspect, 4] as kernels read them."""
+def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTable:
+    """Nodes [own, target, off-boresight, aspect, 4] as kernels read them."""
     table = ReachTable()
-    table.largest = wp.array(np.ascontiguousarray(largest, np.float32), dtype=wp.vec4, device=device)
-    table.smallest = wp.array(np.ascontiguousarray(smallest, np.float32), dtype=wp.vec4, device=device)
-    table.origin = wp.vec4(*(first for first, _, _ in AXES))
-    table.per_unit = wp.vec4(*((count - 1) / (last - first) for first, last, count in AXES))
+    degree = 180.0 / np.pi
+    scales = {"own": 1.0, "target": 1.0, "off_boresight": degree, "aspect": degree}
+    for (name, per_unit), nodes in zip(scales.items(), AXES, strict=True):
+        setattr(table, name, make_axis(nodes, per_unit, device))
+    pairs = np.stack([middle, square], axis=-1).astype(np.float32)  # [..., range, 2]
+    table.turning = wp.array(pairs[..., 1:3, :].reshape(*SHAPE, 4), dtype=wp.vec4, device=device)
+    table.others = wp.array(pairs[..., 0::3, :].reshape(*SHAPE, 4), dtype=wp.vec4, device=device)
     table.margin, table.nearest = MARGIN, float(NEAREST)
     return table
+
+
+def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
+    """An axis with nodes at these whole units."""
+    axis = Axis()
+    axis.origin, axis.per_unit = nodes[0] / per_unit, per_unit
+    places = np.array(nodes) - nodes[0]
+    index = np.searchsorted(places, np.arange(places[-1] + 1), side="right") - 1
+    axis.index = wp.array(np.minimum(index, len(nodes) - 2).astype(np.int32), dtype=wp.int32, device=device)
+    axis.nodes = wp.array(places.astype(np.float32), dtype=wp.float32, device=device)
+    return axis
 
 
 def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> Ranges:
@@ -62,7 +77,10 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
     for path in (SHIPPED, kept):
         if (found := read_ranges(path, key)) is not None:
             return found
-    with counting(make_console(stderr=True), "space-time table", PARTS, quiet) as on_progress:
+    console = make_console(stderr=True)
+    if not quiet:
+        say(console, "Building the space-time table of this physics: a minute or two, once.")
+    with counting(console, "space-time table", PARTS, quiet) as on_progress:
         found = build_table(physics, device, on_progress)
     try:
         write_ranges(kept, key, found)

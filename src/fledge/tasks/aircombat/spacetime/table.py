@@ -1,69 +1,62 @@
 """Kill ranges of any geometry, interpolated in a table of solved ones (`solve`).
 
-Axes, evenly spaced: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. The other half of the off-boresights
-is the mirror image, with left and right swapped. Outside of the speeds, the nearest is taken.
+Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. The other half of the off-boresights is the mirror
+image, with left and right swapped. Outside of the speeds, the nearest is taken.
 
 Between nodes, both ends of the interval of ranges that kill are interpolated, by their middle and the signed square of half
 their distance. Both are smooth where the interval shrinks and is gone, and the range itself is not: there it falls like a
-square root, and jumps. Nodes beyond such a border have ends in the wrong order (`build.complete`): the square is negative.
+square root, and jumps. Nodes beyond such a border have a negative square (`build.complete`).
 """
 
 import warp as wp
 
 PI = wp.constant(3.14159265358979)
+BOTH_WAYS = wp.constant(
+    1.0471976
+)  # rad, 60 degrees: a target that sees the shooter farther off turns by the shorter way
+
+
+@wp.struct
+class Axis:
+    """Where nodes are. `index` leads to the node before each whole unit, so nodes may be spaced as one likes."""
+
+    origin: float
+    per_unit: float  # units (m/s or degrees) in 1 of the value (m/s or rad)
+    index: wp.array(dtype=wp.int32)  # [units + 1]
+    nodes: wp.array(dtype=wp.float32)  # units after the origin
 
 
 @wp.struct
 class ReachTable:
-    """Ends of the ranges that kill: r_max, r_left, r_right, r_ne."""
+    """Nodes [own speed, target's speed, off-boresight, aspect]: a middle, m, and a signed square, m², of each range."""
 
-    largest: wp.array4d(dtype=wp.vec4)  # m [own speed, target's speed, off-boresight, aspect]
-    smallest: wp.array4d(dtype=wp.vec4)  # m
-    origin: wp.vec4  # first value of each axis
-    per_unit: wp.vec4  # nodes per m/s, and per rad
+    own: Axis
+    target: Axis
+    off_boresight: Axis
+    aspect: Axis
+    turning: wp.array4d(dtype=wp.vec4)  # of r_left, then of r_right
+    others: wp.array4d(dtype=wp.vec4)  # of r_max, then of r_ne
     margin: float  # share by which r_max and r_tr are made larger, to be on the safe side
     nearest: float  # m: closer, everything counts as within reach
 
 
-@wp.func
-def locate(x: float, origin: float, per_unit: float, count: int) -> wp.vec2:
-    """Number of the node before x, and the share of the way to the next."""
-    place = wp.clamp((x - origin) * per_unit, 0.0, float(count - 1))
-    node = wp.min(wp.floor(place), float(count - 2))
-    return wp.vec2(node, place - node)
+@wp.struct
+class Place:
+    """Nodes before a geometry, and shares of the way to the next ones."""
+
+    node: wp.vec4i
+    share: wp.vec4
+    mirrored: int
 
 
 @wp.func
-def interpolate(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> wp.vec4:
-    """r_max, r_left, r_right, r_ne of an off-boresight that is not negative; 0: none."""
-    at_own = locate(own_speed, t.origin[0], t.per_unit[0], t.largest.shape[0])
-    at_target = locate(target_speed, t.origin[1], t.per_unit[1], t.largest.shape[1])
-    at_off = locate(off_boresight, t.origin[2], t.per_unit[2], t.largest.shape[2])
-    at_aspect = locate(aspect, t.origin[3], t.per_unit[3], t.largest.shape[3])
-    middle = wp.vec4()
-    square = wp.vec4()
-    for a in range(2):
-        weight_a = 1.0 - at_own[1] + float(a) * (2.0 * at_own[1] - 1.0)
-        for b in range(2):
-            weight_b = weight_a * (1.0 - at_target[1] + float(b) * (2.0 * at_target[1] - 1.0))
-            for c in range(2):
-                weight_c = weight_b * (1.0 - at_off[1] + float(c) * (2.0 * at_off[1] - 1.0))
-                for e in range(2):
-                    weight = weight_c * (1.0 - at_aspect[1] + float(e) * (2.0 * at_aspect[1] - 1.0))
-                    i = int(at_own[0]) + a
-                    j = int(at_target[0]) + b
-                    k = int(at_off[0]) + c
-                    m = int(at_aspect[0]) + e
-                    high = t.largest[i, j, k, m]
-                    low = t.smallest[i, j, k, m]
-                    half = high - low
-                    middle = middle + weight * (high + low)
-                    square = square + weight * wp.cw_mul(half, wp.abs(half))
-    out = wp.vec4()
-    for k in range(4):
-        if square[k] > 0.0:
-            out[k] = 0.5 * (middle[k] + wp.sqrt(square[k]))
-    return out
+def place_on(axis: Axis, value: float) -> wp.vec2:
+    """The node before a value, and the share of the way to the next."""
+    last = axis.index.shape[0] - 1
+    at = wp.clamp((value - axis.origin) * axis.per_unit, 0.0, float(last))
+    node = axis.index[int(at)]
+    before = axis.nodes[node]
+    return wp.vec2(float(node), (at - before) / (axis.nodes[node + 1] - before))
 
 
 @wp.func
@@ -77,17 +70,81 @@ def wrap(angle: float) -> float:
 
 
 @wp.func
-def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> wp.vec3:
-    """r_max, r_tr, r_ne, m; at least `nearest`. Angles in radians, left positive, -2 pi to 2 pi."""
+def find_place(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> Place:
     off = wrap(off_boresight)
     seen = wrap(aspect)
+    out = Place()
     if off < 0.0:
         off = -off
         seen = -seen
-    found = interpolate(t, own_speed, target_speed, off, seen)
-    r_max = wp.max((1.0 + t.margin) * found[0], t.nearest)
-    r_tr = wp.max((1.0 + t.margin) * wp.min(found[1], found[2]), t.nearest)
-    return wp.vec3(r_max, r_tr, wp.clamp(found[3], t.nearest, r_tr))
+        out.mirrored = 1
+    a = place_on(t.own, own_speed)
+    b = place_on(t.target, target_speed)
+    c = place_on(t.off_boresight, off)
+    e = place_on(t.aspect, seen)
+    out.node = wp.vec4i(int(a[0]), int(b[0]), int(c[0]), int(e[0]))
+    out.share = wp.vec4(a[1], b[1], c[1], e[1])
+    return out
+
+
+@wp.func
+def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
+    """The weighted mean of the 16 nodes around a place."""
+    out = wp.vec4()
+    for a in range(2):
+        by_own = wp.abs(float(1 - a) - p.share[0])
+        for b in range(2):
+            by_target = by_own * wp.abs(float(1 - b) - p.share[1])
+            for c in range(2):
+                by_off = by_target * wp.abs(float(1 - c) - p.share[2])
+                i = p.node[0] + a
+                j = p.node[1] + b
+                k = p.node[2] + c
+                out += by_off * (1.0 - p.share[3]) * values[i, j, k, p.node[3]]
+                out += by_off * p.share[3] * values[i, j, k, p.node[3] + 1]
+    return out
+
+
+@wp.func
+def far_end(middle: float, square: float) -> float:
+    """The larger end of an interval, 0 if there is none."""
+    if square <= 0.0:
+        return 0.0
+    return middle + wp.sqrt(square)
+
+
+@wp.func
+def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
+    """r_tr: of a target that sees the shooter near its nose the better of both ways, else the shorter way."""
+    ends = interpolate(t.turning, p)
+    left = far_end(ends[0], ends[1])
+    right = far_end(ends[2], ends[3])
+    seen = wrap(aspect)
+    if p.mirrored == 1:
+        seen = -seen
+    found = wp.min(left, right)
+    if seen > BOTH_WAYS:
+        found = right
+    elif seen < -BOTH_WAYS:
+        found = left
+    return wp.max((1.0 + t.margin) * found, t.nearest)
+
+
+@wp.func
+def lookup_turning(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> float:
+    """r_tr alone, m: at half the price."""
+    return turning_range(t, find_place(t, own_speed, target_speed, off_boresight, aspect), aspect)
+
+
+@wp.func
+def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> wp.vec3:
+    """r_max, r_tr, r_ne, m; at least `nearest`. Angles in radians, left positive, -2 pi to 2 pi."""
+    p = find_place(t, own_speed, target_speed, off_boresight, aspect)
+    ends = interpolate(t.others, p)
+    r_max = wp.max((1.0 + t.margin) * far_end(ends[0], ends[1]), t.nearest)
+    r_tr = turning_range(t, p, aspect)
+    r_ne = wp.clamp(far_end(ends[2], ends[3]), t.nearest, r_tr)
+    return wp.vec3(r_max, r_tr, r_ne)
 
 
 @wp.kernel(enable_backward=False)

@@ -1,0 +1,198 @@
+"""Questions to the space-time graph, for any number of geometries at once.
+
+    envelope = Envelope(AircombatConfig())
+    envelope.lookup(300.0, 300.0, 0.0, 0.0)                  from the table: millions a second
+    envelope.solve(300.0, 300.0, 0.0, 0.0)                   by fly-outs: hundreds a second
+    envelope.fly(30_000.0, Manoeuvre.AWAY, 300.0, 300.0)     one shot each: killed, time, closest approach
+
+Speeds in m/s, angles in degrees, left positive: `off_boresight_deg` from the shooter's nose to the target, `aspect_deg` from
+the target's nose to the shooter (0: nose-on, 180: a tail chase). Numbers or tensors of one shape come in; tensors come out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+from torch import Tensor
+
+from fledge.core.errors import InputError
+from fledge.core.warp_start import start_warp
+from fledge.sim.launch import Call, Launcher, default_threads
+from fledge.tasks.aircombat.config import AircombatConfig
+from fledge.tasks.aircombat.physics import physics_of
+from fledge.tasks.aircombat.spacetime import curves, table
+from fledge.tasks.aircombat.spacetime.build import farthest_ranges, solve_geometries
+from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
+from fledge.tasks.aircombat.spacetime.solve import NEAREST, fly_outs
+from fledge.tasks.aircombat.spacetime.store import load_table
+
+Numbers = float | Tensor
+RUDDERS = (1.0, 0.5, 0.25, 0.12, 0.06)  # turns of the missiles whose reach is drawn
+DECIDE_DT, DECIDE_HORIZON = 0.25, 240.0  # s
+
+
+class Envelope:
+    """The space-time graph of one physics.
+
+    Args:
+        cfg: The duel's settings; what is not physics does not count, except `dt_s`, the step of fly-outs.
+    """
+
+    def __init__(self, cfg: AircombatConfig | None = None, device: str = "cpu", num_threads: int | None = None) -> None:
+        start_warp()
+        self.cfg, self.device = cfg or AircombatConfig(), device
+        self.physics = physics_of(self.cfg)
+        self.launcher = Launcher(device, num_threads or default_threads())
+        self._farthest: tuple[float, float] | None = None
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self.launcher.close()
+
+    def __enter__(self) -> Envelope:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # ---- ranges ------------------------------------------------------------------------------------------------------
+
+    def lookup(
+        self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
+    ) -> dict[str, Tensor]:
+        """`r_max_m`, `r_tr_m`, `r_ne_m` from the table, which is built first if there is none of this physics."""
+        geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
+        found = torch.empty(len(geometries), 3, device=self.device)
+        args = [load_table(self.cfg, self.device), _vectors(geometries), wp.from_torch(found, dtype=wp.vec3)]
+        self.launcher.run(self.launcher.record([Call(table.look_up, args)], len(geometries)))
+        return {name: found[:, k].reshape(shape) for k, name in enumerate(("r_max_m", "r_tr_m", "r_ne_m"))}
+
+    def solve(
+        self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
+    ) -> dict[str, Tensor]:
+        """The same by fly-outs. Where nothing beyond 1 km kills, 1 km."""
+        geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
+        if self._farthest is None:
+            self._farthest = farthest_ranges(self.physics, self.launcher, self.cfg.dt_s)
+        found, _ = solve_geometries(
+            self.physics, geometries.cpu().numpy(), self.launcher, self._farthest, self.cfg.dt_s
+        )
+        r_max, r_left, r_right, r_ne = (
+            torch.from_numpy(np.maximum(column, NEAREST)).reshape(shape) for column in found.T
+        )
+        return {"r_max_m": r_max, "r_tr_m": torch.minimum(r_left, r_right), "r_ne_m": r_ne}
+
+    # ---- shots -------------------------------------------------------------------------------------------------------
+
+    def fly(
+        self,
+        range_m: Numbers,
+        manoeuvre: Manoeuvre,
+        own_speed: Numbers,
+        target_speed: Numbers,
+        off_boresight_deg: Numbers = 0.0,
+        aspect_deg: Numbers = 0.0,
+    ) -> dict[str, Tensor]:
+        """`killed`, `time_s` and `miss_m`, the closest approach, of a shot at a target that flies a manoeuvre."""
+        geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
+        return {k: v.reshape(shape) for k, v in self._fly(geometries[:, :4], geometries[:, 4], manoeuvre).items()}
+
+    def _fly(self, geometries: Tensor, ranges: Tensor, manoeuvre: Manoeuvre) -> dict[str, Tensor]:
+        out = torch.empty(len(geometries), 3, device=self.device)
+        args = [self.physics, int(manoeuvre), self.cfg.dt_s, _vectors(geometries), _floats(ranges)]
+        calls = [Call(fly_outs, [*args, wp.from_torch(out, dtype=wp.vec3)])]
+        self.launcher.run(self.launcher.record(calls, len(geometries)))
+        return {"killed": out[:, 0] > 0, "time_s": out[:, 1], "miss_m": out[:, 2]}
+
+    def time_to_decide(
+        self,
+        range_m: Numbers,
+        own_speed: Numbers,
+        target_speed: Numbers,
+        off_boresight_deg: Numbers = 0.0,
+        aspect_deg: Numbers = 0.0,
+    ) -> Tensor:
+        """Seconds that the target may keep its course, both holding, until turning away does not save it from a shot then.
+
+        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if that does not come within four minutes.
+        """
+        geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
+        count, looks = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
+        later, ranges = torch.empty(count, looks, 4, device=self.device), torch.empty(count, looks, device=self.device)
+        args = [self.physics, DECIDE_DT, _vectors(geometries[:, :4]), _floats(geometries[:, 4])]
+        args += [wp.from_torch(later, dtype=wp.vec4), wp.from_torch(ranges)]
+        self.launcher.run(self.launcher.record([Call(curves.hold_both, args)], count))
+        killed = torch.ones(count, looks, dtype=torch.bool, device=self.device)
+        for manoeuvre in (Manoeuvre.AWAY_LEFT, Manoeuvre.AWAY_RIGHT):
+            flown = self._fly(later.reshape(-1, 4), ranges.reshape(-1), manoeuvre)
+            killed &= flown["killed"].reshape(count, looks)
+        first = killed.int().argmax(dim=1) * DECIDE_DT
+        return torch.where(killed.any(dim=1), first, torch.inf).reshape(shape)
+
+    # ---- curves ------------------------------------------------------------------------------------------------------
+
+    def missile_reach(
+        self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5
+    ) -> Tensor:
+        """How far a missile fired now is along directions from the nose [direction, time], m; NaN once it is spent."""
+        points, steps, dt = self._times(duration_s, every_s)
+        directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
+        best = torch.full((len(directions), points), -torch.inf, device=self.device)
+        for rudder in RUDDERS:
+            out = torch.empty_like(best)
+            args = [self.physics, float(own_speed), rudder, dt, steps, _floats(directions), wp.from_torch(out)]
+            self.launcher.run(self.launcher.record([Call(curves.reach_missile, args)], len(directions)))
+            spent = (out < 0) & (torch.arange(points) * every_s > self.physics.motor.burn)
+            best = torch.maximum(best, torch.where(spent, -torch.inf, out))
+        return torch.where(torch.isinf(best), torch.nan, best + self.physics.motor.kill_radius)
+
+    def target_path(
+        self,
+        manoeuvre: Manoeuvre,
+        range_m: float,
+        own_speed: float,
+        target_speed: float,
+        off_boresight_deg: float = 0.0,
+        aspect_deg: float = 0.0,
+        duration_s: float = 60.0,
+        every_s: float = 0.5,
+    ) -> Tensor:
+        """Where a target gets to that flies a manoeuvre [time, 2], m: the shooter is at the origin and points along x."""
+        points, steps, dt = self._times(duration_s, every_s)
+        geometries, _ = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
+        out = torch.empty(1, points, 3, device=self.device)
+        args = [self.physics, int(manoeuvre), dt, steps, _vectors(geometries[:, :4]), _floats(geometries[:, 4])]
+        calls = [Call(curves.trace_target, [*args, wp.from_torch(out, dtype=wp.vec3)])]
+        self.launcher.run(self.launcher.record(calls, 1))
+        return out[0, :, :2]
+
+    def _times(self, duration_s: float, every_s: float) -> tuple[int, int, float]:
+        """Points of a curve, physics steps between them, and their length."""
+        steps = max(1, round(every_s / self.cfg.dt_s))
+        return int(duration_s / every_s) + 1, steps, every_s / steps
+
+    def _geometries(self, *values: Numbers) -> tuple[Tensor, torch.Size]:
+        """Columns own speed, target's speed, off-boresight, aspect (rad), and what else came; and the shape they had."""
+        tensors = [torch.as_tensor(value, dtype=torch.float32, device=self.device) for value in values]
+        try:
+            tensors = list(torch.broadcast_tensors(*tensors))
+        except RuntimeError as error:
+            raise InputError(
+                f"Shapes {[tuple(t.shape) for t in tensors]} do not go together: give one shape."
+            ) from error
+        if not all(bool(torch.isfinite(t).all()) for t in tensors):
+            raise InputError("A speed, angle or range is not finite: give finite numbers.")
+        columns = torch.stack([t.reshape(-1) for t in tensors], dim=-1)
+        columns[:, 2:4] = torch.deg2rad((columns[:, 2:4] + 180.0) % 360.0 - 180.0)
+        return columns, tensors[0].shape
+
+
+def _vectors(columns: Tensor) -> Any:
+    return wp.from_torch(columns[:, :4].contiguous(), dtype=wp.vec4)
+
+
+def _floats(column: Tensor) -> Any:
+    return wp.from_torch(column.contiguous())
