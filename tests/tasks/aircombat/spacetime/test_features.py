@@ -83,7 +83,7 @@ def test_mirrored_and_swapped_fights_look_the_same() -> None:
 
 
 def test_times_to_decide_agree_with_fly_outs() -> None:
-    env = make(num_envs=200, scenario=Scenario.random, seed=9)
+    env = make(num_envs=80, scenario=Scenario.random, seed=9)
     env.reset()
     seen = look(env)
     pos, dir, speed = env.state["pos"], env.state["dir"], env.state["speed"]

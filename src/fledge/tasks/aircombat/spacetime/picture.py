@@ -51,7 +51,7 @@ def _rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
     for name, label, colour, dark in RINGS:
         km = found[name].numpy() / 1000
         ax.fill(-km * np.sin(angles), km * np.cos(angles), color=colour, alpha=0.3)
-        ax.plot(-km * np.sin(angles), km * np.cos(angles), color=dark, linewidth=1.8, label=f"{label}")
+        ax.plot(-km * np.sin(angles), km * np.cos(angles), color=dark, linewidth=1.8, label=label)
     _label_rings(ax, {name: found[name].numpy() / 1000 for name, *_ in RINGS})
     shooter = cfg.range_m / 1000
     place = (-shooter * np.sin(np.radians(cfg.aspect_deg)), shooter * np.cos(np.radians(cfg.aspect_deg)))
@@ -109,7 +109,7 @@ def _ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, 
             ax.annotate(
                 f"hit, {hits[name]:.0f} s", (km[at], times[at]), (10, -4), textcoords="offset points", fontsize=11
             )
-    ax.set_title(f"A shot at {cfg.range_m / 1000:g} km: {_verdict(answer)}", fontsize=12)
+    ax.set_title(f"A shot at {cfg.range_m / 1000:g} km: {_verdict(answer)}", fontsize=11)
     ax.set_xlim(0, 1.2 * farthest)
     ax.set_ylim(0, until)
     ax.set_xlabel("distance from where the missile was fired, km")
@@ -122,4 +122,4 @@ def _verdict(answer: dict[str, Any]) -> str:
     if seconds == 0 or answer["kills_turn_away"]:
         return "too late to turn away"
     told = "which is never too late" if seconds is None else f"{seconds:.0f} s to decide"
-    return f"turning away now saves by {answer['miss_turn_away_m'] / 1000:.1f} km; {told}"
+    return f"turning away saves by {answer['miss_turn_away_m'] / 1000:.1f} km; {told}"
