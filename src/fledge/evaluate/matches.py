@@ -53,7 +53,7 @@ class Match:
             if (chosen := self.kinds == index).any():
                 part = dataclasses.replace(self, outcomes=self.outcomes[chosen])
                 counted = {"win": part.count("win"), "loss": part.count("loss")}
-                table[name] = {k: round(v / chosen.sum(), 4) for k, v in counted.items()} | {
+                table[name] = {k: round(v / int(chosen.sum()), 4) for k, v in counted.items()} | {
                     "fights": int(chosen.sum())
                 }
         return table

@@ -205,17 +205,15 @@ class EnvelopePilot(Pilot):
 
     Args:
         shot: Range of a shot, as a share of R_tr.
-        margin_s: How long before the last moment it turns, s.
         miss_km: Predicted miss of a missile, if it turned away now, below which it turns, km.
+        angle: How far off the nose the enemy is kept while a missile flies, degrees.
     """
 
     name = "envelope"
 
-    def __init__(
-        self, num_envs: int = 1, shot: float = 0.95, margin_s: float = 2.0, miss_km: float = 1.0, angle: float = 50.0
-    ) -> None:
+    def __init__(self, num_envs: int = 1, shot: float = 0.95, miss_km: float = 2.0, angle: float = 50.0) -> None:
         super().__init__(num_envs)
-        self.shot, self.margin_s, self.miss_km, self.angle = shot, margin_s, miss_km, math.radians(angle)
+        self.shot, self.miss_km, self.angle = shot, miss_km, math.radians(angle)
 
     def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
         threatened = (sight.threats > 0) & (sight.miss_away < self.miss_km)
