@@ -809,8 +809,8 @@ def test_ppo_with_compression_takes_plain_rollouts_and_policies_that_watch_their
     policy = make_policy()
     collector = fledge.CompressedDataCollector(fledge.SyncDataCollector(make_env(), policy, N * T))
     learner = fledge.PPOWithCompression(policy, fledge.PPOConfig(rollout_steps=T, minibatch=10))
-    assert "loss" in learner.train(collector.rollout())
-    assert "loss" in learner.train(make_rollout())
+    assert "total_loss" in learner.train(collector.rollout())
+    assert "total_loss" in learner.train(make_rollout())
 
 
 def test_an_update_that_fails_can_be_repeated_from_plain_tensors() -> None:
