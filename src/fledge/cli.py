@@ -165,7 +165,9 @@ def eval(
     POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Each flies in the world it
     was trained for, unless you change it; several are flown on the same episodes and compared.
     """
-    policies, overrides = [w for w in words if "=" not in w], [w for w in words if "=" in w]
+    # a setting is key=value; a pilot with parameters is crank(shot=0.8)
+    overrides = [w for w in words if "=" in w and "(" not in w.partition("=")[0]]
+    policies = [w for w in words if w not in overrides]
     if help_config:
         return show_world(policies, task, env_preset, overrides)
     check_picture(picture)
