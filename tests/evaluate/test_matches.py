@@ -122,7 +122,15 @@ def test_a_cross_table_of_six_fits_80_columns_with_every_name_whole() -> None:
 
 
 def test_a_pilot_with_parameters_is_no_setting() -> None:
-    words = ["eval", "--task", "aircombat", "random(seed=3)", "placeholder", "env.spacetime=false", "env.scenario=chase"]
+    words = [
+        "eval",
+        "--task",
+        "aircombat",
+        "random(seed=3)",
+        "placeholder",
+        "env.spacetime=false",
+        "env.scenario=chase",
+    ]
     done = CliRunner().invoke(main, [*words, "--episodes", "4", "--threads", "1", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["agents"] == ["random(seed=3)", "placeholder"]
