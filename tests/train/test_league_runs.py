@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, FledgeError
 from fledge.storage import CheckpointHistory
 from fledge.train.config import make_config
 from fledge.train.ranks import Ranks
@@ -104,3 +104,27 @@ def test_a_league_in_a_world_with_one_side_is_refused() -> None:
 def test_a_league_without_an_opponent_s_seat_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"set env\.opponent"):
         Run(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
+
+
+def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
+    """An exploiter, say: trained against the learner alone, then met by it."""
+    short = [word for word in WORDS if not word.startswith(("total", "league"))]
+    asked = ["aircombat", "--preset", "", *short, f"total_frames={2 * 32 * 16}", "ranks=1", "--folder"]
+    done = subprocess.run(command(*asked, str(tmp_path / "other")), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    other = tmp_path / "other"
+    run = Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[placeholder,{other}]", "ranks=1"]), Ranks())
+    try:
+        theirs, _ = CheckpointHistory(other / "checkpoints").load_latest()
+        met = run.curriculum.league.agents[1]  # type: ignore[attr-defined]
+        assert all(torch.equal(value, theirs["model"][name]) for name, value in met.state_dict().items())
+    finally:
+        run.close()
+    with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
+
+
+@pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
+def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
+    with pytest.raises(FledgeError, match=r"no such pilot or policy|missing\.fledge"):
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())

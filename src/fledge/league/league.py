@@ -1,5 +1,7 @@
 """The league: whom a learner meets. A ladder of pilots, climbed by beating them, and past selves, met by how hard they are.
 
+A rung may also be a policy of another run, such as an exploiter: one that was trained against this learner alone.
+
 A rung is beaten when, over the last `window` fights against it, at least `promote_at` of the decided ones were won and at
 least half of all were decided: running away is not winning. Then the next rung joins, and with `past_selves` a copy of the
 learner. After the last rung, a copy joins whenever the learner beats the newest one. Nothing depends on a number of steps.
@@ -29,7 +31,7 @@ LITTLE = 0.05  # weight of an opponent that never wins
 @dataclass
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart")
-    """Pilots to be beaten, one after the other; empty: env.opponent alone is met."""
+    """Who is to be beaten, one after the other: pilots, policies' files, runs; empty: env.opponent alone is met."""
     promote_at: float = setting(0.8, above=0, at_most=1)
     """Share of the decided fights that must be won before the next one joins."""
     window: int = setting(500, at_least=1)
@@ -48,20 +50,20 @@ class League:
     """Opponents of a learner, their scores and ratings.
 
     Args:
-        find_pilot: The pilot of a name.
+        find_agent: The pilot of a name, or the policy of a file.
         make_self: A new agent for weights of the learner.
     """
 
     def __init__(
         self,
         cfg: LeagueConfig,
-        find_pilot: Callable[[str], BaseAgent | None],
+        find_agent: Callable[[str], BaseAgent | None],
         make_self: Callable[[Mapping[str, Tensor]], BaseAgent],
     ) -> None:
         self.cfg, self.make_self = cfg, make_self
-        pilots = [find_pilot(name) for name in cfg.ladder]
+        pilots = [find_agent(name) for name in cfg.ladder]
         if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
-            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot.")
+            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot or policy.")
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
         self.names = list(cfg.ladder)

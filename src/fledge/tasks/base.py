@@ -38,6 +38,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import Action, BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.agents.policy_file import load_weights, read_policy
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import check_config_class, read_yaml
@@ -265,6 +266,20 @@ class Task:
         """The scripted agent of this name, which may carry parameters; None if there is none."""
         pilots = self.pilots()
         return pilots[name]() if name in pilots else None
+
+    def find_agent(self, name: str) -> BaseAgent | None:
+        """The agent of this name: a pilot, a shipped policy, a policy's .fledge file or a run's folder; None: there is none."""
+        if (pilot := self.find_pilot(name)) is not None:
+            return pilot
+        path = Path(name)
+        if self.policies is not None and path.name == name and (self.policies / f"{name}.fledge").exists():
+            path = self.policies / f"{name}.fledge"
+        if path.suffix != ".fledge" and not path.is_dir():
+            return None
+        entries = read_policy(path)
+        if entries["task"] != self.reference:
+            raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {self.reference}.")
+        return load_weights(self.build_policy(entries["policy"]), entries["model"], name).eval()
 
     def load_foreign(self, path: Path) -> BaseAgent:
         """A policy from another project's `.pt` file."""

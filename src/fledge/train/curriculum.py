@@ -97,8 +97,10 @@ def make_curriculum(
         past.load_state_dict(dict(weights))
         return past.to(device).eval().requires_grad_(False)
 
-    def find_pilot(name: str) -> Any:
-        pilot = task.find_pilot(name)
-        return None if pilot is None else pilot.to(device)
+    def find_agent(name: str) -> Any:
+        agent = task.find_agent(name)
+        if agent is not None:
+            task.check_fit(agent, envs[0])
+        return None if agent is None else agent.to(device)
 
-    return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_pilot, make_self), ranks)
+    return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_agent, make_self), ranks)

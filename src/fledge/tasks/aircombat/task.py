@@ -99,13 +99,8 @@ class AircombatTask(Task):
         return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
 
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
-        """A pilot by name, or the policy in a file."""
-        if not name.endswith(".fledge"):
-            return make_pilot(OTHER_NAMES.get(name, name), num_envs)
-        from fledge.agents.policy_file import load_weights, read_policy
-
-        entries = read_policy(Path(name))
-        return load_weights(self.build_policy(entries["policy"]), entries["model"], name)
+        """A pilot by name, a shipped policy, or the one in a file."""
+        return self.find_agent(name) or make_pilot(OTHER_NAMES.get(name, name), num_envs)
 
     def describe_policy(self, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
         """The duel's own network for PPO, general ones for learning from replay."""
