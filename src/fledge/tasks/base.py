@@ -268,7 +268,7 @@ class Task:
         return pilots[name]() if name in pilots else None
 
     def find_agent(self, name: str) -> BaseAgent | None:
-        """The agent of this name: a pilot, a shipped policy, a policy's .fledge file or a run's folder; None: there is none."""
+        """The agent of this name: a pilot, a shipped policy, a .fledge file, a run's folder; None: there is none."""
         if (pilot := self.find_pilot(name)) is not None:
             return pilot
         path = Path(name)

@@ -75,7 +75,7 @@ class AircombatConfig:
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Rows that policies act for: one a duel against an opponent, two a duel in self-play."""
     opponent: str = setting("", resume="restart")
-    """Who flies the other side: a pilot such as crank, a policy's name or file, or a run; empty: self-play, the policy flies both."""
+    """Who flies the other side: a pilot such as crank, a policy, a run; empty: self-play, the policy flies both."""
     scenario: Scenario = Scenario.head_on
     """head_on: 30 km, nose to nose. random: any geometry. defensive: a missile is on its way. chase: one behind the other.
     reference: midrangeRL's places. mixed: one of the first four, drawn for each fight."""
