@@ -108,7 +108,6 @@ def test_small_buffers_choose_their_stores_again_too() -> None:
     ("keys", "settings"),
     [
         (["x", "index"], {}),
-        (["x", "mask"], {}),
         (["x", "weight"], {"prioritized": True}),
         (["x", "next_x", "reward", "discount"], {"n_step": 2}),
         ({"nodes": NODES, "nodes_count": None}, {}),
@@ -121,6 +120,16 @@ def test_small_buffers_choose_their_stores_again_too() -> None:
 def test_keys_that_cannot_be_kept_apart(keys: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DictReplayBuffer(100, keys, **settings)
+
+
+def test_a_key_called_mask_is_only_in_the_way_of_windows() -> None:
+    """Discrete actions have masks, which learners must be able to keep."""
+    buffer = DictReplayBuffer(100, ["x", "mask"])
+    buffer.add({"x": np.arange(10.0), "mask": np.arange(10) % 2 == 0})
+    batch = buffer.sample(32)
+    assert torch.equal(batch["mask"], batch["x"] % 2 == 0)
+    with pytest.raises(InputError, match="called mask"):
+        buffer.sample_sequences(2, 3)
 
 
 def test_a_size_must_be_whole() -> None:

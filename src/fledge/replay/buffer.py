@@ -101,7 +101,7 @@ class DictReplayBuffer:
         whole("n_step", n_step, 1, ConfigError)
         if segment_frames is not None and whole("segment_frames", segment_frames, 1, ConfigError) > max_size:
             raise ConfigError(f"segment_frames is {segment_frames}, but must lie between 1 and max_size ({max_size}).")
-        own = {"index", "mask", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
+        own = {"index", *(["weight"] if prioritized else []), *(["discount"] if n_step > 1 else [])}
         self.schema = Schema(keys, own)
         if not self.schema.open:
             check_n_step(self.schema, n_step, gamma)
@@ -293,6 +293,8 @@ class DictReplayBuffer:
         with self.lock:
             self._check_sampling(batch_size)
             length = whole("length", length, 1)
+            if "mask" in self.schema.names:
+                raise InputError("A stored key is called mask, which windows use for something else: rename it.")
             if ends not in get_args(Ends):
                 raise InputError(f"ends is {ends!r}, but must be one of {', '.join(get_args(Ends))}.")
             values = self.index.values
