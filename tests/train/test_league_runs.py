@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError, FledgeError
+from fledge.evaluate.policies import load_policy
 from fledge.storage import CheckpointHistory
 from fledge.train.config import make_config
 from fledge.train.ranks import Ranks
@@ -81,6 +82,10 @@ def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None
             assert torch.equal(value, theirs[name]), name  # type: ignore[arg-type]
         else:
             assert value == theirs[name], name
+    past = load_policy(f"{killed}#1")
+    assert torch.equal(past.agent.state_dict()["critic.weight"], ours["/curriculum/selves/2/critic.weight"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="past selves, but"):
+        load_policy(f"{killed}#99")
 
 
 def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:

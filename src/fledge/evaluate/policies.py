@@ -17,6 +17,7 @@ from fledge.agents.policy_file import load_weights, policy_entries, read_policy,
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
 from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
+from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
@@ -49,6 +50,8 @@ def find_policy_file(name: str) -> Path | None:
 def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     """The policy called `name`: a shipped one, a pilot, a run's folder, a policy file, or another project's `.pt`.
 
+    RUN#3 is the third past self of a league's run.
+
     Args:
         task: Whose pilots and foreign files are meant, and whose code may run; by default navigation for those, and the
             task that the file names for others.
@@ -56,6 +59,8 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     chosen = task or find_task("navigation")
     if (pilot := chosen.find_pilot(name)) is not None:
         return LoadedPolicy(name, pilot, chosen, chosen.world_of(pilot))
+    if "#" in name and Path(name.rpartition("#")[0]).is_dir():
+        return load_past_self(name, task)
     path = find_policy_file(name)
     if path is None:
         known = ", ".join([*chosen.pilots(), *shipped_policies(chosen)])
@@ -68,6 +73,22 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     if path.suffix == ".pt":
         return load_foreign(name, chosen)
     return build_policy(read_policy(path), name, task)
+
+
+def past_selves(run: Path) -> dict[int, dict[str, Tensor]]:
+    """Weights of the past selves in a league's run, by their numbers from 1."""
+    state, _ = CheckpointHistory(run / "checkpoints").load_latest(keys=("curriculum/selves?",))
+    selves = state.get("curriculum", {}).get("selves", {})
+    return {count + 1: selves[number] for count, number in enumerate(sorted(selves, key=int))}
+
+
+def load_past_self(name: str, task: Task | None) -> LoadedPolicy:
+    """The past self that RUN#NUMBER names."""
+    run, _, number = name.rpartition("#")
+    selves = past_selves(Path(run))
+    if not number.isdecimal() or int(number) not in selves:
+        raise ConfigError(f"{run} has {len(selves)} past selves, but {name} asks for number {number or 'nothing'}.")
+    return build_policy({**read_policy(Path(run)), "model": selves[int(number)]}, name, task)
 
 
 def load_foreign(name: str, task: Task) -> LoadedPolicy:
