@@ -16,7 +16,8 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
-from fledge.evaluate.matches import Match, cross_table, match_table
+from fledge.evaluate.match_tables import behaviour_tables, match_table
+from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.policies import (
     Flight,
     LoadedPolicy,
@@ -136,7 +137,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
     result |= {"files": files} if files else {}
     if not request.quiet:
-        make_console().print(*match_table(result))
+        make_console().print(*match_table(result), *behaviour_tables(result, task))
     return result
 
 

@@ -23,8 +23,10 @@ from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
 from fledge.tasks.base import Task, Track
 from fledge.tasks.objects import SceneObject
+from fledge.tasks.umpire import Umpire
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -52,6 +54,20 @@ class AircombatTask(Task):
     classes = CLASSES
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    behaviours = {
+        "shots": "shots",
+        "outside_r_max": "outside R_max, %",
+        "shots_per_kill": "shots/kill",
+        "first_shot_s": "first shot, s",
+        "merge_speed": "merge, m/s",
+        "merge_lead": "lead, kJ/kg",
+        "survived": "survived, %",
+    }
+    behaviour_legend = (
+        "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
+        f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
+        "specific energy (v²/2, as there is no altitude) more than the enemy's."
+    )
     training = {"env": {"opponent": "pursuit"}}
     aliases = {
         # midrangeRL's names for our settings
@@ -147,6 +163,12 @@ class AircombatTask(Task):
         index = torch.tensor([CLASSES.index(kind.value) if kind.value in CLASSES else 0 for kind in names])
         kinds = index[duel.state["kind"].cpu().long()]
         return kinds.repeat_interleave(env.num_envs // duel.num_duels)
+
+    def umpire(self, env: TensorEnv) -> Umpire:
+        return DuelUmpire(duel_of(env))
+
+    def behaviour(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+        return figures_of(notes)
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """How the fight began, and the kill radius."""
