@@ -1,10 +1,14 @@
 """Judging: groups of fights, what is distinct, what is weak."""
 
 import io
+import json
+from pathlib import Path
 
 import numpy as np
+from click.testing import CliRunner
 from rich.console import Console
 
+from fledge.cli import main
 from fledge.evaluate.judging import FEWEST, Judge, Sheet, worst
 from fledge.evaluate.match_tables import behaviour_tables
 from fledge.evaluate.matches import Match, cross_table
@@ -86,3 +90,16 @@ def test_a_cross_table_tells_how_everybody_fought_and_fits_80_columns() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "defending" in text
     assert "…" not in text
+
+
+def test_recordings_of_lost_fights_say_why(tmp_path: Path) -> None:
+    words = ["eval", "--task", "aircombat", "pursuit", "placeholder", "env.scenario=chase", "--episodes", "16"]
+    words += ["--threads", "1", "--record", str(tmp_path / "fights.frec"), "--record-episodes", "4"]
+    done = CliRunner().invoke(main, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    losses = json.loads(done.stdout)["losses"]
+    assert losses
+    assert all(row["agent"] == "placeholder" and row["why"].startswith("Killed ") for row in losses)
+    assert Path(losses[0]["recording"]).is_file()
+    listed = CliRunner().invoke(main, ["inspect", losses[0]["recording"]])
+    assert f"placeholder: {losses[0]['why']}" in listed.output

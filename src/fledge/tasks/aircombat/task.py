@@ -19,12 +19,14 @@ from fledge.agents.build import LearnedPolicy
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
+from fledge.tasks.aircombat.autopsy import explain_defeat
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.aircombat.spacetime.along import physics_settings
 from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Defeat, Task, Track
 from fledge.tasks.objects import SceneObject
 from fledge.tasks.umpire import Umpire
 
@@ -128,7 +130,7 @@ class AircombatTask(Task):
         observation, action = self.specs(dataclasses.replace(env, opponent="placeholder"))
         if algo != "ppo":
             return build.describe(algo, observation, action, policy.hidden)
-        return describe_duel_policy(env.missile.carried, env.spacetime, action, policy)
+        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy)
 
     def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
         return (
@@ -171,12 +173,13 @@ class AircombatTask(Task):
         return figures_of(notes)
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """How the fight began, and the kill radius."""
+        """How the fight began, the kill radius, and where the physics are not the usual ones."""
         duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
-        radius = duel.cfg.missile.kill_radius_m
-        return [{"scenario": names[kinds[i // per]].value, "kill_radius_m": radius} for i in ids]
+        world: dict[str, Any] = {"kill_radius_m": duel.cfg.missile.kill_radius_m}
+        world |= {"physics": changed} if (changed := physics_settings(duel.cfg)) else {}
+        return [{"scenario": names[kinds[i // per]].value, **world} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Both fighters and all missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
@@ -204,6 +207,7 @@ class AircombatTask(Task):
             "missile_pos": sides("m_pos"),
             "missile_heading": heading("m_dir"),
             "missile_speed": sides("m_speed"),
+            "missile_burn_s": sides("m_burn"),
             "missile_alive": sides("m_flying") > 0,
             "time_s": s["time"][duels],
         }
@@ -221,6 +225,14 @@ class AircombatTask(Task):
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
 
         return fights_figure(tracks, title)
+
+    def draw_closely(self, track: Track, title: str = "") -> Any:
+        from fledge.tasks.aircombat.picture import fight_figure
+
+        return fight_figure(track, title)
+
+    def explain(self, track: Track, side: int = 0) -> Defeat | None:
+        return explain_defeat(track, side)
 
     # ---- benchmarks ------------------------------------------------------------------------------------------------
 
