@@ -224,6 +224,7 @@ def cross_table(
     num_threads: int | None = None,
     deterministic: bool = True,
     highlights: int = 0,
+    only_first: bool = False,
     on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
@@ -231,6 +232,7 @@ def cross_table(
 
     Args:
         highlights: Of each match between two, how many fights to keep whole.
+        only_first: Only of matches of the first agent.
         on_match: Called with numbers of the agents and their match, when it is over.
 
     Returns:
@@ -253,7 +255,7 @@ def cross_table(
                 seed,
                 num_threads=num_threads,
                 deterministic=deterministic,
-                highlights=highlights if i != j else 0,
+                highlights=highlights if i != j and (i == 0 or not only_first) else 0,
                 on_progress=None if on_progress is None else functools.partial(_count_on, on_progress, finished),
             )
             finished += fights

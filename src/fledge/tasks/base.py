@@ -161,6 +161,8 @@ class Task:
     """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
     behaviours: Mapping[str, str] = {}
     """Headings of `behaviour`'s figures that a table shows; of shares, with a %."""
+    telling: Sequence[str] = ()
+    """Those of them that a report leads with."""
     behaviour_legend: str = ""
     """What a reader of that table should know."""
 

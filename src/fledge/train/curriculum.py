@@ -99,6 +99,8 @@ def make_curriculum(
 
     def find_pilot(name: str) -> Any:
         pilot = task.find_pilot(name)
+        if pilot is not None:
+            task.check_fit(pilot, envs[0])  # now, not when it joins
         return None if pilot is None else pilot.to(device)
 
     return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_pilot, make_self), ranks)

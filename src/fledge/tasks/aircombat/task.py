@@ -58,13 +58,14 @@ class AircombatTask(Task):
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
     behaviours = {
         "shots": "shots",
-        "outside_r_max": "outside R_max, %",
-        "shots_per_kill": "shots/kill",
+        "outside_r_max": "shots outside R_max, %",
+        "shots_per_kill": "shots per kill",
         "first_shot_s": "first shot, s",
         "merge_speed": "merge, m/s",
         "merge_lead": "lead, kJ/kg",
         "survived": "survived, %",
     }
+    telling = ("outside_r_max", "shots_per_kill")
     behaviour_legend = (
         "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
         f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
