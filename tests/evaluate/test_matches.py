@@ -12,7 +12,8 @@ from rich.console import Console
 from fledge.agents.base import Action, Obs
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.matches import Match, cross_table, match_table, play
+from fledge.evaluate.match_tables import match_table
+from fledge.evaluate.matches import Match, cross_table, play
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
 from fledge.tasks.registry import find_task

@@ -124,3 +124,25 @@ def test_what_does_not_fit_is_refused() -> None:
         make(ladder=["hard"]).load_state_dict(make().state_dict())
     with pytest.raises(InputError, match="3 opponents"):
         make().learn(torch.zeros((4, 3)), lambda: WEIGHTS)
+
+
+def test_without_climbing_the_whole_ladder_is_met_from_the_first_moment() -> None:
+    league = make(climb=False)
+    assert league.active == [0, 1, 2]
+    assert league.weights() == pytest.approx([1 / 3] * 3)
+    assert sorted(league.joined) == [0, 1, 2]
+
+
+def test_the_league_notes_when_opponents_joined_and_how_strong_the_learner_was() -> None:
+    league = make(past_selves=2)
+    assert league.joined == {0: {"fights": 0.0, "rating": 1000.0}}
+    fight(league, easy=(90, 0, 10))
+    assert sorted(league.joined) == [0, 1, 3]  # the next pilot, and the first copy
+    assert league.joined[1] == league.joined[3] == {"fights": 100.0, "rating": league.ratings.values[0]}
+    again = make(past_selves=2)
+    again.load_state_dict(league.state_dict())
+    assert again.joined == league.joined
+    assert league.metrics()["league/fights"] == 100.0
+    old = {key: value for key, value in league.state_dict().items() if key != "joined"}
+    again.load_state_dict(old)  # of a run from before it was noted
+    assert again.joined == {}

@@ -16,7 +16,8 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
-from fledge.evaluate.matches import Match, cross_table, match_table
+from fledge.evaluate.match_tables import behaviour_tables, match_table
+from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.policies import (
     Flight,
     LoadedPolicy,
@@ -27,7 +28,7 @@ from fledge.evaluate.policies import (
     shipped_policies,
 )
 from fledge.evaluate.recordings import save_recording
-from fledge.tasks.base import Task, World
+from fledge.tasks.base import Task, Track, World
 from fledge.tasks.registry import find_task
 
 RECORDED = 256  # envs whose first episodes a picture shows
@@ -103,17 +104,19 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     cfg = flight_world(anywhere, request.env_preset, request.overrides, home).cfg
     agents = [(Path(policy.name).name, policy.agent) for policy in policies]
     fights = request.episodes * len(agents) * (len(agents) + 1) // 2
-    pairs, files = len(agents) * (len(agents) - 1) // 2, list[str]()
+    pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
-        """Leave a recording and a picture of two agents' most interesting fights."""
+        """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, "seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
         number = sum(range(len(agents) - i, len(agents))) + j - i
+        told = explain_losses(task, match.highlights, who)
         if request.record:
             path = numbered(request.record, number, pairs)
             save_recording(path, task, match.highlights, match.decision_s, facts)
             files.append(str(path))
+            losses.extend({**row, "recording": str(path)} for row in told)
         if request.picture:
             path = numbered(request.picture, number, pairs)
             task.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
@@ -135,9 +138,24 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
         )
     result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
     result |= {"files": files} if files else {}
+    result |= {"losses": losses} if request.record else {}
     if not request.quiet:
-        make_console().print(*match_table(result))
+        make_console().print(*match_table(result), *behaviour_tables(result, task))
     return result
+
+
+def explain_losses(task: Task, tracks: Sequence[Track], who: Sequence[str]) -> list[dict[str, Any]]:
+    """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
+    rows: list[dict[str, Any]] = []
+    for number, track in enumerate(tracks):
+        found = {side: task.explain(track, side) for side in (0, 1)}
+        lost = {side: defeat for side, defeat in found.items() if defeat is not None}
+        if lost:
+            track.facts["lost"] = {who[side]: defeat.why for side, defeat in lost.items()}
+        for side, defeat in lost.items():
+            facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": defeat.kind}
+            rows.append({**facts, "why": defeat.why})
+    return rows
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:

@@ -120,7 +120,7 @@ class Evaluation:
         }
 
 
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
     """Wilson score interval of a proportion (E. B. Wilson, JASA 1927)."""
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)

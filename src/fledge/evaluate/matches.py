@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE
-from rich.table import Table
 
 from fledge.agents.base import Action, BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.evaluate.episodes import TEST_SEED, wilson
+from fledge.evaluate.judging import Judge
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
 from fledge.tasks.base import Task, Track
+from fledge.tasks.umpire import Notes, Umpire
 
 AT_ONCE = 1024  # fights
 
@@ -42,6 +42,11 @@ class Match:
     decision_s: float = 1.0
     highlights: list[Track] = dataclasses.field(default_factory=list)
     """Of the fights, the most interesting ones, if asked for; outcomes are the first agent's."""
+    notes: Notes = dataclasses.field(default_factory=dict)
+    """What the task's umpire noted of them, [fights, 2]: of the first agent, and of the second."""
+    starts: Sequence[str] = ()
+    random_starts: Sequence[str] = ()
+    """The umpire's kinds of starts."""
 
     def count(self, name: str) -> int:
         return sum(int((self.outcomes == value).sum()) for value, known in self.names.items() if known == name)
@@ -84,7 +89,8 @@ class Match:
         other = self.outcomes.copy()
         other[self.outcomes == value["win"]] = value["loss"]
         other[self.outcomes == value["loss"]] = value["win"]
-        return dataclasses.replace(self, outcomes=other)
+        notes = {name: value[:, ::-1] for name, value in self.notes.items()}
+        return dataclasses.replace(self, outcomes=other, notes=notes)
 
 
 def play(
@@ -114,6 +120,7 @@ def play(
             f"episodes is {fights}, but each start is flown from both sides: take an even number, at least 2."
         )
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    noted: list[Notes] = []
     done, wave = 0, 0
     kept = Highlights(highlights, task.headline) if highlights else None
     while done < fights:
@@ -127,7 +134,9 @@ def play(
                 for agent in (first, second):
                     task.check_fit(agent, env)
                 recorder = Recorder(task, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
-                parts.append(_fight(first, second, side, task, env, deterministic, recorder))
+                results, umpire = _fight(first, second, side, task, env, deterministic, recorder)
+                parts.append(results)
+                noted.append({name: value[:, :: 1 - 2 * side] for name, value in umpire.notes().items()})
                 decision_s = env.decision_s
                 names = {value: name for value, name in env.outcomes.items() if value}
             finally:
@@ -137,7 +146,18 @@ def play(
                 on_progress(done)
         wave += 1
     outcomes, kinds, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Match(outcomes, names, kinds, task.classes, lengths, decision_s, kept.chosen() if kept else [])
+    return Match(
+        outcomes,
+        names,
+        kinds,
+        task.classes,
+        lengths,
+        decision_s,
+        kept.chosen() if kept else [],
+        {name: np.concatenate([part[name] for part in noted]) for name in noted[0]},
+        umpire.starts,
+        umpire.random_starts,
+    )
 
 
 def _fight(
@@ -148,8 +168,8 @@ def _fight(
     env: TensorEnv,
     deterministic: bool,
     recorder: Recorder | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One fight in every pair of rows, `first` on `side`: its outcomes, their classes and lengths."""
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Umpire]:
+    """One fight in every pair of rows, `first` on `side`: its outcomes, their classes and lengths, and who watched."""
     fights = env.num_envs // 2
     rows = {id_: torch.arange(id_, env.num_envs, 2, device=env.device) for id_ in (side, 1 - side)}
     seats = [(first, rows[side]), (second, rows[1 - side])]
@@ -158,7 +178,7 @@ def _fight(
     env.reset(out=out)
     for agent, _ in seats:
         agent.reset()
-    kinds = task.classify(env).view(fights, 2)[:, 0].numpy()
+    kinds, umpire = task.classify(env).view(fights, 2)[:, 0].numpy(), task.umpire(env)
     outcomes, lengths = np.zeros(fights, np.int64), np.zeros(fights)
     active = torch.ones(fights, dtype=torch.bool)
     while active.any():
@@ -167,7 +187,9 @@ def _fight(
         for agent, seat in seats:
             seen = {name: value[seat] for name, value in out["obs"].items()}
             _put(actions, agent.act(seen, deterministic), seat)
+        umpire.before_step(out["obs"], actions, active)
         env.step(actions, out=out)
+        umpire.after_step(out["outcome"], active)
         if recorder:
             recorder.after_step(out["outcome"], out["episode_return"])
         over = (out["terminated"] | out["truncated"]).view(fights, 2)[:, side].cpu()
@@ -180,7 +202,7 @@ def _fight(
         outcomes[where] = out["outcome"].view(fights, 2)[:, side].cpu()[ended].numpy()
         lengths[where] = out["episode_length"].view(fights, 2)[:, side].cpu()[ended].numpy() * env.decision_s
         active[ended] = False
-    return outcomes, kinds, lengths
+    return (outcomes, kinds, lengths), umpire
 
 
 def _put(place: Any, action: Action, rows: torch.Tensor) -> None:
@@ -202,6 +224,7 @@ def cross_table(
     num_threads: int | None = None,
     deterministic: bool = True,
     highlights: int = 0,
+    only_first: bool = False,
     on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
@@ -209,13 +232,16 @@ def cross_table(
 
     Args:
         highlights: Of each match between two, how many fights to keep whole.
+        only_first: Only of matches of the first agent.
         on_match: Called with numbers of the agents and their match, when it is over.
 
     Returns:
         "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
-        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others.
+        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others. Where
+        the task has an umpire: "behaviour" of each, in all its fights and in each pair's, and "weak", of each the worst
+        opponent and starts (see `Judge`).
     """
-    names = [name for name, _ in agents]
+    names, judge = [name for name, _ in agents], Judge(task, len(agents))
     table: list[list[Any]] = [[None] * len(agents) for _ in agents]
     finished = 0
     for i, (_, first) in enumerate(agents):
@@ -229,16 +255,22 @@ def cross_table(
                 seed,
                 num_threads=num_threads,
                 deterministic=deterministic,
-                highlights=highlights if i != j else 0,
+                highlights=highlights if i != j and (i == 0 or not only_first) else 0,
                 on_progress=None if on_progress is None else functools.partial(_count_on, on_progress, finished),
             )
             finished += fights
+            judge.note(i, j, match)
             table[i][j] = match.as_dict()
             if i != j:
                 table[j][i] = match.swapped().as_dict()
                 if on_match:
                     on_match(i, j, match)
-    return {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
+    result = {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
+    if judge.sheets:
+        for i, j in judge.sheets:
+            table[i][j]["behaviour"] = judge.pair(i, j)
+        result |= {"behaviour": judge.agents(), "weak": judge.weak(names), "random_starts": list(match.random_starts)}
+    return result
 
 
 def ratings(table: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -259,42 +291,3 @@ def ratings(table: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def _count_on(on_progress: Callable[[int], None], before: int, done: int) -> None:
     on_progress(before + done)
-
-
-def match_table(result: dict[str, Any]) -> list[Table]:
-    """The cross-table as two: wins of decided fights with the share decided, and wins of all fights.
-
-    Columns have the numbers of the rows, so that up to six agents fit 80 columns.
-    """
-    names, table = result["agents"], result["table"]
-    views = []
-    for title, cell in (
-        ("wins, % of decided fights/decided, % of all", _of_decided),
-        ("wins, % of all fights", _of_all),
-    ):
-        view = Table(
-            title=f"{title}; {result['episodes']} fights each, {result['world']}, seed {result['seed']}",
-            box=SIMPLE,
-            padding=0,
-        )
-        view.add_column("against:", overflow="fold")
-        for heading in (*(str(number) for number in range(1, len(names) + 1)), "Elo"):
-            view.add_column(heading, justify="right", no_wrap=True)
-        for i, name in enumerate(names):
-            elo = _elo(result["elo"][i]) if result["elo"] else ""
-            view.add_row(f"{i + 1} {name}", *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
-        views.append(view)
-    return views
-
-
-def _elo(row: dict[str, Any]) -> str:
-    return f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}"
-
-
-def _of_decided(row: dict[str, Any]) -> str:
-    share = "-" if row["win_of_decided"] is None else f"{100 * row['win_of_decided']:.0f}"
-    return f"{share}/{100 * row['decided']:.0f}"
-
-
-def _of_all(row: dict[str, Any]) -> str:
-    return f"{100 * row['win']:.0f}"

@@ -32,7 +32,8 @@ def save_recording(
         path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
     ) as writer:
         for track in highlights:
-            episode = writer.begin(track.scene, {"episode": track.facts["episode"]})
+            known = {name: value for name, value in track.facts.items() if name in ("episode", "lost")}
+            episode = writer.begin(track.scene, known)
             writer.add_many(episode, track.frames)
             writer.end(episode, track.outcome, track.facts["return"])
     return writer.stats()
@@ -95,8 +96,15 @@ def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
         yield printable(
             f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
         )
+        yield from (printable(f"         {line}") for line in reasons(row["facts"]))
     if found["episodes"] > LISTED:
         yield f"and {found['episodes'] - LISTED} more; --json lists all"
+
+
+def reasons(facts: Mapping[str, Any]) -> list[str]:
+    """Why a recorded match was lost, a line for everybody who lost it."""
+    lost = facts.get("lost")
+    return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
 
 
 def printable(text: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import html
-import io
 import json
 import shlex
 from collections.abc import Sequence
@@ -26,23 +24,13 @@ from fledge.evaluate.command import (
     row_of,
 )
 from fledge.evaluate.episodes import TEST_SEED
+from fledge.evaluate.page import heading, html_table, image, note, table_row, write_page
 from fledge.evaluate.policies import flight_world, load_policy
 from fledge.tasks.base import Task, Track
 
-STYLE = """
-body{font:16px/1.55 system-ui,sans-serif;color:#1d2733;max-width:1000px;margin:2.5rem auto;padding:0 1.2rem}
-h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin-top:2.2rem}
-p.lead{color:#526070;margin-top:0} table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:.45rem .6rem;border-bottom:1px solid #e3e8ee;text-align:right} th:first-child,td:first-child{text-align:left}
-th{font-weight:600;color:#526070;font-size:.88rem} tr.ours td{font-weight:650;background:#f1f8f3}
-td{white-space:nowrap} img{max-width:100%;height:auto} .note{color:#6b7885;font-size:.88rem}
-.figures{display:flex;gap:1rem;flex-wrap:wrap} .figure{flex:1 1 9rem;background:#f5f7fa;border-radius:10px;padding:.8rem 1rem}
-.figure b{display:block;font-size:1.5rem} .figure span{color:#526070;font-size:.86rem}
-pre{background:#f5f7fa;padding:.8rem 1rem;border-radius:8px;overflow:auto}
-"""
-
 REPORT_EPISODES = 256  # what `fledge report` flies by itself
 WINDOW = 9  # iterations that a curve is averaged over
+CURVES_NOTE = f"Each point is the mean of {WINDOW} iterations around it; the speed is as measured."
 
 
 @dataclass
@@ -63,34 +51,24 @@ class Report:
 def write_report(path: Path, report: Report) -> None:
     """Write the page."""
     parts = [
-        f"<h1>{html.escape(report.title)}</h1><p class='lead'>{html.escape(report.lead)}</p>",
-        "<div class='figures'>",
-        *(f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in report.figures),
-        "</div>",
+        *heading(report.title, report.lead, report.figures),
         f"<h2>{html.escape(report.task.headline.capitalize())} in the held-out world, which no training has met</h2>",
         results_table(report.rows, report.task),
-        "<p class='note'>Deterministic; 95 % intervals. Same seed, so the same episodes for all.</p>",
+        note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
     ]
     if details := details_table(report.rows, report.task):
         parts += [
             "<h2>Where it is weak, and how it flies</h2>",
             details,
-            f"<p class='note'>{html.escape(report.task.legend)}</p>",
+            note(report.task.legend),
         ]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
-        note = f"<p class='note'>Each point is the mean of {WINDOW} iterations around it; the speed is as measured.</p>"
-        parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note]
+        parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
     for title, tracks in report.tracks:
         parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.draw(tracks), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
-    page = (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(report.title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>"
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page)
+    write_page(path, report.title, parts)
 
 
 def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
@@ -127,16 +105,6 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
         cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
         body.append(table_row(cells, bool(row.get("ours"))))
     return html_table(["policy", "world", *classes, *(task.figures[name] for name in figures)], body)
-
-
-def table_row(cells: Sequence[str], ours: bool) -> str:
-    mark = " class='ours'" if ours else ""
-    return f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
-
-
-def html_table(names: Sequence[str], body: Sequence[str]) -> str:
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
@@ -205,14 +173,6 @@ def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> n
     return np.divide(total, count, out=np.full(len(data), np.nan), where=count > 0)
 
 
-def image(figure: Any, text: str) -> str:
-    """A matplotlib figure as an <img> with its data inside."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f"<img alt='{html.escape(text)}' src='data:image/png;base64,{data}'>"
-
-
 # ---- fledge report ---------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +193,10 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
     policies += [load_policy(name, task) for name in task.pilots()]
+    if task.sides == 2:
+        from fledge.evaluate.match_report import report_on_fights  # which is about reports, too
+
+        return report_on_fights(run, policies, request, path)
     rows: list[dict[str, Any]] = []
     tracks: list[tuple[str, list[Track]]] = []
     for preset in [task.judged_in, None] if task.judged_in else [None]:  # what counts first, then its own world

@@ -32,6 +32,8 @@ LITTLE = 0.05  # weight of an opponent that never wins
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart")
     """Who is to be beaten, one after the other: pilots, policies' files, runs; empty: env.opponent alone is met."""
+    climb: bool = setting(True, resume="restart")
+    """Pilots join one after the other; false: the whole ladder is met from the first moment."""
     promote_at: float = setting(0.8, above=0, at_most=1)
     """Share of the decided fights that must be won before the next one joins."""
     window: int = setting(500, at_least=1)
@@ -68,13 +70,17 @@ class League:
             raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
-        self.rung = 0  # number of the pilot that is being climbed
+        self.rung = 0 if cfg.climb else len(pilots) - 1  # number of the pilot that is being climbed
         self.selves: dict[int, dict[str, Tensor]] = {}  # weights of past selves, by number of the opponent
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
         self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
         self.ratings = Ratings()
         for _ in self.agents:
             self.ratings.add()
+        self.joined: dict[int, dict[str, float]] = {}
+        """When opponents joined, by number: fights that the learner had behind it, and both ratings then."""
+        for number in self.active:
+            self._note_joining(number)
 
     # ---- who is met ------------------------------------------------------------------------------------------------
 
@@ -133,6 +139,7 @@ class League:
         if self.rung + 1 < len(self.cfg.ladder) and self.beaten(self.rung, self.cfg.promote_at):
             self.rung += 1
             self.ratings.values[self.rung + 1] = self.ratings.values[0]
+            self._note_joining(self.rung)
             joined = True
         top = self.rung + 1 == len(self.cfg.ladder)
         if (self.selves and self.beaten(max(self.selves), self.cfg.self_beaten_at)) or (not self.selves and top):
@@ -146,6 +153,10 @@ class League:
         self.selves[len(self.agents)] = kept
         self._join(f"self {len(self.selves)}", self.make_self(kept))
         self.ratings.add()
+        self._note_joining(len(self.agents) - 1)
+
+    def _note_joining(self, number: int) -> None:
+        self.joined[number] = {"fights": float(self.met.sum()), "rating": self.ratings.values[0]}
 
     def _join(self, name: str, agent: BaseAgent) -> None:
         self.names.append(name)
@@ -160,6 +171,7 @@ class League:
             "league/rung": float(self.rung + 1),
             "league/opponents": float(len(self.active)),
             "league/elo": self.ratings.values[0],
+            "league/fights": float(self.met.sum()),
             "league/rung_win_of_decided": won / max(won + lost, 1.0),
             "league/rung_decided": (won + lost) / max(won + drawn + lost, 1.0),
         }
@@ -173,6 +185,7 @@ class League:
             "totals": self.totals.clone(),
             "met": self.met.clone(),
             "ratings": list(self.ratings.values),
+            "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
         }
 
@@ -190,3 +203,4 @@ class League:
         self.rung = int(state["rung"])
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]
+        self.joined = {int(number): dict(when) for number, when in state.get("joined", {}).items()}

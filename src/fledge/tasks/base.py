@@ -11,9 +11,11 @@
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
+    umpire, behaviour                                               of such worlds: how each side fought
     contract         what an exported policy's user must know       references          plain implementations, for benchmarks
     aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
+    draw_closely, explain                                           one recorded episode, and why it was lost
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
 
@@ -46,6 +48,7 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
+from fledge.tasks.umpire import Umpire
 
 if TYPE_CHECKING:
     from fledge.tasks.objects import SceneObject
@@ -79,6 +82,14 @@ class Track:
     outcome: str
     facts: dict[str, Any] = field(default_factory=dict)
     """What else is known of it: its number in the evaluation, return, seconds per frame."""
+
+
+@dataclass
+class Defeat:
+    """Why an episode was lost."""
+
+    kind: str  # in a few words, the same for all that are alike
+    why: str  # in a sentence
 
 
 class Gauge:
@@ -149,6 +160,12 @@ class Task:
     """Module of plain implementations that benchmarks measure beside ours; its CONTEST is `fledge bench sim`'s."""
     sides: int = 1
     """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
+    behaviours: Mapping[str, str] = {}
+    """Headings of `behaviour`'s figures that a table shows; of shares, with a %."""
+    telling: Sequence[str] = ()
+    """Those of them that a report leads with."""
+    behaviour_legend: str = ""
+    """What a reader of that table should know."""
 
     def __init__(
         self, name: str | None = None, config: type | None = None, env: Callable[..., TensorEnv] | None = None
@@ -315,6 +332,14 @@ class Task:
         """What follows the episodes of an evaluation and tells how they went."""
         return Gauge()
 
+    def umpire(self, env: TensorEnv) -> Umpire:
+        """What follows matches that have just begun, all sides flown by the caller, and notes how each side fights."""
+        return Umpire()
+
+    def behaviour(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+        """Figures of how a side fought, from its umpire's notes of some fights, [fights] each."""
+        return {}
+
     def classify(self, env: TensorEnv) -> Tensor:
         """Which of `classes` each env's present episode belongs to, [N] int64 on the CPU."""
         return torch.zeros(env.num_envs, dtype=torch.int64)
@@ -332,6 +357,18 @@ class Task:
         from fledge.tasks.drawing import draw_tracks
 
         return draw_tracks(tracks, title)
+
+    def draw_closely(self, track: Track, title: str = "") -> Any:
+        """A matplotlib figure of one recorded episode, with all that is to be seen of it."""
+        return self.draw([track], title)
+
+    def explain(self, track: Track, side: int = 0) -> Defeat | None:
+        """Why a side lost a recorded episode, from what was recorded; None if it did not lose, or nobody knows.
+
+        Args:
+            side: 0 is the side whose outcome the track has, 1 the other.
+        """
+        return None
 
     def objects(self, track: Track) -> list[SceneObject]:
         """What moves in a recorded episode, as things that other programs know (see `tasks.objects`)."""

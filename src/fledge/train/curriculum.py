@@ -100,7 +100,7 @@ def make_curriculum(
     def find_agent(name: str) -> Any:
         agent = task.find_agent(name)
         if agent is not None:
-            task.check_fit(agent, envs[0])
+            task.check_fit(agent, envs[0])  # now, not when it joins
         return None if agent is None else agent.to(device)
 
     return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_agent, make_self), ranks)

@@ -140,5 +140,7 @@ class AircombatPolicyConfig:
     """Widths of the network's layers."""
     tokens: int = setting(32, at_least=1, at_most=1024, resume="weights")
     """Width of what is read off each missile (ppo only)."""
+    spacetime: bool = setting(True, resume="weights")
+    """Read the space-time graph, where env.spacetime observes it; false: opponents alone see it (ppo only)."""
     pool: str = setting("max", choices=("max", "attention"), resume="weights")
     """How missiles are taken together (ppo only)."""

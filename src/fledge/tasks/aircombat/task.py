@@ -19,12 +19,16 @@ from fledge.agents.build import LearnedPolicy
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
+from fledge.tasks.aircombat.autopsy import explain_defeat
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
-from fledge.tasks.base import Task, Track
+from fledge.tasks.aircombat.spacetime.along import physics_settings
+from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
+from fledge.tasks.base import Defeat, Task, Track
 from fledge.tasks.objects import SceneObject
+from fledge.tasks.umpire import Umpire
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -52,6 +56,21 @@ class AircombatTask(Task):
     classes = CLASSES
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    behaviours = {
+        "shots": "shots",
+        "outside_r_max": "shots outside R_max, %",
+        "shots_per_kill": "shots per kill",
+        "first_shot_s": "first shot, s",
+        "merge_speed": "merge, m/s",
+        "merge_lead": "lead, kJ/kg",
+        "survived": "survived, %",
+    }
+    telling = ("outside_r_max", "shots_per_kill")
+    behaviour_legend = (
+        "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
+        f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
+        "specific energy (v²/2, as there is no altitude) more than the enemy's."
+    )
     training = {"env": {"opponent": "pursuit"}}
     aliases = {
         # midrangeRL's names for our settings
@@ -107,7 +126,7 @@ class AircombatTask(Task):
         observation, action = self.specs(dataclasses.replace(env, opponent="placeholder"))
         if algo != "ppo":
             return build.describe(algo, observation, action, policy.hidden)
-        return describe_duel_policy(env.missile.carried, env.spacetime, action, policy)
+        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy)
 
     def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
         return (
@@ -143,13 +162,20 @@ class AircombatTask(Task):
         kinds = index[duel.state["kind"].cpu().long()]
         return kinds.repeat_interleave(env.num_envs // duel.num_duels)
 
+    def umpire(self, env: TensorEnv) -> Umpire:
+        return DuelUmpire(duel_of(env))
+
+    def behaviour(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+        return figures_of(notes)
+
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """How the fight began, and the kill radius."""
+        """How the fight began, the kill radius, and where the physics are not the usual ones."""
         duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
-        radius = duel.cfg.missile.kill_radius_m
-        return [{"scenario": names[kinds[i // per]].value, "kill_radius_m": radius} for i in ids]
+        world: dict[str, Any] = {"kill_radius_m": duel.cfg.missile.kill_radius_m}
+        world |= {"physics": changed} if (changed := physics_settings(duel.cfg)) else {}
+        return [{"scenario": names[kinds[i // per]].value, **world} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Both fighters and all missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
@@ -177,6 +203,7 @@ class AircombatTask(Task):
             "missile_pos": sides("m_pos"),
             "missile_heading": heading("m_dir"),
             "missile_speed": sides("m_speed"),
+            "missile_burn_s": sides("m_burn"),
             "missile_alive": sides("m_flying") > 0,
             "time_s": s["time"][duels],
         }
@@ -194,6 +221,14 @@ class AircombatTask(Task):
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
 
         return fights_figure(tracks, title)
+
+    def draw_closely(self, track: Track, title: str = "") -> Any:
+        from fledge.tasks.aircombat.picture import fight_figure
+
+        return fight_figure(track, title)
+
+    def explain(self, track: Track, side: int = 0) -> Defeat | None:
+        return explain_defeat(track, side)
 
     # ---- benchmarks ------------------------------------------------------------------------------------------------
 

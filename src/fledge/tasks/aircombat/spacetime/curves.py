@@ -9,7 +9,7 @@ import warp as wp
 from fledge.sim.airframe import Flyer, move
 from fledge.sim.missile import fly_missile
 from fledge.tasks.aircombat.fight import slew
-from fledge.tasks.aircombat.spacetime.flyout import Physics
+from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
 from fledge.tasks.aircombat.spacetime.manoeuvres import choose_rudder, left_angle, turn_by
 from fledge.tasks.aircombat.spacetime.solve import geometry_of, shooter_at, target_at, unit
 
@@ -90,3 +90,28 @@ def hold_both(
         later_ranges[i, k] = wp.length(r)
         one = move(p.fighter, one, 0.0, p.fighter.thrust, dt)
         two = move(p.fighter, two, 0.0, p.fighter.thrust, dt)
+
+
+@wp.func
+def flyer_of(v: wp.vec4) -> Flyer:
+    out = Flyer()
+    out.pos = wp.vec2(v[0], v[1])
+    out.dir = unit(v[2])
+    out.speed = v[3]
+    return out
+
+
+@wp.kernel(enable_backward=False)
+def fly_on(
+    first: int,
+    p: Physics,
+    manoeuvre: int,
+    dt: float,
+    missiles: wp.array(dtype=wp.vec4),
+    burns: wp.array(dtype=wp.float32),
+    targets: wp.array(dtype=wp.vec4),
+    out: wp.array(dtype=wp.float32),
+):
+    """Closest approach of missiles in flight; both as x, y, heading, speed."""
+    i = first + wp.tid()
+    out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss

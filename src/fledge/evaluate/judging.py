@@ -1,0 +1,133 @@
+"""Judging agents by all of their fights: how they fight, which starts they survive, whom and what they do worst against.
+
+Where agents leave nothing to chance, two fights from the same start are one and the same fight, however often it is flown.
+So every group of fights says how many of them are `distinct`, and a weakness is only named where FEWEST are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fledge.evaluate.episodes import wilson
+from fledge.tasks.base import Task
+from fledge.tasks.umpire import Notes
+
+if TYPE_CHECKING:
+    from fledge.evaluate.matches import Match
+
+FEWEST = 20  # distinct fights that a rate is taken of
+DIGITS = 4
+
+
+class Judge:
+    """Takes in matches of K agents, and tells about them.
+
+    Args:
+        count: How many agents there are.
+    """
+
+    def __init__(self, task: Task, count: int) -> None:
+        self.task, self.count = task, count
+        self.sheets: dict[tuple[int, int], Sheet] = {}
+
+    def note(self, i: int, j: int, match: Match) -> None:
+        """Take in the fights of agent i against agent j, for both."""
+        if not match.notes:
+            return
+        self.sheets[i, j] = Sheet.of(match)
+        if i != j:
+            self.sheets[j, i] = Sheet.of(match.swapped())
+
+    def pair(self, i: int, j: int) -> dict[str, Any]:
+        """How agent i fought against agent j."""
+        return self._tell(self.sheets[i, j])
+
+    def agents(self) -> list[dict[str, Any]]:
+        """How each agent fought against everybody, itself included: so all had the same opponents."""
+        if not self.sheets:
+            return []
+        return [self._tell(joined([self.sheets[i, j] for j in range(self.count)])) for i in range(self.count)]
+
+    def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Of each agent, its worst opponent and its worst starts against others; None where too few fights tell."""
+        found: list[dict[str, Any]] = []
+        if not self.sheets or self.count < 2:
+            return found
+        for i in range(self.count):
+            others = {names[j]: self.sheets[i, j] for j in range(self.count) if j != i}
+            row: dict[str, Any] = {"agent": names[i], "opponent": worst({k: v.score() for k, v in others.items()})}
+            together = joined(list(others.values()))
+            cells = {name: together.began(name).score() for name in together.starts}
+            row["start"] = worst({k: v for k, v in cells.items() if k not in together.random_starts})
+            row["random_start"] = worst({k: v for k, v in cells.items() if k in together.random_starts})
+            found.append(row)
+        return found
+
+    def _tell(self, sheet: Sheet) -> dict[str, Any]:
+        figures = self.task.behaviour(sheet.notes)
+        told: dict[str, Any] = {k: None if v is None else round(v, DIGITS) for k, v in figures.items()}
+        by_start = {name: sheet.began(name) for name in sheet.starts}
+        return told | {"by_start": {name: part.score() for name, part in by_start.items() if len(part.won)}}
+
+
+class Sheet:
+    """Fights of one agent: who won [fights] (1, 0, or one half where it is undecided), and the umpire's notes of its side."""
+
+    def __init__(self, won: np.ndarray, notes: Notes, starts: Sequence[str], random_starts: Sequence[str]) -> None:
+        self.won, self.notes, self.starts, self.random_starts = won, notes, starts, random_starts
+
+    @classmethod
+    def of(cls, match: Match) -> Sheet:
+        value = {name: number for number, name in match.names.items()}
+        won = np.where(match.outcomes == value["win"], 1.0, np.where(match.outcomes == value["loss"], 0.0, 0.5))
+        return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
+
+    def chosen(self, which: np.ndarray) -> Sheet:
+        return Sheet(self.won[which], {k: v[which] for k, v in self.notes.items()}, self.starts, self.random_starts)
+
+    def began(self, start: str) -> Sheet:
+        """Fights of one kind of start."""
+        return self.chosen(self.notes["start"] == self.starts.index(start))
+
+    def distinct(self) -> int:
+        """Fights that are not the same as another one in all that was noted, of how it began and of how it went."""
+        table = np.stack([self.won, *(np.nan_to_num(v.astype(float), nan=-1.0) for v in self.notes.values())], axis=1)
+        return len(np.unique(table.astype(np.float32), axis=0))
+
+    def score(self) -> dict[str, Any]:
+        """Wins, losses and survival as shares with 95 % intervals, which are of as many fights as are distinct."""
+        fights = len(self.won)
+        if not fights:
+            return {"fights": 0, "distinct": 0}
+        distinct = self.distinct()
+        told: dict[str, Any] = {
+            "fights": fights,
+            "distinct": distinct,
+            "win": float((self.won == 1).mean()),
+            "loss": float((self.won == 0).mean()),
+        }
+        shares = {"score": self.won, "survived": self.notes["survived"]}
+        for name, values in shares.items():
+            told[name] = float(values.mean())
+            told[f"{name}_ci95"] = [round(x, DIGITS) for x in wilson(told[name] * distinct, distinct)]
+        return {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in told.items()}
+
+
+def joined(sheets: Sequence[Sheet]) -> Sheet:
+    """All fights of some sheets with the same kinds of starts."""
+    notes = {name: np.concatenate([sheet.notes[name] for sheet in sheets]) for name in sheets[0].notes}
+    # fights against different opponents are different ones, however alike they look
+    notes["against"] = np.repeat(np.arange(len(sheets)), [len(sheet.won) for sheet in sheets])
+    return Sheet(np.concatenate([s.won for s in sheets]), notes, sheets[0].starts, sheets[0].random_starts)
+
+
+def worst(scores: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The one with the lowest score, where enough distinct fights tell; of how many it is the lowest."""
+    known = {name: row for name, row in scores.items() if row["distinct"] >= FEWEST}
+    if not known:
+        return None
+    name = min(known, key=lambda key: float(known[key]["score"]))
+    return {"name": name, **known[name], "of": len(known)}

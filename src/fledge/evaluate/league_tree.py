@@ -1,0 +1,123 @@
+"""The league of a run as a picture: the learner's rating over time, and everybody who joined, where and how strong by now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fledge.core.errors import FledgeError
+from fledge.storage import CheckpointHistory
+
+LEARNER, PILOT, SELF = "#1b9e5a", "#b0330f", "#2f6db3"
+LABEL_GAP = 0.048  # of the height, between names at the right
+Row = Mapping[str, Any]
+
+
+def read_league(run: Path) -> dict[str, Any]:
+    """The league in a run's newest whole checkpoint; empty if there is none."""
+    history = CheckpointHistory(run / "checkpoints")
+    for entry in reversed(history.entries()):
+        try:
+            state = history.load(entry, keys=("curriculum",)).get("curriculum")
+        except (FledgeError, KeyError):
+            continue  # thinned to weights
+        if state and "names" in state:
+            return dict(state)
+    return {}
+
+
+def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, Any]]:
+    """Everybody who has joined, in order: name, kind, `frames` and `rating` at joining, rating now, fights, recent score."""
+    frames = np.array([row["frames"] for row in curves], float)
+    fights = np.array([row.get("league/fights", np.nan) for row in curves], float)
+    elo = np.array([row.get("league/elo", np.nan) for row in curves], float)
+    joined = {int(number): when for number, when in league.get("joined", {}).items()} or joined_by_metrics(
+        league, curves
+    )
+    found = []
+    for number in sorted(joined, key=lambda n: (joined[n].get("fights", 0.0), n)):
+        when = joined[number]
+        if "frames" in when:
+            at = when["frames"]
+        elif np.isfinite(fights).any():
+            known = np.isfinite(fights)
+            at = float(np.interp(when["fights"], np.r_[0.0, fights[known]], np.r_[0.0, frames[known]]))
+        else:
+            at = 0.0
+        won, drawn, lost = (float(x) for x in league["totals"][number])
+        found.append(
+            {
+                "name": league["names"][number],
+                "self": str(number) in league["selves"],
+                "frames": at,
+                "joined_at": float(when.get("rating", np.interp(at, frames, elo))),
+                "rating": float(league["ratings"][number + 1]),
+                "fights": float(league["met"][number]),
+                "score": (won + 0.5 * drawn) / max(won + drawn + lost, 1e-9),
+            }
+        )
+    return found
+
+
+def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """When opponents joined, of runs whose league did not note it: by the rungs and numbers in their metrics."""
+    selves = sorted(int(number) for number in league["selves"])
+    joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}
+    for row in curves:
+        rung = int(row.get("league/rung", 1))
+        known = len([number for number in joined if number in selves])
+        copies = int(row.get("league/opponents", rung)) - rung
+        new = [number for number in range(rung) if number not in joined] + selves[known:copies]
+        for number in new:
+            joined[number] = {"frames": float(row["frames"]), "fights": float(row["frames"])}
+    return joined
+
+
+def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
+    """A matplotlib figure: time to the right, ratings upwards."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5.4), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    x = np.array([row["frames"] for row in curves]) / 1e6
+    elo = np.array([row.get("league/elo", np.nan) for row in curves], float)
+    joined = members(league, curves)
+    for row in joined:
+        colour, at = SELF if row["self"] else PILOT, row["frames"] / 1e6
+        axes.plot([at, x[-1]], [row["joined_at"], row["rating"]], color=colour, linewidth=1.1, alpha=0.75)
+        axes.plot(at, row["joined_at"], "o", color=colour, markersize=6, markeredgecolor="white", zorder=4)
+    axes.plot(x, elo, color=LEARNER, linewidth=2.2, zorder=3)
+    names = [(row["rating"], f"{row['name']}  {row['rating']:.0f}", SELF if row["self"] else PILOT) for row in joined]
+    names.append((float(elo[-1]), f"the learner  {elo[-1]:.0f}", LEARNER))
+    low, high = axes.get_ylim()
+    for at, (rating, text, colour) in zip(spread([n[0] for n in names], LABEL_GAP * (high - low)), names, strict=True):
+        axes.annotate(
+            text, (x[-1], rating), (1.03 * x[-1], at), color=colour, fontsize=9, va="center",
+            weight="bold" if colour == LEARNER else "normal",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
+            annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlim(0.0, 1.22 * x[-1])
+    axes.set(xlabel="million decisions", ylabel="rating in training (the first pilot is 1000)")
+    axes.set_title("Who joined, when, and how strong they are by now", fontsize=11)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Places for labels, in the same order as the values, near them and at least a gap apart."""
+    order = np.argsort(values, kind="stable")
+    places = np.asarray(values, float)[order]
+    for _ in range(200):
+        close = np.maximum(gap - np.diff(places), 0.0)
+        if close.max(initial=0.0) < 1e-6:
+            break
+        places[1:] += 0.5 * close
+        places[:-1] -= 0.5 * close
+    found = np.empty(len(places))
+    found[order] = places
+    return [float(place) for place in found]

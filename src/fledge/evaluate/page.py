@@ -1,0 +1,84 @@
+"""One HTML page that stands alone: its style, tables and pictures are inside. Legible in light and in dark."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1d2733;--soft:#526070;--paper:#fff;--card:#f5f7fa;--line:#e3e8ee;--ours:#f1f8f3}
+@media (prefers-color-scheme:dark){
+:root{--ink:#e4e9ef;--soft:#a3b0bf;--paper:#14191f;--card:#1f2730;--line:#33404d;--ours:#1c2f25}}
+body{font:16px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper)}
+body{max-width:1060px;margin:2.5rem auto;padding:0 1.2rem}
+h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin-top:2.2rem} h3{font-size:1rem;margin:1.4rem 0 .2rem}
+p.lead{color:var(--soft);margin-top:0} table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.45rem .6rem;border-bottom:1px solid var(--line);text-align:right} th:first-child,td:first-child{text-align:left}
+th{font-weight:600;color:var(--soft);font-size:.88rem} tr.ours td{font-weight:650;background:var(--ours)}
+td{white-space:nowrap} td small{display:block;font-weight:400;color:var(--soft)} td.best{font-weight:700}
+.note{color:var(--soft);font-size:.88rem} .wide{overflow-x:auto}
+img{max-width:100%;height:auto;background:#fff;border-radius:8px}
+.figures{display:flex;gap:1rem;flex-wrap:wrap} .figure b{display:block;font-size:1.5rem}
+.figure{flex:1 1 9rem;background:var(--card);border-radius:10px;padding:.8rem 1rem}
+.figure span{color:var(--soft);font-size:.86rem} figure{margin:1.1rem 0 1.8rem} figcaption{margin:.2rem 0 .4rem}
+pre{background:var(--card);padding:.8rem 1rem;border-radius:8px;overflow:auto}
+"""
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
+    """Write a page of these parts, which are HTML."""
+    page = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+
+
+def heading(title: str, lead: str, figures: Sequence[tuple[str, str]]) -> list[str]:
+    """The top of a page: title, a sentence, and figures with their meaning."""
+    tiles = [f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in figures]
+    return [
+        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>",
+        f"<div class='figures'>{''.join(tiles)}</div>",
+    ]
+
+
+def note(text: str) -> str:
+    return f"<p class='note'>{html.escape(text)}</p>"
+
+
+def cell(text: str, small: str = "", style: str = "", best: bool = False) -> str:
+    """A cell of a table, with a second line in small print."""
+    below = f"<small>{html.escape(small)}</small>" if small else ""
+    look = (f" style='{style}'" if style else "") + (" class='best'" if best else "")
+    return f"<td{look}>{html.escape(text)}{below}</td>"
+
+
+def tint(score: float) -> str:
+    """Background of a score from 0, red, over nothing at one half to 1, green."""
+    colour = "27,158,90" if score >= 0.5 else "209,73,91"
+    return f"background:rgba({colour},{0.5 * abs(2 * score - 1):.2f})"
+
+
+def table_row(cells: Sequence[str], ours: bool) -> str:
+    mark = " class='ours'" if ours else ""
+    return f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
+
+
+def html_table(names: Sequence[str], body: Sequence[str]) -> str:
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    return f"<div class='wide'><table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+
+
+def image(figure: Any, text: str) -> str:
+    """A matplotlib figure as an <img> with its data inside."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f"<img alt='{html.escape(text)}' src='data:image/png;base64,{data}'>"
