@@ -16,6 +16,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluate.judging import explain_losses
 from fledge.evaluate.match_tables import behaviour_tables, match_table
 from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.policies import (
@@ -28,7 +29,7 @@ from fledge.evaluate.policies import (
     shipped_policies,
 )
 from fledge.evaluate.recordings import save_recording
-from fledge.tasks.base import Task, Track, World
+from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_task
 
 RECORDED = 256  # envs whose first episodes a picture shows
@@ -142,20 +143,6 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     if not request.quiet:
         make_console().print(*match_table(result), *behaviour_tables(result, task))
     return result
-
-
-def explain_losses(task: Task, tracks: Sequence[Track], who: Sequence[str]) -> list[dict[str, Any]]:
-    """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
-    rows: list[dict[str, Any]] = []
-    for number, track in enumerate(tracks):
-        found = {side: task.explain(track, side) for side in (0, 1)}
-        lost = {side: defeat for side, defeat in found.items() if defeat is not None}
-        if lost:
-            track.facts["lost"] = {who[side]: defeat.why for side, defeat in lost.items()}
-        for side, defeat in lost.items():
-            facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": defeat.kind}
-            rows.append({**facts, "why": defeat.why})
-    return rows
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.evaluate.episodes import wilson
-from fledge.tasks.base import Task
+from fledge.tasks.base import Task, Track
 from fledge.tasks.umpire import Notes
 
 if TYPE_CHECKING:
@@ -131,3 +131,17 @@ def worst(scores: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
         return None
     name = min(known, key=lambda key: float(known[key]["score"]))
     return {"name": name, **known[name], "of": len(known)}
+
+
+def explain_losses(task: Task, tracks: Sequence[Track], who: Sequence[str]) -> list[dict[str, Any]]:
+    """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
+    rows: list[dict[str, Any]] = []
+    for number, track in enumerate(tracks):
+        found = {side: task.explain(track, side) for side in (0, 1)}
+        lost = {side: defeat for side, defeat in found.items() if defeat is not None}
+        if lost:
+            track.facts["lost"] = {who[side]: defeat.why for side, defeat in lost.items()}
+        for side, defeat in lost.items():
+            facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": defeat.kind}
+            rows.append({**facts, "why": defeat.why})
+    return rows

@@ -84,18 +84,16 @@ def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task
     others = range(1, len(result["agents"]))
     if result["elo"] and others:
         elo = result["elo"][0]
-        found.append(
-            (f"{elo['rating']:.0f} ±{elo['ci95'][1] - elo['rating']:.0f}", "Elo in the table below (mean 1000)")
-        )
+        found.append((f"{elo['rating']:.0f} ±{elo['ci95'][1] - elo['rating']:.0f}", "Elo, below (mean 1000)"))
         best = max(others, key=lambda j: float(result["elo"][j]["rating"]))
         row = result["table"][0][best]
         if row["win_of_decided"] is not None:
             name = result["agents"][best]
-            found.append(
-                (f"{100 * row['win_of_decided']:.0f} %", f"of the decided fights won against {name}, the best pilot")
-            )
+            found.append((f"{100 * row['win_of_decided']:.0f} %", f"of the decided won against {name}, the best pilot"))
     for name in task.telling if "behaviour" in result else ():
-        found.append((shown_figure(result["behaviour"][0][name], task.behaviours[name]), task.behaviours[name]))
+        head, value = task.behaviours[name], result["behaviour"][0][name]
+        share = " %" if "%" in head and value is not None else ""
+        found.append((shown_figure(value, head) + share, head.replace(", %", "")))
     return found
 
 
@@ -115,25 +113,26 @@ def results(result: dict[str, Any]) -> list[str]:
     """The cross-table."""
     body = []
     for i, name in enumerate(names_of(result)):
+        elo = result["elo"][i] if result["elo"] else None
         cells = [cell(name)]
+        cells.append(cell(f"{elo['rating']:.0f}", f"±{elo['ci95'][1] - elo['rating']:.0f}") if elo else cell(""))
         for j, row in enumerate(result["table"][i]):
             if i == j:
                 cells.append(cell(""))
                 continue
             share, (low, high) = row["win_of_decided"], row["ci95"]
-            won = "-" if share is None else f"{100 * share:.0f} ({100 * low:.0f}-{100 * high:.0f})"
+            small = f"{100 * low:.0f}-{100 * high:.0f}\ndecided {100 * row['decided']:.0f}"
             score = row["win"] + 0.5 * row["draw"]
-            cells.append(cell(won, f"{100 * row['decided']:.0f} % decided", tint(score)))
-        elo = result["elo"][i] if result["elo"] else None
-        cells.append(cell(f"{elo['rating']:.0f}", f"±{elo['ci95'][1] - elo['rating']:.0f}") if elo else cell(""))
+            cells.append(cell("-" if share is None else f"{100 * share:.0f}", small, tint(score)))
         body.append(marked(cells, i == 0))
-    heads = ["wins, % of decided fights", *(str(n) for n in range(1, len(result["agents"]) + 1)), "Elo"]
+    heads = ["wins, % of decided", "Elo", *(f"against {n}" for n in range(1, len(result["agents"]) + 1))]
     return [
         "<h2>Who beats whom in the held-out world, which no training has met</h2>",
-        html_table(heads, body),
+        html_table(heads, body, tight=True),
         note(
             f"{result['episodes']} fights a pair, seed {result['seed']}: every start is flown twice, with sides swapped; "
-            "deterministic; 95 % intervals. Undecided fights count as half a win in Elo and in the colours."
+            "deterministic. Below each: the 95 % interval, and the share of decided fights, %. Undecided fights count as half "
+            "a win in Elo and in the colours."
         ),
     ]
 
@@ -261,6 +260,7 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     ]
     parts.append(f"<p>{len(kept.lost)} of {flown} fights against others were lost, or ended with both dead.</p>")
     parts.append(html_table(["", "fights", "share", *(f"against {foe}" for foe in foes)], body))
+    parts.append(note("In the pictures, this run is the first side: blue, where sides have colours."))
     for against, track, defeat in chosen_losses(kept, [kind for kind, _ in kinds]):
         parts.append(picture(task, track, f"Against {against}", defeat.why))
     return parts

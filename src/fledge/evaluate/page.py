@@ -20,10 +20,11 @@ p.lead{color:var(--soft);margin-top:0} table{border-collapse:collapse;width:100%
 th,td{padding:.45rem .6rem;border-bottom:1px solid var(--line);text-align:right} th:first-child,td:first-child{text-align:left}
 th{font-weight:600;color:var(--soft);font-size:.88rem} tr.ours td{font-weight:650;background:var(--ours)}
 td{white-space:nowrap} td small{display:block;font-weight:400;color:var(--soft)} td.best{font-weight:700}
+td small{font-size:.78rem;line-height:1.35} table.tight td,table.tight th{padding:.35rem .45rem}
 .note{color:var(--soft);font-size:.88rem} .wide{overflow-x:auto}
 img{max-width:100%;height:auto;background:#fff;border-radius:8px}
 .figures{display:flex;gap:1rem;flex-wrap:wrap} .figure b{display:block;font-size:1.5rem}
-.figure{flex:1 1 9rem;background:var(--card);border-radius:10px;padding:.8rem 1rem}
+.figure{flex:1 1 7.4rem;background:var(--card);border-radius:10px;padding:.8rem 1rem}
 .figure span{color:var(--soft);font-size:.86rem} figure{margin:1.1rem 0 1.8rem} figcaption{margin:.2rem 0 .4rem}
 pre{background:var(--card);padding:.8rem 1rem;border-radius:8px;overflow:auto}
 """
@@ -54,8 +55,8 @@ def note(text: str) -> str:
 
 
 def cell(text: str, small: str = "", style: str = "", best: bool = False) -> str:
-    """A cell of a table, with a second line in small print."""
-    below = f"<small>{html.escape(small)}</small>" if small else ""
+    """A cell of a table, with lines of small print below."""
+    below = "".join(f"<small>{html.escape(line)}</small>" for line in small.splitlines())
     look = (f" style='{style}'" if style else "") + (" class='best'" if best else "")
     return f"<td{look}>{html.escape(text)}{below}</td>"
 
@@ -71,9 +72,11 @@ def table_row(cells: Sequence[str], ours: bool) -> str:
     return f"<tr{mark}>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>"
 
 
-def html_table(names: Sequence[str], body: Sequence[str]) -> str:
+def html_table(names: Sequence[str], body: Sequence[str], tight: bool = False) -> str:
+    """A table of rows that are HTML; `tight` where there are many columns."""
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    return f"<div class='wide'><table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    kind = " class='tight'" if tight else ""
+    return f"<div class='wide'><table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
 
 
 def image(figure: Any, text: str) -> str:

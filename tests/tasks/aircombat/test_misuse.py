@@ -1,14 +1,19 @@
 """What cannot be flown is refused in one sentence."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from fledge.cli import main
 from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.aircombat.config import ActionForm, MissileConfig
 from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.registry import find_task
+from fledge.train.config import make_config
 from tests.tasks.aircombat.duels import PLAIN, action, make
 
 
@@ -88,3 +93,29 @@ def test_a_state_of_another_rack_is_refused() -> None:
     saved = make(2, missile=MissileConfig(carried=8)).state_dict()
     with pytest.raises(InputError, match=r"^The saved state has \(4, 8, 2\) for m_pos, this env needs \(4, 6, 2\)\.$"):
         make(2).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("word", ["env.opponent=pursuit", "league.ladder=[placeholder,pursuit]"])
+def test_a_pilot_that_cannot_see_what_it_needs_is_refused_before_anything_is_flown(word: str, tmp_path: Path) -> None:
+    words = [
+        "train",
+        "aircombat",
+        "env.spacetime=false",
+        word,
+        "env.num_envs=4",
+        "ranks=1",
+        "--folder",
+        str(tmp_path / "run"),
+    ]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert "reads spacetime, which this env does not observe." in done.output
+
+
+@pytest.mark.parametrize("spacetime", [True, False])
+def test_a_policy_reads_the_graph_or_not_while_its_opponents_do(spacetime: bool) -> None:
+    cfg = make_config("aircombat", None, ["env.opponent=pursuit", f"policy.spacetime={spacetime}".lower()])
+    task = find_task("aircombat")
+    policy = task.build_policy(task.describe_policy("ppo", cfg.env, cfg.policy))
+    assert ("spacetime" in policy.observes) is spacetime
+    assert cfg.env.spacetime

@@ -87,7 +87,8 @@ def fights_figure(tracks: Sequence[Track], title: str = "", shown: int = 6) -> A
 
 def fight_figure(track: Track, title: str = "") -> Any:
     """A matplotlib figure of one fight: from above, and over what each side's missile would have reached, time upwards."""
-    figure = Figure(figsize=(12.6, 4.9), dpi=100, layout="constrained")
+    figure = Figure(figsize=(12.6, 4.9), dpi=100)
+    figure.set_layout_engine("constrained", w_pad=0.1)
     above, *graphs = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     draw_fight(above, track)
     with Envelope(config_of(track.scene)) as envelope:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
@@ -114,8 +115,14 @@ class AircombatTask(Task):
         if not cfg.opponent:
             return AircombatEnv(cfg, device, seed, num_threads, env_offset, total_envs)
         rows, total = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs), 2 * (total_envs or cfg.num_envs)
+        opponent = self.make_opponent(cfg.opponent, cfg.num_envs).to(device)
         both = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
-        return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
+        try:
+            self.check_fit(opponent, both)
+        except ConfigError:
+            both.close()
+            raise
+        return VersusEnv(both, [opponent], env_offset=env_offset)
 
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
         """A pilot by name, a shipped policy, or the one in a file."""
