@@ -16,6 +16,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.core.code import find_object
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
@@ -23,6 +24,7 @@ from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.aircombat.rewards import BaseReward, create_reward
 from fledge.tasks.base import Task, Track
 from fledge.tasks.objects import SceneObject
 
@@ -98,10 +100,18 @@ class AircombatTask(Task):
         both = AircombatEnv(rows, device, seed, num_threads, 2 * env_offset, total)
         return VersusEnv(both, [self.make_opponent(cfg.opponent, cfg.num_envs).to(device)], env_offset=env_offset)
 
+    def with_reward(self, cfg: AircombatConfig, reference: str) -> AircombatConfig | None:
+        """One that pays by a BaseReward."""
+        found = find_object(reference)
+        if not (isinstance(found, type) and issubclass(found, BaseReward)):
+            return None
+        create_reward(reference)  # refuses one that cannot be made
+        return dataclasses.replace(cfg, reward=reference)
+
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
         """A pilot by name, or the policy in a file."""
         if not name.endswith(".fledge"):
-            return make_pilot(OTHER_NAMES.get(name, name), num_envs)
+            return make_pilot(name, num_envs)
         from fledge.agents.policy_file import load_weights, read_policy
 
         entries = read_policy(Path(name))
@@ -136,7 +146,7 @@ class AircombatTask(Task):
         return {name: functools.partial(make_pilot, name) for name in PILOTS}
 
     def find_pilot(self, name: str) -> BaseAgent | None:
-        return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
+        return make_pilot(name) if name.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES} else None
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 
