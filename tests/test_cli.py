@@ -529,3 +529,9 @@ def test_threads_may_be_given_for_each_level() -> None:
     code = "import fledge.storage; from fledge.core.machine import torch_threads; print(torch_threads())"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout == "2\n", done.stderr
+
+
+def test_the_package_itself_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "fledge", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("fledge")

@@ -29,6 +29,7 @@ ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "repla
 ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
 ALLOWED["compat"] = ALLOWED["bench"] | {"bench", "advise"}
 ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise", "compat"}
+ALLOWED["__main__"] = {"cli"}
 FILES = sorted(SRC.rglob("*.py"))
 WORLDS = sorted(folder.parent.name for folder in (SRC / "tasks").glob("*/__init__.py"))
 # where a world may stand as a string: the package's lazy names, and its own registration

@@ -440,11 +440,11 @@ def inspect(target: str, as_json: bool) -> None:
     Of a run, the newest checkpoint and all that were kept; step, headline figure, and the settings that are not the
     defaults; then metadata, plain values and every tensor. Of a recording, its episodes and how they ended.
     """
-    from fledge.core.terminal import harmless
+    from fledge.core.terminal import harmless, strict_json
     from fledge.train.inspection import inspect_target, render
 
     found = inspect_target(target)
-    lines = [json.dumps(found, default=str)] if as_json else [harmless(line) for line in render(found)]
+    lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found)]
     click.echo("\n".join(lines))
 
 
@@ -479,14 +479,14 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors; of a recording .acmi (one episode, for Tacview), or .png, .svg,
     .pdf or .jpg (a picture of all episodes).
     """
-    from fledge.storage import convert_checkpoint, is_recording
+    from fledge.core.terminal import harmless
+    from fledge.evaluate.recordings import convert_recording, means_recording
+    from fledge.storage import convert_checkpoint
 
-    if is_recording(source):
-        from fledge.evaluate.recordings import convert_recording
-
+    if means_recording(source, target):
         done = convert_recording(source, target, episode, task)
         shown = (
-            f"episode {done['episode']} of {done['episodes']}: {done['outcome']}, {done['seconds']:.1f} s"
+            f"episode {done['episode']} of {done['episodes']}: {harmless(done['outcome'])}, {done['seconds']:.1f} s"
             if "episode" in done
             else f"{done['drawn']} of {done['episodes']} episodes"
         )

@@ -165,3 +165,10 @@ def test_self_play_is_a_torchrl_env_of_both_sides() -> None:
     assert done.any()
     assert torch.equal(done[0::2], done[1::2])
     env.close()
+
+
+def test_whole_numbers_are_numbers() -> None:
+    env = gymnasium.make("fledge/Aircombat-v0", opponent="random", spacetime=False)
+    env.reset(seed=1)
+    env.step({"rudder": 0, "throttle": 1, "fire": True})
+    env.close()

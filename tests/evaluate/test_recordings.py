@@ -224,3 +224,39 @@ def test_a_recording_that_was_cut_is_inspected_and_converted(tmp_path: Path) -> 
         pass
     with pytest.raises(ConfigError, match="holds no episodes"):
         convert_recording(tmp_path / "b.frec", tmp_path / "a.acmi", None, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("no.frec", "out.acmi"), ("no", "out.acmi"), ("no.fledge", "out.png"), ("no.frec", "out.pt")]
+)
+def test_a_missing_recording_is_what_is_missing(source: str, target: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["convert", str(tmp_path / source), str(tmp_path / target)])
+    assert done.exit_code == 2
+    assert f"There is no recording {tmp_path / source}" in done.output
+
+
+@pytest.mark.parametrize("content", [b"", b"something else"])
+@pytest.mark.parametrize("words", [["convert", "FILE", "out.acmi"], ["inspect", "FILE"]])
+def test_a_file_that_is_no_recording_is_called_so(content: bytes, words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.frec"
+    path.write_bytes(content)
+    done = CliRunner().invoke(main, [str(path) if word == "FILE" else word for word in words])
+    assert done.exit_code == 1
+    assert f"{path} is no recording" in done.output
+
+
+def test_a_strangers_words_neither_steer_the_terminal_nor_break_json_or_acmi(tmp_path: Path) -> None:
+    frame = {"pos": np.zeros((2, 2), np.float32), "alive": np.ones(2, bool)}
+    path, acmi, wicked = tmp_path / "evil.frec", tmp_path / "evil.acmi", "won\n-1,T=|\x1b[2J\u2028\x85"
+    with RecordingWriter(path, "aircombat", frame, 1.0, facts={"score": float("nan"), wicked: [wicked]}) as writer:
+        episode = writer.begin({"scenario": wicked}, {"episode": wicked})
+        writer.add(episode, frame)
+        writer.end(episode, wicked, float("inf"))
+    for words in (["inspect", str(path)], ["convert", str(path), str(acmi)], ["inspect", str(path), "--json"]):
+        done = CliRunner().invoke(main, words, color=True)  # colour: a terminal, where nothing is taken out
+        assert done.exit_code == 0, done.output
+        assert "\x1b" not in done.output
+    found = json.loads(done.output, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["list"][0]["return"] is None
+    parse(acmi.read_bytes())
+    assert "\x1b" not in acmi.read_text(encoding="utf-8")

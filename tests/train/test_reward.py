@@ -168,3 +168,36 @@ def test_what_is_no_reward_is_refused_before_anything_starts(word: str, sentence
     assert done.exit_code == 2
     assert sentence in done.output
     assert not (tmp_path / "run").exists()
+
+
+DUEL = """
+import torch
+from fledge import BaseReward
+
+class Closer(BaseReward):
+    def compute(self, obs_before, obs_after, action, done, info):
+        return obs_before["state"][:, 0] - obs_after["state"][:, 0]
+"""
+DUELS = [
+    "env.num_envs=4",
+    "env.spacetime=false",
+    "opponent=random",
+    "ranks=1",
+    "ppo.rollout_steps=8",
+    "ppo.minibatch=16",
+]
+DUELS += ["policy.hidden=[16]", "tensorboard=false", "total_frames=64"]
+
+
+def test_a_duels_own_kind_of_reward_is_named_in_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DUEL)
+    words, run = [f"reward={tmp_path}/mine.py:Closer"], str(tmp_path / "run")
+    done = CliRunner().invoke(main, ["train", "aircombat", *DUELS, *words, "--folder", run, "--json"])
+    assert done.exit_code == 0, done.output
+    unnamed = CliRunner().invoke(main, ["train", "--resume", run, "total_frames=96"])
+    assert unnamed.exit_code == 2
+    assert "not run unless you name it" in unnamed.output
+    named = CliRunner().invoke(main, ["train", "--resume", run, "total_frames=96", *words])
+    assert named.exit_code == 0, named.output
+    judged = CliRunner().invoke(main, ["eval", run, "random", "--episodes", "2", "--json"])
+    assert judged.exit_code == 0, judged.output

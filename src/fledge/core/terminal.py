@@ -6,8 +6,11 @@ folder with brackets lost them. Our consoles do neither; what is to be bold is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,6 +25,19 @@ def make_console(stderr: bool = False) -> Console:
 def harmless(text: str) -> str:
     """Text of other people's files on one line, with what would steer a terminal or turn the writing around as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def strict_json(value: Any) -> str:
+    """One line of JSON that every program reads: numbers that JSON has not are null, what is no plain value is text."""
+    return json.dumps(_finite(value), default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(console: Console, text: str) -> None:

@@ -132,6 +132,8 @@ class TensorEnv(ABC):
             raise InputError(f"{what} is a {type(action).__name__}, but must be a torch.Tensor of shape {expected}.")
         if tuple(action.shape) != expected:
             raise InputError(f"{what} has shape {tuple(action.shape)}, but must have {expected}.")
+        if action.layout != torch.strided:
+            raise InputError(f"{what} is {action.layout}, but must be a dense tensor: call to_dense().")
         if action.device.type != self.device.type:
             raise InputError(f"{what} is on {action.device}, but the env is on {self.device}.")
         if spec.num_values is None:
@@ -151,10 +153,10 @@ class TensorEnv(ABC):
         """The mask of a reset, all envs if None; InputError if it is not one, or the first one leaves envs out."""
         if env_mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        if env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
-            raise InputError(
-                f"env_mask must be bool of shape ({self.num_envs},), not {env_mask.dtype} {tuple(env_mask.shape)}."
-            )
+        is_tensor = isinstance(env_mask, torch.Tensor)
+        if not is_tensor or env_mask.dtype != torch.bool or tuple(env_mask.shape) != (self.num_envs,):
+            came = f"{env_mask.dtype} {tuple(env_mask.shape)}" if is_tensor else f"a {type(env_mask).__name__}"
+            raise InputError(f"env_mask must be a bool tensor of shape ({self.num_envs},), not {came}.")
         together = env_mask.view(-1, self.group)
         if self.group > 1 and not torch.equal(together, together[:, :1].expand_as(together)):
             raise InputError(

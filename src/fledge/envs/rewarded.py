@@ -75,6 +75,31 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
     return {name: chosen(name, now) for name, now in out["obs"].items()}
 
 
+def call_reward(name: str, call: Callable[[], Any]) -> Any:
+    """What somebody's code pays; InputError that says where, if it fails."""
+    try:
+        return call()
+    except FledgeError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[2:]  # the first line of the reward itself
+        at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
+        said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+        raise InputError(f"The reward {name} failed{at}: {said}. `fledge --debug` shows all.") from error
+
+
+def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
+    """The same; InputError unless it is one finite number per env."""
+    if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
+        got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
+        raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
+    # On CUDA looking would wait for the device; the learner finds NaN there.
+    if reward.device.type == "cpu" and not torch.isfinite(reward).all():
+        bad = int((~torch.isfinite(reward)).nonzero()[0])
+        raise InputError(f"The reward {name} returned {reward[bad].item()} for env {bad}, but must be finite.")
+    return reward
+
+
 class RewardedEnv(TensorEnv):
     """An env that pays another reward.
 
@@ -111,7 +136,8 @@ class RewardedEnv(TensorEnv):
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.step(action, dt, out=None if out is None else self._completed(out))
         with torch.no_grad():
-            reward = self._checked(self._called(action, result))
+            paid = call_reward(self.name, lambda: self.reward(self.unwrapped, action, result))
+            reward = check_reward(self.name, paid, self.num_envs)
         result["reward"].copy_(reward)
         self._return += reward
         result["episode_return"].copy_(self._return)
@@ -133,30 +159,6 @@ class RewardedEnv(TensorEnv):
     @property
     def name(self) -> str:
         return str(getattr(self.reward, "__name__", type(self.reward).__name__))
-
-    def _called(self, action: Action, result: TensorDict) -> Any:
-        try:
-            return self.reward(self.unwrapped, action, result)
-        except FledgeError:
-            raise
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[1:]  # the first line of the reward itself
-            at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
-            said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-            raise InputError(f"The reward {self.name} failed{at}: {said}. `fledge --debug` shows all.") from error
-
-    def _checked(self, reward: Any) -> Tensor:
-        name = self.name
-        if not isinstance(reward, Tensor) or tuple(reward.shape) != (self.num_envs,):
-            got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
-            raise InputError(
-                f"The reward {name} returned {got}, but must return one number per env, ({self.num_envs},)."
-            )
-        # On CUDA looking would wait for the device; the learner finds NaN there.
-        if self.device.type == "cpu" and not torch.isfinite(reward).all():
-            bad = int((~torch.isfinite(reward)).nonzero()[0])
-            raise InputError(f"The reward {name} returned {reward[bad].item()} for env {bad}, but must be finite.")
-        return reward
 
     # ---- state -----------------------------------------------------------------------------------------------------
 

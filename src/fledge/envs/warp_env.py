@@ -131,6 +131,7 @@ class WarpEnv(TensorEnv):
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        self._refuse_closed("reset")
         env_mask = self.check_mask(env_mask, self._has_reset)
         into = self._scratch() if out is None else out
         programs = self._programs(into)
@@ -145,8 +146,7 @@ class WarpEnv(TensorEnv):
         return into.clone() if out is None else into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if self._closed:
-            raise InputError("step() came after close(): make a new env.")
+        self._refuse_closed("step")
         if not self._has_reset:
             raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
         self.check_action(action)
@@ -162,6 +162,10 @@ class WarpEnv(TensorEnv):
         if before is not None:
             self._guard(before, action, into)
         return into.clone() if out is None else into
+
+    def _refuse_closed(self, call: str) -> None:
+        if self._closed:
+            raise InputError(f"{call}() came after close(): make a new env.")
 
     def _scratch(self) -> TensorDict:
         """The env's own buffers, zeroed. Copying them costs less than preparing launches for buffers seen only once."""

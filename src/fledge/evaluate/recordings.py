@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError
-from fledge.storage import Recording, RecordingWriter
+from fledge.storage import Recording, RecordingWriter, is_recording
 from fledge.tasks.base import Task, Track
 from fledge.tasks.registry import find_named_task, find_task
 
@@ -37,6 +37,21 @@ def save_recording(
             writer.add_many(episode, track.frames)
             writer.end(episode, track.outcome, track.facts["return"])
     return writer.stats()
+
+
+def means_recording(source: Path, target: Path | None = None) -> bool:
+    """Whether a file is a recording. FormatError if it is none, but by its ending, or that of what it shall become, is meant.
+
+    Raises:
+        ConfigError: when there is no such file.
+    """
+    if is_recording(source):
+        return True
+    if source.suffix != ENDING and (target is None or target.suffix not in (".acmi", *PICTURES)):
+        return False
+    if not source.exists():
+        raise ConfigError(f"There is no recording {source}: check the name.")
+    raise FormatError(f"{source} is no recording, or an empty one: those begin with their name and version.")
 
 
 def describe_recording(path: Path) -> dict[str, Any]:

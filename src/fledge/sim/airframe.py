@@ -86,6 +86,9 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
     v1 = v0 + gain
     if c * v0 * t > 0.3:  # so much drag that the cubic is coarse
         h = swiftness(thrust * c, t)
+        at = wp.sqrt(thrust * c) * t
+        if at > 4.0:  # log cosh, where tanh is 1 but for rounding
+            return (wp.log(1.0 + c * v0 * h) + at - 0.6931472 + wp.exp(-2.0 * at)) / c
         return (wp.log(1.0 + c * v0 * h) - 0.5 * wp.log(1.0 - thrust * c * h * h)) / c
     return t * (v0 + 0.5 * gain + t / 12.0 * c * gain * (v0 + v1))
 

@@ -11,9 +11,9 @@
 Contract
     `T` is longitude | latitude | altitude | roll | pitch | yaw | u | v | heading (degrees, metres; yaw and heading clockwise
     from north; u, v: our own x and y), or longitude | latitude | altitude | u | v of what has no heading. Metres become
-    degrees by the ellipsoid's (WGS 84) two radii of curvature at the reference point: exact there, and 30 km away to some
-    metres. The default, on the equator off Africa, has sea below and no mountains. A world without altitude flies at
-    `altitude_m`.
+    degrees by the ellipsoid's (WGS 84) two radii of curvature at the reference point: exact there, and at the
+    equator 80 km away to 3 m; in high latitudes less, as meridians draw together (u and v are exact everywhere). The
+    default, on the equator off Africa, has sea below and no mountains. A world without altitude flies at `altitude_m`.
     Text is escaped: a backslash before commas and line ends. What happened to an object is said before it is removed.
 """
 
@@ -172,6 +172,8 @@ def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> 
 
 
 def escape(text: str) -> str:
-    """Text as a value: commas and line ends behind a backslash; | would begin the next part of an event."""
-    plain = text.replace("\r", "").replace("\\", "/").replace("|", "/")
+    """Text as a value: commas and line ends behind a backslash; | would begin the next part of an event, and what cannot be
+    printed says nothing."""
+    shown = "".join(char if char.isprintable() or char == "\n" else " " for char in text.replace("\r\n", "\n"))
+    plain = shown.replace("\\", "/").replace("|", "/")
     return plain.replace(",", "\\,").replace("\n", "\\\n")

@@ -6,7 +6,7 @@
     presets          folder with train/NAME.yaml and env/NAME.yaml
     make_env         a TensorEnv of these settings                  evaluation          the world that policies are judged in
     describe_policy, build_policy                                   what a policy is, as plain values, and back
-    set_progress     the curriculum, as a function of progress
+    set_progress     the curriculum, as a function of progress      with_reward         where it pays by a user's reward
     headline         the outcome that counts, or "return"           labels              short headings of outcomes
     pilots           scripted agents by name                        gauge               figures of how episodes went
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
@@ -208,6 +208,14 @@ class Task:
         }
         named = inspect.signature(self.env).parameters
         return self.env(cfg, **{k: v for k, v in given.items() if k in named})
+
+    def with_reward(self, cfg: Any, reference: str) -> Any:
+        """Settings in which the env itself pays by a reward that the user names; None where it has no rewards of that kind.
+
+        Raises:
+            ConfigError: when there is no such object, or it cannot be made.
+        """
+        return None
 
     def specs(self, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
         """What envs of these settings observe and take."""

@@ -113,7 +113,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
-    if cfg.reward:
+    if cfg.reward and task.with_reward(cfg.env, cfg.reward) is None:
         find_reward(cfg.reward)
     check_memory(task, cfg, ranks)
 

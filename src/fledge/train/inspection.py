@@ -10,8 +10,8 @@ from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.overrides import written
 from fledge.core.settings import flat_settings
 from fledge.evaluate.policies import find_policy_file
-from fledge.evaluate.recordings import describe_recording, render_recording
-from fledge.storage import CheckpointHistory, inspect_checkpoint, is_recording, load_checkpoint
+from fledge.evaluate.recordings import describe_recording, means_recording, render_recording
+from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
 from fledge.tasks.registry import find_named_task
 from fledge.train.config import config_class
 
@@ -30,7 +30,7 @@ def inspect_target(name: str) -> dict[str, Any]:
         ConfigError: when a folder is no run.
     """
     path = find_policy_file(name) or Path(name)
-    if is_recording(path):
+    if means_recording(path):
         return describe_recording(path)
     if not path.is_dir():
         return describe_file(path)

@@ -202,9 +202,10 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
+    paid = task.with_reward(cfg.env, cfg.reward) if cfg.reward else None
     envs = [
         task.make_env(
-            dataclasses.replace(cfg.env, num_envs=share),
+            dataclasses.replace(paid or cfg.env, num_envs=share),
             device=device,
             seed=cfg.seed,
             num_threads=1 if ranks.size > 1 else spare,
@@ -214,4 +215,4 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
         )
         for part in range(parts)
     ]
-    return [RewardedEnv(env, find_reward(cfg.reward)) for env in envs] if cfg.reward else envs
+    return [RewardedEnv(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs

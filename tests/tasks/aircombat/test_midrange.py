@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -281,3 +282,14 @@ def test_the_gym_wrapper_takes_and_gives_arrays() -> None:
     assert rewards["p1"].shape == dones.shape == truncated.shape == info["winner"].shape == (3,)
     assert isinstance(obs["x"], np.ndarray)
     env.close()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"BATTLEFIELD_SIZE": "wide"}, {"reward_win": "a"}, {"MISSILE_THRUST": None}, {"MISSILE_THRUST": [1]}, {5: 1},
+     {"BATTLEFIELD_SIZE": math.inf}, {"reward_draw": math.nan}, {"hit_radius": {}}],
+    ids=str,
+)  # fmt: skip
+def test_a_value_that_is_no_number_is_refused_in_a_sentence(config: dict[Any, Any]) -> None:
+    with pytest.raises(ConfigError):
+        fledge.TensorEnv({"spacetime": False, **config}, num_envs=2, device="cpu")

@@ -4,13 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError, InputError
-from fledge.tasks.aircombat.config import ActionForm, MissileConfig
+from fledge.tasks.aircombat.config import ActionForm, FighterConfig, MissileConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.registry import find_task
 from fledge.train.config import make_config
@@ -119,3 +120,46 @@ def test_a_policy_reads_the_graph_or_not_while_its_opponents_do(spacetime: bool)
     policy = task.build_policy(task.describe_policy("ppo", cfg.env, cfg.policy))
     assert ("spacetime" in policy.observes) is spacetime
     assert cfg.env.spacetime
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_choices_may_be_integers_of_any_size(kind: torch.dtype) -> None:
+    given = torch.tensor([0, 5, 3, 4])
+    envs = [make(2, action_form=ActionForm.discrete) for _ in range(2)]
+    states = [env.step(chosen)["obs"]["state"] for env, chosen in zip(envs, (given, given.to(kind)), strict=True)]
+    assert torch.equal(*states)
+
+
+def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> None:
+    env = make(2)
+    with pytest.raises(InputError, match=r"^env_mask must be a bool tensor of shape \(4,\), not a list\.$"):
+        env.reset([True] * 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^dt is '1', but a decision lasts"):
+        env.step(action(4), "1")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="dense"):
+        env.step({**action(4), "rudder": torch.zeros(4).to_sparse()})
+    env.step(action(4), np.float32(0.5))  # type: ignore[arg-type]
+    env.close()
+    with pytest.raises(InputError, match=r"^reset\(\) came after close\(\)"):
+        env.reset()
+
+
+EXTREMES = [
+    {"fighter": FighterConfig(terminal_speed=1e6)},
+    {"fighter": FighterConfig(min_turn_radius_m=1e-3, thrust_g=1e9)},
+    {"missile": MissileConfig(terminal_speed=1e6)},
+    {"missile": MissileConfig(lift_drag=1e-3, thrust_g=1e6)},
+    {"start_speed": 2000.0},
+    {"fighter": FighterConfig(thrust_g=1e-3)},
+]
+
+
+@pytest.mark.parametrize("changes", EXTREMES, ids=str)
+def test_whatever_the_settings_observations_are_finite_and_within_their_bounds(changes: dict[str, Any]) -> None:
+    env = make(32, scenario=Scenario.mixed, nan_guard=True, **changes)
+    for k in range(20):
+        out = env.step(action(64, rudder=np.linspace(-1, 1, 64), fire=int(k % 3 == 0)))
+        for name, spec in env.observation_spec.items():
+            assert (out["obs"][name] <= spec.high).all(), name
+            assert (out["obs"][name] >= spec.low).all(), name
+    env.close()

@@ -13,6 +13,7 @@ from fledge.evaluate.matches import play
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, CrankPilot, DragPilot, Pilot, Sight, make_pilot
+from fledge.tasks.aircombat.task import AircombatTask
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")
@@ -146,3 +147,27 @@ def test_parameters_are_read_and_nonsense_is_refused() -> None:
     for name in ("ace", "crank(", "crank(shot)", "crank(shot=os)", "crank(fame=1)", ""):
         with pytest.raises(ConfigError, match=r"pilot|parameter"):
             make_pilot(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("crank(shot=-1)", "shot of the pilot crank is -1, but must be 0 to 100"),
+        ("crank(shot=1e999)", "must be 0 to 100"),
+        ("envelope(angle=400)", "must be 0 to 180"),
+        ("crank(shot=1, shot=2)", "given twice"),
+        ("crank(shot=true)", "write key=number"),
+        ("drag(notch=2)", "write key=true"),
+        ("random(seed=1.5)", "whole"),
+        ("crank(num_envs=3)", "no parameter num_envs"),
+    ],
+)
+def test_a_parameter_beyond_its_limits_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_pilot(name)
+
+
+def test_another_projects_name_takes_parameters_and_is_judged_too() -> None:
+    pilot = AircombatTask().find_pilot("rule_based(shot=0.8)")
+    assert isinstance(pilot, CrankPilot)
+    assert pilot.shot == 0.8

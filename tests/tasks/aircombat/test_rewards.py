@@ -1,9 +1,11 @@
 """Rewards of the duel: every term fires, weights count, shaping is a difference of potentials."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, InputError
 from fledge.envs.rewarded import reached
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
@@ -119,9 +121,12 @@ def test_a_reward_of_ones_own_is_named_by_module_and_class() -> None:
     assert isinstance(create_reward(), WinLossReward)
 
 
-@pytest.mark.parametrize("name", ["", "fame", "win_loss*2", "win_loss shaped", "2**shaped", "os:system"])
+NONSENSE = ["", "fame", "win_loss*2", "win_loss shaped", "2**shaped", "os:system", "1e999*shots", "nowhere.py:Mine"]
+
+
+@pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused_in_one_sentence(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"reward"):
+    with pytest.raises(ConfigError, match=r"reward|nowhere"):
         create_reward(name)
 
 
@@ -130,3 +135,84 @@ def test_options_of_the_wrong_term_are_refused() -> None:
         create_reward("win_loss", fame=1)
     with pytest.raises(ConfigError, match="single term"):
         create_reward("win_loss+shaped", gamma=1)
+
+
+MINE = """
+import torch
+from fledge import BaseReward
+
+class Mine(BaseReward):
+    def compute(self, obs_before, obs_after, action, done, info):
+        seen = self.state.get("seen", torch.zeros(done.shape))
+        self.state = {"seen": seen + obs_before["state"][:, 0]}
+        return self.state["seen"].clone()
+
+    def reset(self, env_mask=None):
+        if self.state:
+            self.state = {"seen": self.state["seen"].masked_fill(env_mask, 0.0)}
+
+class Scalar(BaseReward):
+    def compute(self, obs_before, obs_after, action, done, info):
+        return torch.ones(1)
+
+class Broken(BaseReward):
+    def compute(self, obs_before, obs_after, action, done, info):
+        return obs_after["fuel"]
+
+class Endless(BaseReward):
+    def compute(self, obs_before, obs_after, action, done, info):
+        return torch.full(done.shape, float("inf"))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "my-own+rewards.py"
+    path.write_text(MINE)
+    return str(path)
+
+
+def test_a_reward_in_a_file_remembers_across_a_saved_state(file: str) -> None:
+    envs = [env_with(f"{file}:Mine") for _ in range(2)]
+    envs[0].reset()
+    for _ in range(30):
+        envs[0].step(straight_and_fire())
+    envs[1].load_state_dict(envs[0].state_dict())
+    for _ in range(30):
+        ours, theirs = (env.step(straight_and_fire()) for env in envs)
+        assert torch.equal(ours["reward"], theirs["reward"])
+    assert ours["reward"].min() > 0
+    for env in envs:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Scalar", "shape"), ("Broken", r"rewards.py, line \d+: KeyError"), ("Endless", "finite")]
+)
+def test_a_reward_that_pays_nonsense_is_told_so(file: str, name: str, said: str) -> None:
+    env = env_with(f"{file}:{name}")
+    env.reset()
+    with pytest.raises(InputError, match=said):
+        env.step(straight_and_fire())
+    env.close()
+
+
+@pytest.mark.parametrize("reward", ["win_loss", "win_loss-0.1*shots", "zero"])
+def test_rewards_that_do_not_look_back_cost_no_copy(reward: str) -> None:
+    env = env_with(reward)
+    assert not env._seen
+    env.close()
+
+
+def test_a_state_saved_without_a_look_back_pays_on_by_one_that_has_it() -> None:
+    plain, shaped = env_with("win_loss"), env_with("shaped")
+    for env in (plain, shaped):
+        env.reset()
+    for _ in range(5):
+        plain.step(straight_and_fire())
+        shaped.step(straight_and_fire())
+    other = env_with("shaped")
+    other.load_state_dict(plain.state_dict())
+    assert torch.equal(other.step(straight_and_fire())["reward"], shaped.step(straight_and_fire())["reward"])
+    for env in (plain, shaped, other):
+        env.close()

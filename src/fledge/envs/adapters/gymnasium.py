@@ -253,16 +253,22 @@ def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
 
 
 def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Actions of all envs as the env takes them; true and false are 1 and 0."""
+    """Actions of all envs as the env takes them; true and false are 1 and 0. In a dict, where a choice and a number stand
+    side by side, a whole number is a number too."""
 
-    def read(part: Any) -> torch.Tensor:
+    def read(part: Any, spec: TensorSpec | None) -> torch.Tensor:
         array = np.asarray(part)
-        return torch.as_tensor(array.astype(np.int64) if array.dtype == np.bool_ else array, device=env.device)
+        if array.dtype == np.bool_:
+            array = array.astype(np.int64)
+        if spec is not None and spec.num_values is None and array.dtype.kind in "iu":
+            array = array.astype(np.float32)
+        return torch.as_tensor(array, device=env.device)
 
     try:
-        if isinstance(env.action_spec, TensorSpec):
-            return read(actions)
-        return {name: read(part) for name, part in actions.items()}
+        specs = env.action_spec
+        if isinstance(specs, TensorSpec):
+            return read(actions, None)
+        return {name: read(part, specs.get(name)) for name, part in actions.items()}
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise InputError(f"The actions are not arrays of numbers ({error}): pass {space}.") from error
 

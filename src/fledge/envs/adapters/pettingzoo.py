@@ -102,8 +102,9 @@ class PettingZooEnv(ParallelEnv):
             if actions:
                 raise InputError("The episode is over: call reset() before the next step().")
             return {}, {}, {}, {}, {}
-        if set(actions) != set(self.agents):
-            came = ", ".join(map(str, actions)) or "none"
+        if not isinstance(actions, Mapping) or set(actions) != set(self.agents):
+            came = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
+            came = came or "none"
             raise InputError(f"Actions came for {came}, but must come for {', '.join(self.agents)}.")
         out = self.env.step(read_actions(self._stacked(actions), self.env, self._rows), out=self._buffers)
         self._waiting = bool((out["terminated"] | out["truncated"]).any())

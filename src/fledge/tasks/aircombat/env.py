@@ -7,6 +7,7 @@ either side. An episode ends for both at once (`group` is 2).
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action
+from fledge.envs.rewarded import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.sim.launch import Call
 from fledge.tasks.aircombat import episode, fight, observe
@@ -92,10 +94,9 @@ class AircombatEnv(WarpEnv):
             "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
         }
         self._action: Action = {}
-        self._seen: dict[str, torch.Tensor] = {
-            name: torch.zeros((self.num_envs, *spec.shape), dtype=spec.dtype, device=self.device)
-            for name, spec in self.observation_spec.items()
-        }
+        self._seen: dict[str, torch.Tensor] = {}  # before the step, for rewards that look at it
+        if self.reward.looks_back:
+            self._seen = dict(self.make_buffers()["obs"].items())
 
     # ---- specs -------------------------------------------------------------------------------------------------
 
@@ -128,8 +129,8 @@ class AircombatEnv(WarpEnv):
         """Any length: physics steps stay as fine as `dt_s`."""
         if seconds == self._duration:
             return
-        if not (math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
-            raise InputError(f"dt is {seconds}, but a decision lasts more than 0 and at most 1000 s.")
+        if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
+            raise InputError(f"dt is {seconds!r}, but a decision lasts more than 0 and at most 1000 s.")
         steps = max(1, math.ceil(seconds / self.cfg.dt_s - 1e-6))
         self._timing_tensors["dt"].fill_(seconds / steps)
         self._timing_tensors["steps"].fill_(steps)
@@ -139,7 +140,7 @@ class AircombatEnv(WarpEnv):
         self._action = action
         if isinstance(action, torch.Tensor):
             rudder = torch.tensor(RUDDERS, device=self.device)
-            self._asked["rudder"].copy_(rudder[action // 2])
+            self._asked["rudder"].copy_(rudder[action.long() // 2])
             self._asked["throttle"].fill_(1.0)
             self._asked["fire"].copy_(action % 2)
         else:
@@ -153,14 +154,16 @@ class AircombatEnv(WarpEnv):
     def after_advance(self, programs: Programs) -> None:
         """Pay for the step, and note what was seen, before fights that ended begin again."""
         tensors = programs.tensors
-        after = {name: tensors[("obs", name)] for name in self._seen}
+        after = {name: tensors[("obs", name)] for name in self.observation_spec}
         done = programs.ended()
         info = {
             "outcome": tensors[("outcome",)],
             "terminated": tensors[("terminated",)],
             "shots": self.state["fired"] - self._fired_before,
         }
-        reward = self.reward.compute(self._seen, after, self._action, done, info)
+        name = self.reward.get_name()
+        paid = call_reward(name, lambda: self.reward.compute(self._seen, after, self._action, done, info))
+        reward = check_reward(name, paid, self.num_envs)
         tensors[("reward",)].copy_(reward)
         self.state["episode_return"] += reward
         tensors[("episode_return",)].copy_(self.state["episode_return"])
@@ -185,6 +188,13 @@ class AircombatEnv(WarpEnv):
         for name, tensor in self._seen.items():
             tensor.copy_(result["obs"][name])
         return result
+
+    def _look(self) -> None:
+        """Fill `_seen`, which is a function of the state, anew."""
+        if self._seen and self._has_reset:
+            programs = self._programs(self._scratch())
+            self.launcher.run(programs.observe)
+            self._note_seen(programs)
 
     def restart_call(self, mask: Any) -> Call:
         return Call(episode.restart_masked, [self.params, self.duels, mask])
@@ -224,17 +234,12 @@ class AircombatEnv(WarpEnv):
         return 128 + 32 * self.cfg.missile.carried
 
     def state_parts(self) -> dict[str, Any]:
-        seen = {f"seen.{name}": tensor for name, tensor in self._seen.items()}
-        return {"duels": {k: v.clone() for k, v in {**self.state, **seen}.items()}}
+        copies = {k: v.clone() for k, v in self.state.items()}
+        return {"duels": copies | {f"reward.{k}": v.clone() for k, v in self.reward.state.items()}}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = state["duels"]
         self.check_shapes(saved)
-        for name, tensor in self._seen.items():
-            if tuple(saved.get(f"seen.{name}", torch.zeros(())).shape) != tuple(tensor.shape):
-                raise InputError(
-                    f"The saved state has no observation {name} of this env's shape {tuple(tensor.shape)}."
-                )
         slots, fired = self.cfg.missile.carried, saved["fired"]
         if bool(((fired < 0) | (fired > slots)).any()):
             raise InputError(
@@ -243,8 +248,13 @@ class AircombatEnv(WarpEnv):
             )
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
-        for name, tensor in self._seen.items():
-            tensor.copy_(saved[f"seen.{name}"])
+        memory = {k.removeprefix("reward."): v for k, v in saved.items() if k.startswith("reward.")}
+        if memory:
+            self.reward.state = {name: value.to(self.device).clone() for name, value in memory.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._look()
 
     @classmethod
     def from_identity(cls, cfg: AircombatConfig, state: Mapping[str, Any]) -> AircombatEnv:

@@ -3,7 +3,7 @@
     state [15]           0 range / 50 km (to 4)              1 closing speed / 1000 m/s
                          2, 3 sin, cos of the angle from the nose to the enemy
                          4, 5 sin, cos of the enemy's aspect: the angle from its nose to us
-                         6, 7 own, enemy's speed / 500 m/s   8, 9 own, enemy's energy: (speed / top speed)²
+                         6, 7 own, enemy's speed / 500 m/s   8, 9 own, enemy's energy: (speed / top speed)² (to 4)
                          10 share of missiles left           11 1 if a shot is possible
                          12 time of the fight / 240 s (to 4) 13 own rudder
                          14 speed across the line of sight / 1000 m/s
@@ -49,7 +49,7 @@ def observe_token(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer
     obs.missiles[row, token, 3] = wp.clamp(closing / 1500.0, -2.0, 2.0)
     obs.missiles[row, token, 4] = togo
     obs.missiles[row, token, 5] = d.m_burn[owner, slot] / wp.max(p.motor.burn, 1.0e-3)
-    obs.missiles[row, token, 6] = missile.speed / 1500.0
+    obs.missiles[row, token, 6] = wp.min(missile.speed / 1500.0, 4.0)
     obs.missiles[row, token, 7] = wp.clamp(cross2(me.dir, to_it) / distance, -1.0, 1.0)
     obs.missiles[row, token, 8] = wp.clamp(wp.dot(me.dir, to_it) / distance, -1.0, 1.0)
     obs.missiles[row, token, 9] = wp.clamp(wp.dot(missile.dir, r) / away, -1.0, 1.0)
@@ -77,10 +77,10 @@ def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, ob
     obs.state[row, 3] = wp.clamp(wp.dot(me.dir, r) / away, -1.0, 1.0)
     obs.state[row, 4] = wp.clamp(-cross2(foe.dir, r) / away, -1.0, 1.0)
     obs.state[row, 5] = wp.clamp(-wp.dot(foe.dir, r) / away, -1.0, 1.0)
-    obs.state[row, 6] = me.speed / 500.0
-    obs.state[row, 7] = foe.speed / 500.0
-    obs.state[row, 8] = me.speed * me.speed / (p.top_speed * p.top_speed)
-    obs.state[row, 9] = foe.speed * foe.speed / (p.top_speed * p.top_speed)
+    obs.state[row, 6] = wp.min(me.speed / 500.0, 4.0)
+    obs.state[row, 7] = wp.min(foe.speed / 500.0, 4.0)
+    obs.state[row, 8] = wp.min(me.speed * me.speed / (p.top_speed * p.top_speed), 4.0)
+    obs.state[row, 9] = wp.min(foe.speed * foe.speed / (p.top_speed * p.top_speed), 4.0)
     obs.state[row, 10] = float(p.slots - d.fired[row]) / float(p.slots)
     obs.state[row, 11] = ready
     obs.state[row, 12] = wp.min(d.time[i] / 240.0, 4.0)

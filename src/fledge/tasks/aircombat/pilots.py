@@ -235,27 +235,53 @@ PILOTS: dict[str, Callable[..., Pilot]] = {
 }
 OTHER_NAMES = {"rule_based": "crank"}  # midrangeRL's
 CALL = re.compile(r"(\w+)\s*(?:\((.*)\))?")
+LIMITS: dict[str, tuple[float, float]] = {  # of parameters
+    "shot": (0.0, 100.0),
+    "angle": (0.0, 180.0),
+    "break_s": (0.0, 1000.0),
+    "miss_km": (0.0, 1000.0),
+    "seed": (0, 2**63 - 1),
+}
 
 
 def make_pilot(name: str, num_envs: int = 1) -> Pilot:
     """A pilot by name, with parameters or without: `crank`, `crank(shot=0.8, angle=50)`.
 
     Raises:
-        ConfigError: when there is none of that name, or it has no such parameter.
+        ConfigError: when there is none of that name, or it has no such parameter or value.
     """
     found = CALL.fullmatch(name.strip())
-    if found is None or found[1] not in PILOTS:
+    kind = OTHER_NAMES.get(found[1], found[1]) if found else ""
+    if found is None or kind not in PILOTS:
         raise ConfigError(f"There is no pilot {name!r}; there are {', '.join(PILOTS)}.")
+    options = read_options(kind, found[2] or "")
+    try:
+        return PILOTS[kind](num_envs, **options)
+    except TypeError:
+        raise ConfigError(f"The pilot {kind} has no parameter {' or '.join(options)}.") from None
+
+
+def read_options(pilot: str, text: str) -> dict[str, Any]:
+    """Parameters as they stand between a pilot's brackets; ConfigError where one is no number, or beyond its limits."""
     options: dict[str, Any] = {}
-    for part in filter(None, (piece.strip() for piece in (found[2] or "").split(","))):
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
         try:
-            options[key] = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
-            if not sign or not isinstance(options[key], int | float):
-                raise ValueError
-        except (ValueError, SyntaxError):
-            raise ConfigError(f"{part!r} is no parameter of {found[1]}: write key=number.") from None
-    try:
-        return PILOTS[found[1]](num_envs, **options)
-    except TypeError:
-        raise ConfigError(f"The pilot {found[1]} has no parameter {' or '.join(options)}.") from None
+            number = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            number = None
+        is_switch = key == "notch"
+        if (
+            not sign
+            or not isinstance(number, bool if is_switch else int | float)
+            or is_switch != isinstance(number, bool)
+        ):
+            raise ConfigError(f"{part!r} is no parameter of {pilot}: write key={'true' if is_switch else 'number'}.")
+        if key in options:
+            raise ConfigError(f"{key} of the pilot {pilot} is given twice: give it once.")
+        low, high = LIMITS.get(key, (-math.inf, math.inf))
+        if not low <= number <= high or (key == "seed" and not isinstance(number, int)):
+            whole = " and whole" if key == "seed" else ""
+            raise ConfigError(f"{key} of the pilot {pilot} is {value}, but must be {low:g} to {high:g}{whole}.")
+        options[key] = number
+    return options

@@ -11,14 +11,16 @@ sums over a fight, so their scale is that of one fight: a win pays 1.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fledge.core.code import find_object
+from fledge.core.code import find_object, is_reference
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.structs import Outcome
 
@@ -27,6 +29,12 @@ Obs = Mapping[str, Tensor]
 
 class BaseReward:
     """Something that pays for a step. Subclasses fill in `compute`."""
+
+    looks_back: bool = True
+    """Whether `obs_before` is read; where it is not, it may be empty."""
+
+    state: Mapping[str, Tensor] = {}
+    """What it remembers of the fights, [rows, ...] each: saved with the env. What is kept elsewhere is lost."""
 
     def __init__(self, device: str | torch.device = "cpu") -> None:
         self.device = torch.device(device)
@@ -49,12 +57,16 @@ class BaseReward:
 class ZeroReward(BaseReward):
     """Pays nothing."""
 
+    looks_back = False
+
     def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
         return torch.zeros(done.shape, device=done.device)
 
 
 class WinLossReward(BaseReward):
     """1 for a win, -1 for a loss, `draw` when both die or nobody can win any more."""
+
+    looks_back = False
 
     def __init__(self, device: str | torch.device = "cpu", draw: float = 0.0) -> None:
         super().__init__(device)
@@ -96,6 +108,8 @@ class ShapedReward(BaseReward):
 class ShotsReward(BaseReward):
     """1 for every missile fired: a cost, with a negative weight."""
 
+    looks_back = False
+
     def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
         return info["shots"].float()
 
@@ -106,7 +120,7 @@ TERMS: dict[str, type[BaseReward]] = {
     "shaped": ShapedReward,
     "shots": ShotsReward,
 }
-PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([A-Za-z_][\w.]*(?::\w+)?)\s*")
+PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::\w+)?)\s*")
 
 
 class SumReward(BaseReward):
@@ -115,6 +129,18 @@ class SumReward(BaseReward):
     def __init__(self, terms: list[tuple[float, BaseReward]], device: str | torch.device = "cpu") -> None:
         super().__init__(device)
         self.terms = terms
+        self.looks_back = any(term.looks_back for _, term in terms)
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        return {f"{k}.{name}": value for k, (_, term) in enumerate(self.terms) for name, value in term.state.items()}
+
+    @state.setter
+    def state(self, saved: Mapping[str, Tensor]) -> None:
+        for k, (_, term) in enumerate(self.terms):
+            parts = {name.removeprefix(f"{k}."): v for name, v in saved.items() if name.startswith(f"{k}.")}
+            if parts:
+                term.state = parts
 
     def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
         total = torch.zeros(done.shape, device=done.device)
@@ -133,21 +159,12 @@ class SumReward(BaseReward):
 
 
 def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
-    """A reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class` names one of your own.
+    """A reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class`, `file.py:Class` name one of your own.
 
     Args:
         options: Of the term's class, where `name` is a single one.
     """
-    parts: list[tuple[str, str, str]] = []
-    at = 0
-    while at < len(name):
-        found = PART.match(name, at)
-        if not found or (parts and not found[1]):
-            raise ConfigError(f"The reward is {name!r}, but must be terms with weights, such as win_loss+0.5*shaped.")
-        parts.append((found[1], found[2], found[3]))
-        at = found.end()
-    if not parts:
-        raise ConfigError(f"The reward is empty, but must name one of {', '.join(TERMS)}.")
+    parts = _parts_of(name)
     if len(parts) > 1 and options:
         raise ConfigError(f"{', '.join(options)} came with {name!r}, but options go with a single term.")
     terms = [
@@ -157,13 +174,30 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
     return terms[0][1] if len(terms) == 1 and terms[0][0] == 1.0 else SumReward(terms, device)
 
 
+def _parts_of(name: str) -> list[tuple[str, str, str]]:
+    """Sign, weight and name of each term."""
+    if is_reference(name) and Path(name.rpartition(":")[0]).is_file():  # a path may have any sign in it
+        return [("", "", name)]
+    parts: list[tuple[str, str, str]] = []
+    at = 0
+    while at < len(name):
+        found = PART.match(name, at)
+        if not found or (parts and not found[1]) or not math.isfinite(float(found[2] or 1.0)):
+            raise ConfigError(f"The reward is {name!r}, but must be terms with weights, such as win_loss+0.5*shaped.")
+        parts.append((found[1], found[2], found[3]))
+        at = found.end()
+    if not parts:
+        raise ConfigError(f"The reward is empty, but must name one of {', '.join(TERMS)}.")
+    return parts
+
+
 def _make_term(name: str, device: str | torch.device, options: Mapping[str, Any]) -> BaseReward:
     kind = TERMS.get(name) if ":" not in name else find_object(name)
     if not (isinstance(kind, type) and issubclass(kind, BaseReward)):
         raise ConfigError(
-            f"There is no reward {name!r}; there are {', '.join(TERMS)}, or module:Class of a BaseReward."
+            f"There is no reward {name!r}; there are {', '.join(TERMS)}, or module:Class or file.py:Class of a BaseReward."
         )
     try:
         return kind(device=device, **options)
     except TypeError as error:
-        raise ConfigError(f"The reward {name} does not take {', '.join(options)}: {error}.") from error
+        raise ConfigError(f"The reward {name} does not take {', '.join(options) or 'device'}: {error}.") from error

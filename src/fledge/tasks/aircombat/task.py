@@ -16,6 +16,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
@@ -25,6 +26,7 @@ from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.aircombat.rewards import BaseReward, create_reward
 from fledge.tasks.aircombat.spacetime.along import physics_settings
 from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
 from fledge.tasks.base import Defeat, Task, Track
@@ -124,9 +126,17 @@ class AircombatTask(Task):
             raise
         return VersusEnv(both, [opponent], env_offset=env_offset)
 
+    def with_reward(self, cfg: AircombatConfig, reference: str) -> AircombatConfig | None:
+        """One that pays by a BaseReward."""
+        found = find_object(reference)
+        if not (isinstance(found, type) and issubclass(found, BaseReward)):
+            return None
+        create_reward(reference)  # refuses one that cannot be made
+        return dataclasses.replace(cfg, reward=reference)
+
     def make_opponent(self, name: str, num_envs: int) -> BaseAgent:
         """A pilot by name, a shipped policy, or the one in a file."""
-        return self.find_agent(name) or make_pilot(OTHER_NAMES.get(name, name), num_envs)
+        return self.find_agent(name) or make_pilot(name, num_envs)
 
     def describe_policy(self, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
         """The duel's own network for PPO, general ones for learning from replay."""
@@ -157,7 +167,7 @@ class AircombatTask(Task):
         return {name: functools.partial(make_pilot, name) for name in PILOTS}
 
     def find_pilot(self, name: str) -> BaseAgent | None:
-        return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
+        return make_pilot(name) if name.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES} else None
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 

@@ -85,18 +85,17 @@ def create_agent(
         return PlaceholderAgent(num_envs, device)
     from fledge.tasks.aircombat.task import AircombatTask
 
-    name = OTHER_NAMES.get(agent_type, agent_type)
     agent: BaseAgent
-    if name == "ppo":
+    if agent_type == "ppo":
         task = AircombatTask()
         cfg = read_config(config, num_envs).cfg
         agent = task.build_policy(task.describe_policy("ppo", cfg, task.policy_config()))
-    elif name.endswith(".fledge"):
-        if not Path(name).is_file():
-            raise ConfigError(f"There is no policy file {name}.")
-        agent = AircombatTask().make_opponent(name, num_envs)
-    elif name.partition("(")[0].strip() in PILOTS:
-        agent = make_pilot(name, num_envs)
+    elif agent_type.endswith(".fledge"):
+        if not Path(agent_type).is_file():
+            raise ConfigError(f"There is no policy file {agent_type}.")
+        agent = AircombatTask().make_opponent(agent_type, num_envs)
+    elif agent_type.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES}:
+        agent = make_pilot(agent_type, num_envs)
     else:
         known = ", ".join([*PILOTS, *OTHER_NAMES, "ppo"])
         raise ConfigError(f"There is no agent {agent_type!r}; there are {known}, or a policy's file.")

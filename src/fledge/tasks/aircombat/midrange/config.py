@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,16 +71,18 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
             f"config is a {type(config).__name__}, but must be a dict of settings, or an AircombatConfig."
         )
     given = dict(config or {})
-    size = float(next((given[name] for name in SIZES if name in given), 50_000.0))
+    size = next((number_of(name, given[name]) for name in SIZES if name in given), 50_000.0)
     if not size > 2 * EDGE_M:
         raise ConfigError(f"BATTLEFIELD_SIZE is {size:g}, but must be more than {2 * EDGE_M:g} m.")
-    pays = {name: float(given.get(f"reward_{name}", usual)) for name, usual in PAYS.items()}
+    pays = {name: number_of(f"reward_{name}", given.get(f"reward_{name}", usual)) for name, usual in PAYS.items()}
     known = list(field_help(AircombatConfig))
     ours: dict[str, Any] = {"start_range_m": size - 2 * EDGE_M}
     for name, value in given.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"config has {name!r} for a name, but names are text.")
         if name in SETTINGS:
             key, factor = SETTINGS[name]
-            ours[key] = value * factor
+            ours[key] = value if isinstance(factor, int) else number_of(name, value) * factor  # a count stays one
         elif name in known or any(key.startswith(f"{name}.") for key in known):
             ours[name] = value
         elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in PAYS:
@@ -88,3 +91,14 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
     cfg = build_config(AircombatConfig, [("config", nested(ours))], ())
     check_settings(cfg)
     return Midrange(cfg, size, pays)
+
+
+def number_of(name: str, value: Any) -> float:
+    """A value as a number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} is {value!r}, but must be a finite number.")
+    return number

@@ -42,7 +42,11 @@ def read_words(words: Sequence[str]) -> EnvelopeConfig:
     """What `key=value` words ask for."""
     if bare := [word for word in words if "=" not in word]:
         raise ConfigError(f"{bare[0]!r} is not understood: write key=value, for example own_speed=300.")
-    cfg = build_config(EnvelopeConfig, [], words, ALIASES)
+    try:
+        cfg = build_config(EnvelopeConfig, [], words, ALIASES)
+    except ConfigError as error:
+        where = "`fledge envelope --help` and, of env., `fledge train aircombat --help-config` list"
+        raise ConfigError(str(error).replace("`--help-config` lists", where)) from None
     check_settings(cfg)
     return cfg
 
