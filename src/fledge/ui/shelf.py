@@ -79,14 +79,15 @@ class Shelf:
 
     Args:
         places: Runs, recordings, or folders that hold such; they may be empty yet.
+        awaited: Places may not be there yet, either.
 
     Raises:
         ConfigError: when there is no such place, or a file that is no recording.
     """
 
-    def __init__(self, places: Sequence[Path] = ()) -> None:
+    def __init__(self, places: Sequence[Path] = (), awaited: bool = False) -> None:
         for place in places:
-            if not place.exists():
+            if not place.exists() and not awaited:
                 raise ConfigError(f"{place} is not there: give a run's folder, a folder of runs, or a {SUFFIX} file.")
             if place.is_file() and place.suffix != SUFFIX:
                 raise ConfigError(

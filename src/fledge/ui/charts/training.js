@@ -367,7 +367,8 @@ function compared(runs, colorOf) {
     line.append(name, ...figuresOf(run).map(([figure]) => make("td", "ft-number", figure)));
     return line;
   });
-  const heads = figuresOf(runs[0]).map(([, meaning], k) => (k === 0 ? "headline" : meaning));
+  const same = runs.every((run) => run.headline.name === runs[0].headline.name);
+  const heads = figuresOf(runs[0]).map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
   const around = table(["run", ...heads], rows);
   around.classList.add("fl-panel");
   return around;
