@@ -391,7 +391,8 @@ def export(
 
     Inputs are the observations that the policy reads, output its action without exploration (of DQN, the value of every
     action). The file carries a contract: what its inputs and outputs mean, in which units and frames, how many times a
-    second; --json shows it. KEY=VALUE words change the world that the file says it is flown in.
+    second; --json shows it. KEY=VALUE words change the world that the file says it is flown in, and a .fledge file's
+    switches (policy.KEY=true).
     """
     from fledge.evaluate.policies import export_policy
     from fledge.tasks.registry import find_task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,8 @@ def export_policy(
     """Write the policy called `name` to a file: .onnx or .ts for other programs, .fledge as a policy file.
 
     Args:
-        overrides: `env.key=value` words that change the world that the file says it is flown in.
+        overrides: `env.key=value` words that change the world that the file says it is flown in; `policy.key=true` ones
+            for switches of the policy (.fledge only).
         golden: Also write observations of a flight and the actions on them, as .npz.
     """
     if golden is not None and (golden.suffix != ".npz" or path.suffix == ".fledge"):
@@ -208,6 +209,11 @@ def export_policy(
     if source is None or source.suffix == ".pt":
         raise ConfigError(f"{name} is no run or policy file, so there is nothing to write to {path}.")
     entries = read_policy(source)
+    described = [word for word in overrides if word.startswith("policy.")]
+    overrides = [word for word in overrides if word not in described]
+    if described:
+        entries["policy"] = redescribe(entries["policy"], described, name)
+        build_policy(entries, name, task)  # refuses what the weights do not fit
     if overrides:
         policy = build_policy(entries, name, task)
         flight_world(policy, overrides=overrides)  # refuses what the weights do not fit
@@ -223,6 +229,20 @@ def export_policy(
     ours, theirs = entries["model"], read_policy(path)["model"]
     worst = max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": worst}
+
+
+def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
+    """A policy's description with switches changed by `policy.key=value` words; its weights stay as they are."""
+    changed = dict(description)
+    for word in words:
+        key, _, value = word.removeprefix("policy.").partition("=")
+        if not isinstance(changed.get(key), bool) or value.lower() not in ("true", "false"):
+            switches = [f"policy.{k}=true" for k, old in changed.items() if isinstance(old, bool)]
+            raise ConfigError(
+                f"{word!r} cannot be changed in {name}: its switches are {', '.join(switches) or 'none'}."
+            )
+        changed[key] = value.lower() == "true"
+    return changed
 
 
 def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:

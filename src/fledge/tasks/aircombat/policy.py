@@ -50,6 +50,7 @@ class DuelPolicy(ActorCritic):
         hidden: Widths of the layers that action and value share.
         tokens: Width of what is read off a missile.
         pool: How missiles are taken together: "max" or "attention".
+        within_r_max: Hold fire where the graph says that a target outlasts the missile by keeping its course.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class DuelPolicy(ActorCritic):
         hidden: Sequence[int] = (256, 128),
         tokens: int = 32,
         pool: str = "max",
+        within_r_max: bool = False,
     ) -> None:
         super().__init__()
         if pool not in POOLS:
             raise ConfigError(f"policy.pool is {pool!r}, but must be one of {', '.join(POOLS)}.")
         self.slots, self.spacetime, self.acts = slots, spacetime, action
+        self.within_r_max = within_r_max and spacetime
         self.observes = ("state", "missiles", *(("spacetime",) if spacetime else ()), "mask")
         self.outputs = ("action",) if isinstance(action, TensorSpec) else tuple(action)
         self.own, self.incoming = MissilePool(tokens, pool), MissilePool(tokens, pool)
@@ -88,6 +91,8 @@ class DuelPolicy(ActorCritic):
 
     def forward(self, x: Tensor) -> tuple[Params, Tensor]:
         state, missiles, graph, mask = x.split(self.widths, dim=-1)
+        if self.within_r_max:
+            mask = torch.cat([mask[:, 0::2, None], mask[:, 1::2, None] * (graph[:, :1, None] <= 1.0)], -1).flatten(1)
         own, incoming = missiles.unflatten(-1, (2 * self.slots, TOKEN)).chunk(2, dim=1)
         h = self.trunk(torch.cat([state, graph, self.own(own), self.incoming(incoming)], dim=-1))
         return self.head(h, mask), self.critic(h).squeeze(-1)
@@ -115,6 +120,7 @@ def describe_duel_policy(slots: int, spacetime: bool, action: ActionSpec, policy
         "hidden": list(policy.hidden),
         "tokens": policy.tokens,
         "pool": policy.pool,
+        "within_r_max": policy.within_r_max,
     }
 
 
@@ -123,7 +129,8 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
     try:
         slots, spacetime, tokens = int(description["slots"]), bool(description["spacetime"]), int(description["tokens"])
         hidden, pool = [int(width) for width in description["hidden"]], str(description["pool"])
+        within = bool(description.get("within_r_max", False))
         action = spec_from(description["action"])
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"This is not a policy's description: {description!r}.") from error
-    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool)
+    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within)
