@@ -14,6 +14,7 @@
     contract         what an exported policy's user must know       references          plain implementations, for benchmarks
     aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
+    stage, actors, crowd, beams, instruments, stage_of              a recorded episode as something to look at (tasks.stage)
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
 
@@ -48,6 +49,7 @@ from fledge.envs.base import TensorEnv
 
 if TYPE_CHECKING:
     from fledge.tasks.objects import SceneObject
+    from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
 
 MAX_EVAL_ENVS = 256
 
@@ -323,6 +325,34 @@ class Task:
         from fledge.tasks.objects import objects_in
 
         return objects_in(track)
+
+    def stage_of(self, env: TensorEnv) -> Tensor:
+        """Which stage each env's present episode is on, [N] integers: those on one stage are watched beside each other."""
+        return torch.arange(env.num_envs) // env.group
+
+    def stage(self, scene: Mapping[str, Any]) -> Stage:
+        """What stands still in an episode with this scene, as shapes."""
+        from fledge.tasks.stage import Stage
+
+        return Stage()
+
+    def actors(self, track: Track) -> list[SceneObject]:
+        """Who moves in a recorded episode and leaves a trail."""
+        return self.objects(track)
+
+    def crowd(self, track: Track) -> Crowd | None:
+        """Obstacles that move in a recorded episode."""
+        return None
+
+    def beams(self, track: Track) -> Beams | None:
+        """What a ranging sensor of the first actor saw."""
+        return None
+
+    def instruments(self, track: Track) -> list[Instrument]:
+        """Figures over time, with units."""
+        from fledge.tasks.stage import motion_of, numbers_in, track_seconds
+
+        return [*motion_of(self.actors(track), track_seconds(track)), *numbers_in(track)]
 
     def recorded(self) -> list[dict[str, Any]]:
         """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""
