@@ -52,6 +52,7 @@ class Crowd:
     pos: np.ndarray  # [T, K, 3] m
     sizes: np.ndarray  # [M, 3] m: size along x, y, z, by number
     round: np.ndarray  # [M] bool: an upright cylinder, else a box
+    seen: np.ndarray | None = None  # [T, K] bool: the first actor knows of it; None: nobody says
 
 
 @dataclass

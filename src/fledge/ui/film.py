@@ -153,10 +153,14 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
 
 def make_beams(recording: Recording, task: Task, number: int, start: int, stop: int) -> bytes:
     """What the first actor's sensor saw in the frames of a film from `start` to `stop`: a byte for each beam, 255 of nothing."""
-    track, _ = read_track(recording, recording[number], 0)
+    episode = recording[number]
+    whole = episode.recorded == episode.length and episode.length <= MAX_FRAMES  # then places are numbers
+    track, _ = read_track(recording, episode, start if whole else 0, stop if whole else None)
+    first = 0 if whole else start
+    frames = {name: value[first : first + stop - start] for name, value in track.frames.items()}
     with frames_as_they_should_be(recording.path, task):
-        part = Track({k: v[start:stop] for k, v in track.frames.items()}, track.scene, track.outcome, track.facts)
-        beams = task.beams(part) if part.frames and len(next(iter(part.frames.values()))) else None
+        part = Track(frames, track.scene, track.outcome, track.facts)
+        beams = task.beams(part) if frames and len(next(iter(frames.values()))) else None
         reel = Reel()
         if beams is None:
             return reel.packed({"film": 1, "beams": None})
@@ -172,23 +176,27 @@ def make_beams(recording: Recording, task: Task, number: int, start: int, stop: 
         return reel.packed({"film": 1, "beams": told})
 
 
-def read_track(recording: Recording, episode: Episode, start: int) -> tuple[Track, int]:
+def read_track(
+    recording: Recording, episode: Episode, start: int, stop: int | None = None
+) -> tuple[Track, int]:
     """An episode's frames from `start` on, thinned so that they are not too many; and every how-manieth it is."""
     frame_bytes = sum(f.nbytes for f in recording.fields.values())
     stride = max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FILM_BYTES))
     step = max(stride, MAX_FRAMES // stride * stride)
     parts, index = [], []
-    for first in range(start - start % stride, max(episode.length, 1), step):
-        numbers = episode.index(first, first + step)
+    end = max(episode.length, 1) if stop is None else stop
+    for first in range(start - start % stride, end, step):
+        numbers = episode.index(first, min(first + step, end))
         chosen = np.flatnonzero((numbers % stride == 0) & (numbers >= start))
-        frames = episode.frames(None, first, first + step)
+        frames = episode.frames(None, first, min(first + step, end))
         parts.append({name: value[chosen] for name, value in frames.items()})
         index.append(numbers[chosen])
-    frames = {name: np.concatenate([part[name] for part in parts]) for name in recording.fields}
+    empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in recording.fields.items()}
+    frames = {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in recording.fields}
     facts = {
         **episode.facts,
         "seconds_per_frame": recording.seconds_per_frame,
-        "index": np.concatenate(index) if index else np.zeros(0, np.int64),
+        "index": np.concatenate([np.zeros(0, np.int64), *index]),
     }
     return Track(frames, episode.scene, episode.outcome or "running", facts), stride
 
@@ -274,6 +282,7 @@ def pack_crowd(reel: Reel, crowd: Crowd | None) -> dict[str, Any] | None:
     if crowd is None:
         return None
     return {
+        "seen": None if crowd.seen is None else reel.add("crowd/seen", crowd.seen),
         "ids": reel.add("crowd/ids", crowd.ids.astype(np.int16)),
         "pos": reel.add("crowd/pos", np.nan_to_num(crowd.pos)),
         "sizes": reel.add("crowd/sizes", crowd.sizes),

@@ -12,6 +12,7 @@ from fledge.sim.crowd import KINDS
 from fledge.sim.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.base import Track
 from fledge.tasks.navigation.footage import MM
+from fledge.tasks.navigation.structs import NEAREST
 from fledge.tasks.objects import SceneObject
 from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
 
@@ -76,7 +77,18 @@ def flight_crowd(track: Track) -> Crowd | None:
     numbers = np.arange(max(KINDS, int(ids.max(initial=0)) + 1))
     width, tall = 0.25 * (numbers % 4 + 1), numbers % KINDS >= 4
     sizes = np.stack([width, width, np.where(tall, 5.0, 1.0)], axis=1).astype(np.float32)
-    return Crowd(ids, pos.astype(np.float32), sizes, tall)
+    return Crowd(ids, pos.astype(np.float32), sizes, tall, detected(track, ids, pos))
+
+
+def detected(track: Track, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
+    """Which movers the drone observes, [T, K]: the five nearest within the LiDAR's range, horizontally."""
+    lidar = track.scene.get("lidar")
+    if not isinstance(lidar, Mapping):
+        return None
+    away = np.linalg.norm(pos[..., :2] - track.frames["pos"][:, None, :2], axis=-1)
+    away = np.where(ids >= 0, away, np.inf)
+    rank = away.argsort(axis=1).argsort(axis=1)
+    return (rank < NEAREST) & (away <= float(lidar["range_m"]))
 
 
 def flight_instruments(track: Track) -> list[Instrument]:

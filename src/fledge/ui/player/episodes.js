@@ -12,7 +12,9 @@ export class Episodes {
     this.chips = make("div", { class: "fp-chips", role: "group", "aria-label": "Show episodes by outcome" });
     this.list = make("div", { class: "fp-list", role: "listbox", "aria-label": "Episodes", tabindex: "-1" });
     this.count = make("p", { class: "fl-note fp-count" });
-    host.append(this.chips, this.list, this.count);
+    const head = make("div", { class: "fp-row fp-row-head", "aria-hidden": "true" }, make("span", { class: "fp-row-name" }, "outcome"));
+    head.append(make("span", { class: "fp-row-fact" }, "seconds"), make("span", { class: "fp-row-fact" }, "return"));
+    host.append(this.chips, head, this.list, this.count);
   }
 
   // Take what the server says now; rows that are already there stay.
@@ -80,13 +82,13 @@ export class Episodes {
   }
 
   makeRow(row) {
-    const total = row.return === null ? "" : `return ${shownNumber(row.return)}`;
     return make(
       "button",
       { type: "button", class: "fp-row", role: "option", "data-number": row.number, onclick: () => this.onChoose(row.number) },
       make("span", { class: "fp-dot", style: `background: var(--fl-${this.tints[row.outcome] ?? "s7"})` }),
       make("span", { class: "fp-row-name" }, `#${row.number} ${words(row.outcome)}`),
-      make("span", { class: "fp-row-facts" }, `${row.seconds.toFixed(1)} s  ${total}`),
+      make("span", { class: "fp-row-fact" }, row.seconds.toFixed(1)),
+      make("span", { class: "fp-row-fact" }, row.return === null ? "" : shownNumber(row.return)),
     );
   }
 

@@ -48,7 +48,7 @@ export class FledgePlayer extends HTMLElement {
 
   build() {
     this.stageHost = make("div", { class: "fp-canvas" });
-    this.title = make("div", { class: "fp-title", role: "status" });
+    this.heading = make("div", { class: "fp-title", role: "status" });
     this.message = make("div", { class: "fp-message", role: "alert", hidden: true });
     this.legend = make("div", { class: "fp-legend" });
     this.looks = this.makeLooks();
@@ -58,7 +58,7 @@ export class FledgePlayer extends HTMLElement {
     const listHost = make("section", { class: "fp-episodes" }, make("h2", {}, "Episodes"));
     side.append(listHost, make("section", { class: "fp-instruments" }, make("h2", {}, "Instruments"), this.figureHost));
     const stage = make("div", { class: "fp-stage", tabindex: "0", role: "application", "aria-label": "Scene: space plays, arrows step" });
-    stage.append(this.stageHost, this.title, this.legend, this.looks, this.message);
+    stage.append(this.stageHost, this.heading, this.legend, this.looks, this.message);
     this.stageElement = stage;
     this.append(make("div", { class: "fp-main" }, stage, this.transport.element), side);
     this.episodes = new Episodes(listHost, (number) => this.choose(number));
@@ -339,8 +339,8 @@ export class FledgePlayer extends HTMLElement {
     const dot = make("span", { class: "fp-dot", style: `background: var(--fl-${this.tints[head.outcome] ?? "s7"})` });
     const beside = this.group.length > 1 ? ` · ${this.group.length} together` : "";
     const texts = [`#${head.number} ${words(head.outcome)}`, make("small", {}, `${head.task}${beside}`)];
-    this.title.replaceChildren(dot, ...texts);
-    if (this.note) this.title.append(make("small", { class: "fl-error" }, this.note));
+    this.heading.replaceChildren(dot, ...texts);
+    if (this.note) this.heading.append(make("small", { class: "fl-error" }, this.note));
     this.stageHost.setAttribute("role", "img");
     this.stageHost.setAttribute("aria-label", `Episode ${head.number} of ${head.task}, ${words(head.outcome)}, ${shownTime(this.film.end)}`);
     this.transport.drawBefore();
