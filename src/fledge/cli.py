@@ -481,20 +481,20 @@ def doctor(target: str, mend: bool, as_json: bool) -> None:
 def convert(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
     """Convert a checkpoint or a recording; the format follows the ending of TARGET.
 
-    Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors; of a recording .acmi (one episode, for Tacview), or .png, .svg,
-    .pdf or .jpg (a picture of all episodes).
+    Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors. Of a recording .html (a page to be sent to someone), .png, .svg,
+    .pdf or .jpg (a picture of all episodes); and of one episode .acmi (Tacview), .mcap (Foxglove) or .json (all figures).
     """
     from fledge.storage import convert_checkpoint, is_recording
 
     if is_recording(source):
-        from fledge.evaluate.recordings import convert_recording
+        if target.suffix in (".html", ".mcap", ".json"):
+            from fledge.ui.convert import convert_for_viewers as convert_recording
+        else:
+            from fledge.evaluate.recordings import convert_recording
 
         done = convert_recording(source, target, episode, task)
-        shown = (
-            f"episode {done['episode']} of {done['episodes']}: {done['outcome']}, {done['seconds']:.1f} s"
-            if "episode" in done
-            else f"{done['drawn']} of {done['episodes']} episodes"
-        )
+        shown = f"{done['drawn']} of {done['episodes']} episodes" if "drawn" in done else ""
+        shown = shown or f"episode {done['episode']} of {done['episodes']}: {done['outcome']}, {done['seconds']:.1f} s"
         click.echo(json.dumps(done) if as_json else f"{target}: {shown}, {done['bytes']:,} bytes.")
         return
     if episode is not None or task is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from nicegui import ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.core.errors import FledgeError
+from fledge.ui.export import three_path
 from fledge.ui.films import Library, sentence
 from fledge.ui.layout import add_module, frame, mount
 from fledge.ui.server import Server
@@ -20,13 +19,6 @@ from fledge.ui.shelf import Entry
 THREE = "/player/three.js"
 LIVE_S = 120.0  # a run that wrote something as recently is offered to be watched live
 SHOWN = 100  # of each kind
-
-
-def three_path() -> Path:
-    """three.js with its controls, as NiceGUI ships it."""
-    spec = find_spec("nicegui")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent / "elements" / "scene" / "dist" / "index.js"
 
 
 def register(server: Server) -> None:

@@ -7,7 +7,9 @@ const THIN = {
   vertexShader: `attribute vec3 tint; attribute float moment; uniform float now; varying vec3 vTint; varying float vLate;
     void main() { vTint = tint; vLate = moment - now; gl_Position = projectionMatrix * modelViewMatrix * vec4(position, 1.0); }`,
   fragmentShader: `varying vec3 vTint; varying float vLate;
-    void main() { if (vLate > 0.0) discard; gl_FragColor = vec4(vTint, 0.75); }`,
+    void main() { if (vLate > 0.0) discard; gl_FragColor = vec4(vTint, 0.85);
+      #include <colorspace_fragment>
+    }`,
 };
 
 export class Actors3D {

@@ -1,7 +1,7 @@
 // The map from above, on a canvas: for worlds without heights, and where a browser has no WebGL.
 import { actorColour, colour, withAlpha } from "./palette.js";
 
-const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
+const SCALE_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 
 export class Map2D {
   constructor(host) {
@@ -115,7 +115,7 @@ export class Map2D {
   }
 
   drawGrid(pen, view) {
-    const step = STEPS.find((size) => size / view.scale > 60) ?? 100000;
+    const step = SCALE_STEPS.find((size) => size / view.scale > 60) ?? 100000;
     pen.strokeStyle = colour("line");
     pen.lineWidth = 1;
     pen.beginPath();

@@ -5,6 +5,7 @@ import { clear, Stage3D } from "./stage3d.js";
 
 const SLOW_MS = 55; // frames that take longer than this on average make the picture coarser
 const LEAST_PIXELS = 0.5; // of the page's own
+const STILL_MS = 700; // without anything new, it stands still
 
 export class Scene3D {
   constructor(host, { THREE, OrbitControls }) {
@@ -20,6 +21,7 @@ export class Scene3D {
     this.controls = new OrbitControls(this.camera, this.canvas);
     this.controls.maxPolarAngle = Math.PI / 2 - 0.02;
     this.controls.addEventListener("change", () => (this.dirty = true));
+    this.controls.addEventListener("start", () => (this.touched = true)); // from here on a person has the camera
     this.sky = new THREE.HemisphereLight(0xffffff, 0x8899aa, 2.0);
     this.sun = new THREE.DirectionalLight(0xffffff, 1.8);
     this.sun.position.set(-0.5, -0.8, 1.4);
@@ -68,6 +70,7 @@ export class Scene3D {
   // "overview", "follow" or "top".
   look(mode) {
     this.mode = mode;
+    this.touched = false;
     const [low, high] = this.bounds;
     const [x, y] = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
     const span = Math.max(high[0] - low[0], high[1] - low[1], 1);
@@ -127,20 +130,34 @@ export class Scene3D {
 
   render() {
     this.trackChosen();
-    if (!this.dirty) {
-      this.before = null;
-      return false;
-    }
+    if (!this.dirty) return this.renderStill();
     this.dirty = false;
+    if (this.sharp) this.setPixels(this.pixels);
     this.renderer.render(this.scene, this.camera);
     this.adapt();
     return true;
   }
 
+  // What stands still for a moment is drawn once in all its pixels.
+  renderStill() {
+    const now = performance.now();
+    if (this.before && this.pixels < 1 && !this.sharp && now - this.before > STILL_MS) {
+      this.setPixels(1);
+      this.renderer.render(this.scene, this.camera);
+      this.before = null;
+    }
+    return false;
+  }
+
+  setPixels(share) {
+    this.sharp = share > this.pixels;
+    this.renderer.setPixelRatio(Math.min(window.devicePixelRatio || 1, 2) * share);
+  }
+
   // Where frames come slowly one after the other, draw fewer pixels.
   adapt() {
     const now = performance.now();
-    if (this.before) this.spent = 0.85 * (this.spent ?? 16) + 0.15 * Math.min(500, now - this.before);
+    if (this.before && now - this.before < STILL_MS) this.spent = 0.85 * (this.spent ?? 16) + 0.15 * Math.min(500, now - this.before);
     this.before = now;
     if (this.spent > SLOW_MS && this.pixels > LEAST_PIXELS) {
       this.pixels = Math.max(LEAST_PIXELS, this.pixels * 0.8);
@@ -152,10 +169,11 @@ export class Scene3D {
   resize() {
     const width = Math.max(1, this.host.clientWidth);
     const height = Math.max(1, this.host.clientHeight);
-    this.renderer.setPixelRatio(Math.min(window.devicePixelRatio || 1, 2) * this.pixels);
+    this.setPixels(this.pixels);
     this.renderer.setSize(width, height);
     this.camera.aspect = width / height;
     this.camera.updateProjectionMatrix();
+    if (!this.touched && this.mode !== "follow") this.look(this.mode);
     this.dirty = true;
   }
 

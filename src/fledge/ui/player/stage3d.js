@@ -1,5 +1,5 @@
 // What stands still in the 3-D scene: ground, grid, columns. One draw for each shape, however many there are.
-const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
+const GRID_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 const WALL = 0.4; // of the stage's width: what is longer is a wall, and seen through
 
 export class Stage3D {
@@ -38,7 +38,7 @@ export class Stage3D {
 
   makeGrid(low, high) {
     const { THREE } = this;
-    this.step = STEPS.find((size) => this.span / size <= 14) ?? this.span / 10;
+    this.step = GRID_STEPS.find((size) => this.span / size <= 14) ?? this.span / 10;
     const points = [];
     for (let x = Math.ceil(low[0] / this.step) * this.step; x <= high[0]; x += this.step) points.push(x, low[1], 0, x, high[1], 0);
     for (let y = Math.ceil(low[1] / this.step) * this.step; y <= high[1]; y += this.step) points.push(low[0], y, 0, high[0], y, 0);
