@@ -18,7 +18,7 @@ from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
 
 DRONE_M = 0.6  # across the rotors, as it is drawn: twice the radius that counts for collisions
 CEILING_M = 6.0
-WALK_M = 0.05  # the least that a beam goes on at once
+WALK_M = 0.03  # the least that a beam goes on at once
 
 
 def flight_stage(scene: Mapping[str, Any]) -> Stage:
