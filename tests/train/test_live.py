@@ -17,7 +17,14 @@ from fledge.train.live import Camera, ask_for_frames, footage, newest_footage
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks
 
-WORDS = ["env.num_envs=32", "env.num_maps=2", "ppo.rollout_steps=16", "total_frames=2048", "tensorboard=false", "save_interval=4"]
+WORDS = [
+    "env.num_envs=32",
+    "env.num_maps=2",
+    "ppo.rollout_steps=16",
+    "total_frames=2048",
+    "tensorboard=false",
+    "save_interval=4",
+]
 
 
 def run(folder: Path, watched: bool, words: list[str]) -> dict[str, torch.Tensor]:

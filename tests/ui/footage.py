@@ -18,7 +18,9 @@ from fledge.tasks.registry import find_task
 def flights() -> Any:
     """Some flights of a simple pilot through a small crowd: crashes among them."""
     task = find_task("navigation")
-    cfg = task.config(num_envs=16, num_maps=2, static_obstacles=80, moving_obstacles=24, decimation=8, max_episode_steps=800)
+    cfg = task.config(
+        num_envs=16, num_maps=2, static_obstacles=80, moving_obstacles=24, decimation=8, max_episode_steps=800
+    )
     agent = task.find_pilot("straight")
     assert agent is not None
     return evaluate(agent, task, cfg, 16, 3, num_threads=1, highlights=16)

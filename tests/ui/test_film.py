@@ -70,7 +70,9 @@ def test_boxes_are_the_columns_of_the_map(flown: Recording) -> None:
         assert not part.any(), "boxes do not overlap"
         part += h
         assert z == pytest.approx(h / 2)
-    np.testing.assert_allclose(drawn, np.where(cells >= SOLID, (cells.astype(float) - SOLID) * HEIGHT_STEP, 0), atol=1e-4)
+    np.testing.assert_allclose(
+        drawn, np.where(cells >= SOLID, (cells.astype(float) - SOLID) * HEIGHT_STEP, 0), atol=1e-4
+    )
     assert len(arrays["stage/boxes"]) < 200
 
 
@@ -137,7 +139,9 @@ def test_a_world_whose_code_is_not_here_shows_positions_and_figures(tmp_path: Pa
 def test_what_a_stranger_writes_is_text_of_bounded_length(tmp_path: Path) -> None:
     path = tmp_path / "evil.frec"
     frame = {"pos": np.zeros(3, np.float32)}
-    with RecordingWriter(path, "x" * 5000, frame, 1.0, facts={"a": "\x1b[2J" + "y" * 9000, "n": float("nan")}) as writer:
+    with RecordingWriter(
+        path, "x" * 5000, frame, 1.0, facts={"a": "\x1b[2J" + "y" * 9000, "n": float("nan")}
+    ) as writer:
         episode = writer.begin({"clock_s": float("nan"), "lidar": "no"}, {"<script>": "</script>"})
         writer.add(episode, {"pos": np.float32([np.nan, np.inf, 1e38])})
         writer.end(episode, "</script><script>alert(1)</script>", float("inf"))
@@ -146,7 +150,7 @@ def test_what_a_stranger_writes_is_text_of_bounded_length(tmp_path: Path) -> Non
     told = json.dumps(list_films(recording, task), allow_nan=False)
     assert "\x1b" not in told
     assert len(told) < 3000
-    head, arrays = unpack(make_film(recording, task, 0))
+    _, arrays = unpack(make_film(recording, task, 0))
     assert np.isfinite(arrays["0/pos"]).all()
     assert not arrays["0/present"].any()
 

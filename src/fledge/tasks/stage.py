@@ -78,7 +78,7 @@ def numbers_in(track: Track) -> list[Instrument]:
     """Every single number that was recorded, and those of small rows by their place."""
     found = []
     for name, values in track.frames.items():
-        if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiub":
+        if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiu":
             continue
         rows = values.reshape(len(values), -1)
         if rows.shape[1] > 8:

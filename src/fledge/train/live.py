@@ -1,9 +1,9 @@
 """Watching a training while it runs: what a few envs of rank 0 do, as a recording that grows.
 
-A watcher touches RUN/live/watch (`ask_for_frames`) for as long as somebody looks. The training looks at that file's time once a
-second, and while it is fresh writes what happens in a few envs that share a stage into RUN/live/NUMBER.frec, on the recording's
-own thread. Files are bounded: a full one gives way to the next, and all but the last two are removed. Without a watcher nothing
-is built, and nothing that is computed depends on being watched.
+A watcher touches RUN/live/watch (`ask_for_frames`) for as long as somebody looks. The training looks at that file's time once
+a second, and while it is fresh writes what happens in a few envs that share a stage into RUN/live/NUMBER.frec, on the
+recording's own thread. Files are bounded: a full one gives way to the next, and all but the last two are removed. Without a
+watcher nothing is built, and nothing that is computed depends on being watched.
 """
 
 from __future__ import annotations
@@ -105,11 +105,7 @@ class WatchedEnv(TensorEnv):
 
 
 class Camera:
-    """Records a few envs of a training while somebody watches.
-
-    Args:
-        folder: The run's; None until it is known: nothing is looked for.
-    """
+    """Records a few envs of a training while somebody watches. `folder` is the run's; None: nobody can."""
 
     def __init__(self, task: Task, env: TensorEnv, facts: Mapping[str, Any] | None = None) -> None:
         self.task, self.env, self.facts = task, env, dict(facts or {})

@@ -56,6 +56,7 @@ def film_as_json(recording: Recording, task: Task, number: int) -> dict[str, Any
     for name, (kind, shape, offset) in head.pop("arrays").items():
         count = int(np.prod(shape))
         values = np.frombuffer(data, f"<{kind}", count, behind + offset).reshape(shape)
-        whole = np.isfinite(values).all()
-        arrays[name] = values.tolist() if whole else np.where(np.isfinite(values), values, None).tolist()
+        known = values.astype(object)
+        known[~np.isfinite(values)] = None
+        arrays[name] = known.tolist()
     return {**head, "arrays": arrays}

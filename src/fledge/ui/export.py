@@ -1,6 +1,6 @@
 """A recording as one page that can be sent to someone: self-contained, interactive, without a server.
 
-It holds the player (our modules, joined into one), three.js, the films and beams of the chosen episodes, packed. A page's policy
+It holds the player, three.js, and the films and beams of the chosen episodes, packed (`bundle` makes the file). Its policy
 forbids it to load or send anything, so what a stranger's recording says can do nothing but be read.
 """
 
@@ -20,18 +20,17 @@ from fledge.core.errors import ConfigError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
 from fledge.tasks.base import Task
+from fledge.ui.bundle import DATA_ID, page
 from fledge.ui.film import list_films, make_beams, make_film, stage_key, text
 
-HERE = Path(__file__).parent
 MODULES = (
     "build", "palette", "film", "source", "stage3d", "actors3d", "crowd3d", "scene3d", "map2d", "figures", "episodes",
     "transport", "live", "player",
 )  # fmt: skip
-"""In the order of who needs whom; each has names of its own."""
+"""In the order of who needs whom."""
 MAX_EPISODES = 64
 MAX_BYTES = 64 * 2**20  # of films, packed
-POLICY = "default-src 'none'; script-src 'unsafe-inline' data: blob:; style-src 'unsafe-inline'; img-src data: blob:"
-IMPORT = re.compile(r"^import .*? from \"\./.*?\";\n", re.MULTILINE | re.DOTALL)
+EXPORTS = re.compile(r"export\{([^{}]*)\};\s*(?://# sourceMappingURL=\S*\s*)?$")
 
 
 def three_path() -> Path:
@@ -43,10 +42,14 @@ def three_path() -> Path:
     return path
 
 
-def joined_modules() -> str:
-    """The player as one module."""
-    sources = [(HERE / "player" / f"{name}.js").read_text() for name in MODULES]
-    return "\n".join(IMPORT.sub("", source).replace("\nexport ", "\n") for source in sources)
+def three_script() -> str:
+    """three.js as an object of the page, where the player finds it: a page that was saved imports nothing."""
+    source = three_path().read_text(encoding="utf-8")
+    found = EXPORTS.search(source)
+    assert found is not None, "NiceGUI's three.js has changed its form"
+    pairs = (name.split(" as ") for name in found[1].split(","))
+    names = ",".join(f"{pair[-1]}:{pair[0]}" for pair in pairs)
+    return f"globalThis.fledgeThree = (() => {{\n{source[: found.start()]}\nreturn {{{names}}};\n}})();\n"
 
 
 def packed(data: bytes) -> str:
@@ -87,57 +90,18 @@ def recording_page(recording: Recording, task: Task, numbers: Sequence[int] | No
     data = pack_films(recording, task, choose_episodes(recording, numbers))
     if not data["films"]:
         raise ConfigError(f"{recording.path} holds no frames (yet): there is nothing to show.")
-    three = "data:text/javascript;base64," + base64.b64encode(three_path().read_bytes()).decode()
-    told = {"embedded": "films", "three": three}
-    style = (HERE / "style.css").read_text() + (HERE / "player" / "player.css").read_text()
-    name = html.escape(text(title or recording.path.name))
     facts = ", ".join(f"{k} {v}" for k, v in data["list"]["facts"].items() if k != "settings")
-    return PAGE.format(
-        policy=POLICY,
-        title=name,
-        facts=html.escape(facts),
-        style=style,
-        films=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
-        script=joined_modules(),
-        options=html.escape(json.dumps(told), quote=True),
-    )
+    body = f'<p class="fl-note fp-facts">{html.escape(facts)}</p>'
+    body += f'<fledge-player data-options="{html.escape(json.dumps({"embedded": DATA_ID}))}"></fledge-player>'
+    parts = [f"player/{name}.js" for name in MODULES]
+    name = text(title or recording.path.name)
+    return page(name, body, data, parts, ["style.css", "player/player.css"], before=three_script())
 
 
 def export_page(recording: Recording, task: Task, target: Path, number: int | None = None) -> dict[str, Any]:
     """Write the page of a recording, or of one episode of it; returns its figures."""
     numbers = choose_episodes(recording, None if number is None else [number])
-    page = recording_page(recording, task, numbers)
+    made = recording_page(recording, task, numbers)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, page)
+    write_text(target, made)
     return {"drawn": len(numbers), "bytes": target.stat().st_size}
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-{style}
-.fp-saved {{ display: flex; gap: 0.8rem; align-items: baseline; flex-wrap: wrap; padding: 0.6rem 1rem; height: 3rem; box-sizing: border-box; overflow: hidden; }}
-.fp-saved h1 {{ font-size: 1rem; line-height: 1.4; margin: 0; font-weight: 650; }}
-</style>
-<script>
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const follow = () => document.body.classList.toggle("body--dark", dark.matches);
-  dark.addEventListener("change", follow);
-  addEventListener("DOMContentLoaded", follow);
-</script>
-</head>
-<body>
-<header class="fp-saved"><h1>{title}</h1><span class="fl-note">{facts}</span></header>
-<main class="fl-main"><fledge-player data-options="{options}"></fledge-player></main>
-<script type="application/json" id="films">{films}</script>
-<script type="module">
-{script}
-</script>
-</body>
-</html>
-"""

@@ -3,8 +3,8 @@
     b"FILM", uint32 length of the head, the head, zeros up to a multiple of 8, arrays one behind the other (each on 8 bytes)
     head["arrays"]   name -> [dtype, shape, offset behind the head]; dtype is one of f4, i2, u1
 
-A film holds at most `MAX_FRAMES` frames: of a longer episode every k-th one, evenly (`stride`). `start` gives the frames from a
-number on, for who has the others already. Whatever a stranger's recording says arrives as text and numbers, never as markup.
+A film holds at most `MAX_FRAMES` frames: of a longer episode every k-th one, evenly (`stride`). `start` gives those from a
+number on, for who has the others. Whatever a stranger's recording says arrives as text and numbers, never as markup.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def stage_key(scene: Mapping[str, Any]) -> str | None:
     digest = xxhash.xxh3_64()
     for name, value in sorted(large.items()):
         digest.update(f"{name} {value.shape} {value.dtype}".encode())
-        digest.update(np.ascontiguousarray(value).view(np.uint8))
+        digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
 
 
@@ -152,7 +152,7 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
 
 
 def make_beams(recording: Recording, task: Task, number: int, start: int, stop: int) -> bytes:
-    """What the first actor's sensor saw in the frames of a film from `start` to `stop`: a byte for each beam, 255 of nothing."""
+    """What the first actor's sensor saw in frames `start` to `stop` of a film: a byte for each beam, 255 of nothing."""
     episode = recording[number]
     whole = episode.recorded == episode.length and episode.length <= MAX_FRAMES  # then places are numbers
     track, _ = read_track(recording, episode, start if whole else 0, stop if whole else None)
@@ -176,9 +176,7 @@ def make_beams(recording: Recording, task: Task, number: int, start: int, stop: 
         return reel.packed({"film": 1, "beams": told})
 
 
-def read_track(
-    recording: Recording, episode: Episode, start: int, stop: int | None = None
-) -> tuple[Track, int]:
+def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Track, int]:
     """An episode's frames from `start` on, thinned so that they are not too many; and every how-manieth it is."""
     frame_bytes = sum(f.nbytes for f in recording.fields.values())
     stride = max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FILM_BYTES))
@@ -300,7 +298,7 @@ def pack_instruments(reel: Reel, task: Task, track: Track) -> list[dict[str, Any
 
 def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[str, Any]]:
     """Moments worth a jump: where something appears that somebody launched."""
-    marks = []
+    marks: list[dict[str, Any]] = []
     for actor in actors:
         if actor.parent is None or actor.present is None or len(actor.present) != len(seconds):
             continue

@@ -4,8 +4,8 @@
     library.list(id)                    the list of episodes, JSON-able
     library.film(id, 3), library.beams(id, 3, 0, 128)
 
-An id is the shelf's. That of a run means what its training shows now (`train.live`): asking for the list tells the training that
-somebody watches.
+An id is the shelf's. That of a run means what its training shows now (`train.live`): asking for the list tells the training
+that somebody watches.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from fledge.tasks.navigation.config import (
 from fledge.tasks.navigation.contract import bare, complete
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
-from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.footage import flight_frames, flight_scenes
+from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic

@@ -170,7 +170,7 @@ export class Actors3D {
   makeRibbon(pos, tint) {
     const { THREE } = this;
     const count = pos.length / 3;
-    const half = this.span / 550;
+    const half = this.span / 1000;
     const points = new Float32Array(6 * count);
     const index = [];
     for (let k = 0; k < count; k += 1) {

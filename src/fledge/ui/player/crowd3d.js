@@ -98,9 +98,9 @@ export class Crowd3D {
   paint(dark) {
     const { THREE } = this;
     this.moverColour = new THREE.Color(dark ? 0xe0a93f : 0xd08e12);
-    this.seenColour = new THREE.Color(dark ? 0xff5c4d : 0xd42a1c);
-    this.hits.material.color.set(dark ? 0xff7b6b : 0xc0342b);
-    this.ends.material.color.set(dark ? 0xffb3a8 : 0xa01f17);
+    this.seenColour = new THREE.Color(dark ? 0xff6fc3 : 0xc0268f);
+    this.hits.material.color.set(dark ? 0x6cc4ff : 0x0b6fae);
+    this.ends.material.color.set(dark ? 0xd5efff : 0x063f66);
     this.misses.material.color.set(dark ? 0x9fd0ff : 0x0b6fae);
   }
 }

@@ -256,7 +256,7 @@ export class Map2D {
     const sizes = film.array(film.head.crowd.sizes);
     film.crowd(moment, (id, x, y, z, seen) => {
       const [px, py] = this.point(view, x, y);
-      pen.fillStyle = seen && chosen ? colour("bad") : colour("s4");
+      pen.fillStyle = seen && chosen ? colour("s5") : colour("s4");
       pen.beginPath();
       pen.arc(px, py, Math.max(2, sizes[3 * id] / 2 / view.scale), 0, 7);
       pen.fill();

@@ -95,7 +95,6 @@ export class FledgePlayer extends HTMLElement {
     this.tints = outcomeColours(this.told.outcomes, this.told.headline);
     this.episodes.setList(this.told, this.tints);
     if (this.told.damage) this.note = `Damaged: ${this.told.damage}`;
-    const asked = new URLSearchParams(location.hash.slice(1));
     if (this.options.live) {
       this.live = new Live(this);
       this.shows.beside = true;
@@ -105,13 +104,20 @@ export class FledgePlayer extends HTMLElement {
       this.say(this.told.closed ? "This recording holds no episodes." : "Nothing has been recorded yet.");
       return;
     } else {
-      const wanted = Number(asked.get("e"));
-      const known = this.told.episodes.some((row) => row.number === wanted) && asked.has("e");
-      await this.choose(known ? wanted : this.told.episodes[0].number);
-      if (asked.has("t")) this.seek(Number(asked.get("t")) || 0);
-      else this.play(true);
+      await this.followLink();
+      addEventListener("hashchange", () => this.followLink());
     }
     requestAnimationFrame((now) => this.frame(now));
+  }
+
+  // What the address asks for: an episode and a moment of it; else the first one, from its beginning.
+  async followLink() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const wanted = Number(asked.get("e"));
+    const known = asked.has("e") && this.told.episodes.some((row) => row.number === wanted);
+    await this.choose(known ? wanted : this.told.episodes[0].number);
+    this.play(!asked.has("t"));
+    if (asked.has("t")) this.seek(Number(asked.get("t")) || 0);
   }
 
   // ---- choosing ----------------------------------------------------------------------------------------------------------
@@ -164,7 +170,7 @@ export class FledgePlayer extends HTMLElement {
 
   async makeScene() {
     try {
-      return new Scene3D(this.stageHost, await import(this.options.three));
+      return new Scene3D(this.stageHost, this.options.three ? await import(this.options.three) : globalThis.fledgeThree);
     } catch (error) {
       console.warn(`no 3-D here (${error.message}): the map from above instead`);
       return new Map2D(this.stageHost);
@@ -243,7 +249,7 @@ export class FledgePlayer extends HTMLElement {
     requestAnimationFrame((next) => this.frame(next));
     const passed = Math.min(0.25, (now - (this.now ?? now)) / 1000);
     this.now = now;
-    if (!this.film || !this.view) return;
+    if (!this.film || !this.group.includes(this.film)) return; // it is still loading
     if (this.live) this.live.advance(passed);
     else if (this.playing) {
       this.t += passed * this.speed;
