@@ -586,6 +586,16 @@ def bench_replay(policy: str, quick: bool, as_json: bool) -> None:
     _bench("replay", as_json, policy=policy, quick=quick)
 
 
+@bench.command("watch")
+@click.option("--turns", default=5, show_default=True, help="How often each way has its turn.")
+@click.option("--num-envs", default=1024, show_default=True, help="Envs of the training.")
+@click.option("--task", default="navigation", show_default=True, help="What is trained.")
+@as_json
+def bench_watch(turns: int, num_envs: int, task: str, as_json: bool) -> None:
+    """What it costs a training to be watched in the browser, or only to be able to be."""
+    _bench("watch", as_json, turns=turns, num_envs=num_envs, task=task)
+
+
 @bench.command("collect")
 @click.option("--rounds", default=5, show_default=True, help="Timed iterations of each collector.")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones.")

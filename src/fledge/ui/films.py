@@ -21,7 +21,7 @@ from fledge.core.errors import FledgeError, InputError
 from fledge.storage import Recording
 from fledge.tasks.base import Task
 from fledge.train.live import ask_for_frames, newest_footage
-from fledge.ui.film import list_films, make_beams, make_film, task_of
+from fledge.ui.film import list_films, make_beams, make_film, task_of, text
 from fledge.ui.shelf import Entry, Shelf
 
 OPEN = 8  # recordings that stay open
@@ -59,6 +59,18 @@ class Library:
             return self._list_live(entry)
         recording, task = self._recording(entry.path)
         return {**list_films(recording, task), "name": entry.name, "generation": ""}
+
+    def brief(self, entry: Entry) -> str:
+        """A recording in a few words, for a list; what is wrong with it, where it cannot be read."""
+        try:
+            recording, task = self._recording(entry.path)
+        except FledgeError as error:
+            return sentence(error, self, entry.id)
+        found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
+        counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
+        return (
+            f"{text(task.name)}, {len(recording)} episodes: {counts}" if counts else f"{text(task.name)}, no episodes"
+        )
 
     def film(self, id: str, number: int, start: int = 0, with_stage: bool = True) -> bytes:
         """One episode from frame `start` on, packed."""

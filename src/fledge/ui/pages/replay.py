@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from nicegui import ui
+from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.core.errors import FledgeError
@@ -19,6 +19,7 @@ from fledge.ui.shelf import Entry
 THREE = "/player/three.js"
 LIVE_S = 120.0  # a run that wrote something as recently is offered to be watched live
 SHOWN = 100  # of each kind
+BRIEFS = 24  # recordings that are looked into for the list
 
 
 def register(server: Server) -> None:
@@ -28,10 +29,12 @@ def register(server: Server) -> None:
     add_routes(server, library)
 
     @ui.page("/watch", title="Watch · Fledge")
-    def shelf_page() -> None:
+    async def shelf_page() -> None:
+        recordings = [entry for entry in server.shelf.recordings() if not entry.live][:SHOWN]
+        briefs = await run.io_bound(lambda: [library.brief(entry) for entry in recordings[:BRIEFS]])
         with frame("watch"):
             add_styles()
-            show_shelf(server)
+            show_shelf(server.shelf.runs()[:SHOWN], recordings, briefs or [])
 
     @ui.page("/watch/{entry}", title="Watch · Fledge")
     def replay_page(entry: str) -> None:
@@ -84,10 +87,8 @@ def show_player(entry: Entry) -> None:
     add_module("player/player.js")
 
 
-def show_shelf(server: Server) -> None:
+def show_shelf(runs: Sequence[Entry], recordings: Sequence[Entry], briefs: Sequence[str]) -> None:
     """What there is to watch."""
-    recordings = [entry for entry in server.shelf.recordings() if not entry.live][:SHOWN]
-    runs = server.shelf.runs()[:SHOWN]
     if not recordings and not runs:
         ui.label("Nothing to watch yet.").classes("fl-note")
         ui.label("Record flights with `fledge eval POLICY --record flights.frec`, or start a training.").classes(
@@ -103,13 +104,16 @@ def show_shelf(server: Server) -> None:
     if recordings:
         ui.label("Recordings").classes("fp-heading")
         with ui.element("div").classes("fp-shelf"):
-            for entry in recordings:
-                show_card(entry, f"{size_of(entry)}, {ago(entry.changed)}", False)
+            for place, entry in enumerate(recordings):
+                brief = briefs[place] if place < len(briefs) else ""
+                show_card(entry, f"{size_of(entry)}, {ago(entry.changed)}", False, brief)
 
 
-def show_card(entry: Entry, note: str, fresh: bool) -> None:
+def show_card(entry: Entry, note: str, fresh: bool, brief: str = "") -> None:
     with ui.link(target=f"/watch/{entry.id}").classes("fl-panel fp-card"):
         ui.label(entry.name).classes("fp-card-name")
+        if brief:
+            ui.label(brief)
         ui.label(note).classes("fp-card-live" if fresh else "fl-note")
 
 

@@ -33,8 +33,8 @@ export class Film {
     this.next = head.next;
     this.offset = 0; // seconds after the group's beginning at which this film begins
     this.version = 0; // grows with every piece that was added
-    this.beams = null;
     this.beamParts = new Map();
+    this.beamsAsked = new Set();
   }
 
   get end() {
@@ -162,7 +162,7 @@ export class Film {
   // Beams of a frame: { azimuths, elevations, range, distance } or null while they are not here.
   beamsAt(frame, size) {
     const part = this.beamParts.get(Math.floor(frame / size));
-    if (!part || part === "asked" || !part.head.beams) return null;
+    if (!part || !part.head.beams) return null;
     const told = part.head.beams;
     const count = part.arrays[told.azimuths].data.length * part.arrays[told.elevations].data.length;
     const row = frame - told.start;

@@ -23,6 +23,7 @@ export class FledgePlayer extends HTMLElement {
     this.source = this.options.embedded
       ? new EmbeddedSource(JSON.parse(document.getElementById(this.options.embedded).textContent))
       : new ServerSource(this.options.entry);
+    this.classList.toggle("fp-saved", Boolean(this.options.embedded));
     this.films = new Map(); // by number
     this.stages = new Map(); // by key
     this.group = [];
@@ -279,17 +280,23 @@ export class FledgePlayer extends HTMLElement {
   beamsOf(film, frame) {
     if (!film.head.beams) return null;
     const part = Math.floor(frame / BEAM_FRAMES);
+    const found = film.beamsAt(frame, BEAM_FRAMES);
     for (const wanted of [part, part + 1]) {
-      if (wanted * BEAM_FRAMES >= film.frames || film.beamParts.has(wanted)) continue;
-      if (film.head.running && (wanted + 1) * BEAM_FRAMES > film.frames) continue; // not all of it is flown
-      film.beamParts.set(wanted, "asked");
+      // what is being flown was asked for in part: again, once there is more of it
+      const known = film.beamParts.get(wanted);
+      const enough = known && (wanted !== part || found || known.head.beams === null);
+      if (enough || wanted * BEAM_FRAMES >= film.frames || film.beamsAsked.has(wanted)) continue;
+      film.beamsAsked.add(wanted);
       this.source
         .beams(film, wanted)
-        .then((found) => film.beamParts.set(wanted, found))
-        .catch(() => film.beamParts.delete(wanted))
-        .finally(() => (this.changed = true));
+        .then((answer) => film.beamParts.set(wanted, answer))
+        .catch(() => null)
+        .finally(() => {
+          setTimeout(() => film.beamsAsked.delete(wanted), 250);
+          this.changed = true;
+        });
     }
-    return film.beamsAt(frame, BEAM_FRAMES);
+    return found;
   }
 
   // ---- what people do ----------------------------------------------------------------------------------------------------
