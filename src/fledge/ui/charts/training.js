@@ -8,7 +8,7 @@ import { showCheckpoints, showSettings, table } from "./tables.js";
 
 const AXES = {
   frames: { label: "decisions", button: "Decisions", format: (value) => shortNumber(value, 4) },
-  step: { label: "iterations", button: "Iterations", format: (value) => shortNumber(value, 4) },
+  step: { label: "iterations", button: "Iterations", format: (value) => shortNumber(Math.round(value), 4) },
   seconds: { label: "of training", button: "Time", format: (value) => clock(value) },
 };
 const TABS = { curves: "Curves", settings: "Settings", checkpoints: "Checkpoints" };
