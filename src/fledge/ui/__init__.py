@@ -1,0 +1,1 @@
+"""The browser app: watching training, replaying recordings, and playing."""
