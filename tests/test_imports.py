@@ -28,7 +28,8 @@ ALLOWED["evaluate"] |= {"league"}
 ALLOWED["train"] = ALLOWED["evaluate"] | {"evaluate", "collect", "learn", "replay"}
 ALLOWED["bench"] = ALLOWED["advise"] = ALLOWED["train"] | {"train"}
 ALLOWED["compat"] = ALLOWED["bench"] | {"bench", "advise"}
-ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["bench"] | {"bench", "advise", "compat"}
+ALLOWED["ui"] = ALLOWED["compat"] | {"compat"}
+ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["ui"] | {"ui"}
 FILES = sorted(SRC.rglob("*.py"))
 WORLDS = sorted(folder.parent.name for folder in (SRC / "tasks").glob("*/__init__.py"))
 # where a world may stand as a string: the package's lazy names, and its own registration
@@ -137,7 +138,7 @@ def test_importing_storage_does_not_load_the_simulator() -> None:
 
 
 def test_the_command_line_starts_without_torch() -> None:
-    assert not loaded_by("import fledge.cli") & {"torch", "warp"}
+    assert not loaded_by("import fledge.cli") & {"torch", "warp", "nicegui", "fastapi"}
 
 
 def test_every_lazy_name_resolves() -> None:

@@ -143,7 +143,17 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         path for path in (ROOT / "src" / "fledge").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
     assert held == {path.relative_to(ROOT / "src").as_posix() for path in files}
-    assert {path.suffix for path in files} == {".py", ".typed", ".yaml", ".json", ".fledge", ".npz"}
+    assert {path.suffix for path in files} == {
+        ".py",
+        ".typed",
+        ".yaml",
+        ".json",
+        ".fledge",
+        ".npz",
+        ".js",
+        ".css",
+        ".svg",
+    }
     others = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"fledge"}
     assert all(name.endswith(".dist-info") for name in others)
 

@@ -16,6 +16,7 @@ import click
 
 import fledge
 from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
+from fledge.ui.command import COMMANDS
 
 UNSAVED = "Stopped before anything was saved."
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
@@ -54,6 +55,10 @@ def sentence_of(error: OSError) -> str:
 @click.version_option(package_name="fledge")
 def main(debug: bool) -> None:
     """Fledge teaches policies to fly."""
+
+
+for command in COMMANDS:
+    main.add_command(command)
 
 
 def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None) -> None:

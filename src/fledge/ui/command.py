@@ -1,0 +1,95 @@
+"""`fledge watch`, `fledge replay` and `fledge play`: the same app, opened at one of its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fledge.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fledge.ui.server import Server
+
+COMMON = (
+    click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one."),
+    click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="What to bind to. Anything but this machine needs a token; one is made up and stands in the printed link.",
+    ),
+    click.option(
+        "--token", envvar="FLEDGE_TOKEN", help="The token that visitors must show. [default: made up, where needed]"
+    ),
+    click.option(
+        "--name", "names", multiple=True, help="A name that others call this server by, of a proxy for example."
+    ),
+    click.option("--no-browser", is_flag=True, help="Only print the link."),
+)
+
+
+def served(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of every command that serves."""
+    for option in reversed(COMMON):
+        command = option(command)
+    return command
+
+
+def open_app(
+    folders: Sequence[Path],
+    page: Callable[[Server], str],
+    port: int,
+    host: str,
+    token: str | None,
+    names: Sequence[str],
+    no_browser: bool,
+) -> None:
+    """Serve the app until Ctrl-C, opened at the page whose path `page` gives."""
+    from fledge.ui.server import AppConfig, bind, build, serve
+    from fledge.ui.shelf import Shelf
+
+    config = AppConfig(host, port, token, folders, names=names)
+    Shelf(folders)  # a wrong path is told before anything is loaded or bound
+    sock = bind(config)
+    server = build(config)
+    server.sock = sock
+    serve(server, page(server), open_browser=not no_browser)
+
+
+@click.command()
+@click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
+@served
+def watch(places: tuple[Path, ...], **options: Any) -> None:
+    """Watch trainings in the browser: curves, settings, checkpoints, and their worlds.
+
+    RUN is a run's folder, a folder of runs, or a recording (.frec). [default: runs]
+    """
+    if not places and not Path("runs").is_dir():
+        raise ConfigError("There is no folder runs here: name a run's folder, or a folder of runs.")
+    open_app(places or (Path("runs"),), lambda server: "/", **options)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@served
+def replay(file: Path, **options: Any) -> None:
+    """Replay a recording (.frec) in the browser: timeline, speed, follow camera, by outcome."""
+    from fledge.ui.shelf import make_id
+
+    if not file.is_file():
+        raise ConfigError(f"{file} is not there: give a recording (.frec).")
+    open_app([file], lambda server: f"/watch/{make_id(file)}", **options)
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
+@served
+def play(words: tuple[str, ...], **options: Any) -> None:
+    """Fight in the browser: against a pilot, an agent or another person."""
+    open_app([], lambda server: "/play", **options)
+
+
+COMMANDS = (watch, replay, play)

@@ -1,0 +1,234 @@
+"""The guard in front of the app: who may ask, how much, and with which headers everything is answered.
+
+Contract
+    A request passes when
+    - its Host is one that this server is known by: on localhost only localhost's names, so that a stranger's domain that
+      points here (DNS rebinding) is refused; otherwise an address, this machine's name, or one that was allowed;
+    - it does not come from another site: a websocket and everything but GET and HEAD must carry our own Origin, and a GET
+      that a browser marks as another site's passes only when a person follows a link;
+    - it carries the token, where there is one: once in the link, from then on in a cookie that no script and no other site
+      sees;
+    - it is not larger than `MAX_BODY`.
+    Everything else gets one sentence, and nothing of the app.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+import ipaddress
+import secrets
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+Scope = dict[str, Any]
+
+MAX_BODY = 1_000_000  # bytes of a request
+MAX_MESSAGE = 1_000_000  # bytes of a websocket's message
+LOCAL = ("localhost", "127.0.0.1", "::1")
+COOKIE = "fledge_token"
+MIN_TOKEN = 16  # characters of a token that a person chose
+
+# NiceGUI evaluates handlers that the server sends and sets styles on elements: it cannot do without these two
+POLICY = (
+    "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; media-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+)
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+
+
+@dataclass(frozen=True)
+class Refusal(Exception):
+    """A request that does not pass: status and sentence."""
+
+    status: int
+    sentence: str
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or address to bind to means this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(value: str) -> str:
+    """The name or address in a Host header, without its port."""
+    if value.startswith("["):
+        return value[1:].partition("]")[0].lower()
+    return value.partition(":")[0].lower()
+
+
+def same_token(given: str, token: str) -> bool:
+    """Whether they are equal, in a time that says nothing about where they differ."""
+    return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
+
+
+class Guard:
+    """ASGI middleware around the whole app.
+
+    Args:
+        app: What it guards.
+        host: What the server is bound to.
+        token: What a visitor must show; None: nothing, which is for localhost alone.
+        names: Further names that the server may be called by.
+    """
+
+    def __init__(self, app: Any, host: str, token: str | None = None, names: Collection[str] = ()) -> None:
+        assert token or is_local(host), "a server that others reach needs a token"
+        self.app = app
+        self.token = token
+        self._local = is_local(host)
+        self._names = {name.lower() for name in (*names, *LOCAL)}
+        if not self._local:
+            self._names |= {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._check_host(headers)
+            self._check_origin(scope, headers)
+            if scope["type"] == "http" and self._brings_token(scope):
+                return await self._welcome(scope, send)
+            self._check_token(headers)
+            check_size(headers)
+        except Refusal as refusal:
+            return await refuse(scope, receive, send, refusal)
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})["nonce"] = nonce
+        try:
+            await self.app(scope, limited(receive), with_headers(send, nonce))
+        except Refusal as refusal:  # a body that turned out too long, before anything was answered
+            await refuse(scope, receive, send, refusal)
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        name = host_name(headers.get("host", ""))
+        if name in self._names or (not self._local and is_address(name)):
+            return
+        raise Refusal(421, "This server is not known by that name: open the link that it printed when it started.")
+
+    def _check_origin(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        origin, host = headers.get("origin"), headers.get("host", "")
+        ours = origin in (f"http://{host}", f"https://{host}")
+        quiet = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not ours and not (quiet and origin is None):
+            raise Refusal(403, "A page of another site must not talk to this one: open the link in a browser.")
+        site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
+        if site in ("cross-site", "same-site") and mode != "navigate":
+            raise Refusal(403, "A page of another site must not load parts of this one: open the link in a browser.")
+
+    def _brings_token(self, scope: Scope) -> bool:
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+        if self.token is None or given is None:
+            return False
+        if not same_token(given, self.token):
+            raise Refusal(
+                403, "The token in this link is wrong: open the link that the server printed when it started."
+            )
+        return True
+
+    def _check_token(self, headers: Mapping[str, str]) -> None:
+        if self.token is None:
+            return
+        crumbs = [crumb.strip().partition("=") for crumb in headers.get("cookie", "").split(";")]
+        if not any(name == COOKIE and same_token(value, self.token) for name, _, value in crumbs):
+            raise Refusal(401, "This server needs its token: open the link that it printed when it started.")
+
+    async def _welcome(self, scope: Scope, send: Any) -> None:
+        """Put the token into a cookie and lead on to the same page without it.
+
+        Not by a redirect: of a link from elsewhere, a SameSite=Strict cookie would not be sent along with it.
+        """
+        rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
+        target = "/" + scope["path"].lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+        page = f'<meta http-equiv="refresh" content="0;url={html.escape(target)}"><title>Fledge</title>'
+        cookie = f"{COOKIE}={self.token}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
+        await answer(send, 200, page, {"set-cookie": cookie})
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address: no domain can point to us under it."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_size(headers: Mapping[str, str]) -> None:
+    """Refuse a request that announces too much."""
+    length = headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > MAX_BODY:
+        raise Refusal(413, f"A request may have {MAX_BODY:,} bytes, no more.")
+
+
+def limited(receive: Any) -> Any:
+    """`receive`, which refuses a body that is longer than it may be."""
+    seen = 0
+
+    async def inner() -> Any:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > MAX_BODY:
+                raise Refusal(413, f"A request may have {MAX_BODY:,} bytes, no more.")
+        return message
+
+    return inner
+
+
+def with_headers(send: Any, nonce: str) -> Any:
+    """`send`, which adds our headers to every answer."""
+    ours = {**HEADERS, "content-security-policy": POLICY.format(nonce=nonce)}
+    added = [(name.encode(), value.encode()) for name, value in ours.items()]
+
+    async def inner(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            kept = [pair for pair in message.get("headers", []) if pair[0].decode("latin-1").lower() not in ours]
+            message = {**message, "headers": [*kept, *added]}
+        await send(message)
+
+    return inner
+
+
+async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> None:
+    """Answer with a sentence; a websocket is closed before it opens."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        await answer(
+            send, refusal.status, f"<!doctype html><title>Fledge</title><p>{html.escape(refusal.sentence)}</p>"
+        )
+
+
+async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] | None = None) -> None:
+    """A small page of our own."""
+    body = page.encode()
+    ours = {
+        **HEADERS,
+        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+        "cache-control": "no-store",
+    }
+    ours |= {"content-type": "text/html; charset=utf-8", "content-length": str(len(body)), **(headers or {})}
+    pairs = [(name.encode(), value.encode()) for name, value in ours.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
