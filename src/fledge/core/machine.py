@@ -64,6 +64,15 @@ def meminfo(key: str) -> int | None:
         return None
 
 
+def resident_bytes() -> int | None:
+    """Memory that this process has in use; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def available_bytes(device: torch.device) -> int:
     """Memory that can still be used on a device."""
     if device.type == "cuda":

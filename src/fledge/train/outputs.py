@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
+from fledge.core.machine import resident_bytes
 from fledge.evaluate.episodes import VALIDATION_SEED, evaluate
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
@@ -127,6 +128,7 @@ class RunOutputs:
         metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
         metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
         metrics |= checkpoint_metrics(self.saver.get_stats())
+        metrics |= memory_metrics(run.device)
         self.last = metrics
         self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
         if run.iteration % run.cfg.log_interval == 0 or run.finished:
@@ -193,6 +195,15 @@ def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]
     names = [name for name in iterations[0] if name != "episodes"]
     sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
     return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
+
+
+def memory_metrics(device: str | torch.device) -> dict[str, float]:
+    """What this process holds, and has allocated on its GPU, in megabytes."""
+    held = resident_bytes()
+    found = {} if held is None else {"memory_mb": held / 1e6}
+    if torch.device(device).type == "cuda":
+        found["gpu_memory_mb"] = torch.cuda.memory_allocated(device) / 1e6
+    return found
 
 
 def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,15 +62,45 @@ def open_app(
 
 @click.command()
 @click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
+@click.option(
+    "--save", type=click.Path(path_type=Path), help="Write the training page of RUN as one HTML file, and end."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and end.")
 @served
-def watch(places: tuple[Path, ...], **options: Any) -> None:
+def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
     """Watch trainings in the browser: curves, settings, checkpoints, and their worlds.
 
     RUN is a run's folder, a folder of runs, or a recording (.frec). [default: runs]
     """
     if not places and not Path("runs").is_dir():
         raise ConfigError("There is no folder runs here: name a run's folder, or a folder of runs.")
-    open_app(places or (Path("runs"),), lambda server: "/", **options)
+    places = places or (Path("runs"),)
+    if save is None and not as_json:
+        return open_app(places, lambda server: "/", **options)
+    told = tell_runs(places, save)
+    if as_json:
+        click.echo(json.dumps(told))
+    elif save is not None:
+        click.echo(
+            f"{save}: {len(told['runs'])} run{'s' if len(told['runs']) > 1 else ''}, {save.stat().st_size:,} bytes."
+        )
+
+
+def tell_runs(places: Sequence[Path], save: Path | None) -> dict[str, Any]:
+    """What the training page shows of the runs in some places; written as a page, if `save` names one."""
+    from fledge.ui.saved_run import as_page, collect
+    from fledge.ui.shelf import Shelf
+
+    if save is not None and save.suffix != ".html":
+        raise ConfigError(f"{save} must end in .html.")
+    runs = Shelf(places).runs()
+    if not runs:
+        raise ConfigError(f"{' and '.join(map(str, places))} holds no run: give a run's folder, or a folder of runs.")
+    told = collect(runs, examine=True)
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        save.write_text(as_page(told), encoding="utf-8")
+    return told
 
 
 @click.command()

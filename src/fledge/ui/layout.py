@@ -41,6 +41,11 @@ def frame(active: str) -> Iterator[None]:
         yield
 
 
+def add_style(path: str) -> None:
+    """Load a style sheet of ours into the page: its path below this folder."""
+    ui.add_head_html(f'<link rel="stylesheet" href="/assets/{path}">')
+
+
 def add_module(path: str) -> None:
     """Load an ES module of ours into the page: its path below this folder, for example player/replay.js."""
     ui.add_body_html(f'<script type="module" src="/assets/{path}"></script>')

@@ -50,6 +50,14 @@ class Entry:
     run: str | None = None
     live: bool = False
 
+    def file(self, *names: str) -> Path | None:
+        """A file of a run's folder, if it is one and lies in it: a link that leads out of it does not count."""
+        path = self.path.joinpath(*names)
+        try:
+            return path if path.resolve().is_relative_to(self.path.resolve()) and path.is_file() else None
+        except (OSError, RuntimeError):
+            return None
+
     def as_dict(self) -> dict[str, object]:
         """What a page may know."""
         return {"id": self.id, "kind": self.kind, "name": self.name, "changed": self.changed, "run": self.run,

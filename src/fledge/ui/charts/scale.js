@@ -1,0 +1,58 @@
+// Scales of a chart: which range is shown, where ticks stand, and how a curve is smoothed.
+
+// About `count` round values within [low, high].
+export function ticks(low, high, count) {
+  const span = high - low;
+  if (!(span > 0) || !Number.isFinite(span)) return [low];
+  const rough = span / Math.max(count, 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.75) ?? 10);
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  const found = [];
+  for (let k = first; k <= last; k += 1) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+// Range of some values with a little room. A few far outliers do not squeeze the rest: the chart says that they are there.
+export function rangeOf(values, share) {
+  if (values.length === 0) return null;
+  const sorted = Float64Array.from(values).sort();
+  let [low, high] = [sorted[0], sorted[sorted.length - 1]];
+  let cut = false;
+  if (sorted.length >= 60) {
+    const at = (p) => sorted[Math.round(p * (sorted.length - 1))];
+    const [inner, outer] = [at(0.01), at(0.99)];
+    if (outer > inner && high - low > 4 * (outer - inner)) {
+      const room = 0.15 * (outer - inner);
+      cut = low < inner - room || high > outer + room;
+      [low, high] = [Math.max(low, inner - room), Math.min(high, outer + room)];
+    }
+  }
+  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  if (share) return { low: Math.max(0, low - room), high: Math.min(100, high + room) || 1, cut };
+  return { low: low >= 0 && low < room * 3 ? 0 : low - room, high: high + room, cut };
+}
+
+// Exponential mean that does not favour the first value; gaps stay gaps. `weight` 0 to 0.99.
+export function smooth(values, weight) {
+  if (weight <= 0) return values;
+  let [mean, mass] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    mean = weight * mean + (1 - weight) * value;
+    mass = weight * mass + (1 - weight);
+    return mean / mass;
+  });
+}
+
+// Index of the entry of a rising list that is nearest to `value`.
+export function nearest(list, value) {
+  let [low, high] = [0, list.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (list[middle] < value) low = middle;
+    else high = middle;
+  }
+  return value - list[low] <= list[high] - value ? low : high;
+}
