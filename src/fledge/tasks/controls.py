@@ -1,4 +1,4 @@
-"""What a person's hands move in a world: `Task.controls`. Pages make keys, sliders and buttons of it, and know no world by name.
+"""What a person's hands move in a world: `Task.controls`. Pages make keys, sliders and buttons of it, and know no world.
 
     stick     between `low` and `high`, back to `rest` when let go       rudder
     lever     the same, but stays where it is put                        throttle

@@ -7,18 +7,20 @@
     fight.sit(1, Seat("you"))                somebody else flies a side from here on
     fight.save(path)                         as a recording
 
-Any world will do whose decisions may be cut into ticks (`env.step(dt=...)`); in others a tick is a decision. Agents decide at their
-own rate, and their command goes on between (`Task.hold`); people act in every tick.
+Any world will do whose decisions may be cut into ticks (`env.step(dt=...)`); in others a tick is a decision. Agents decide at
+their own rate, and their command goes on between (`Task.hold`); people act in every tick.
 
-Every command is logged, and from time to time the whole state is kept: physics, observations, agents' memories. A moment is reached
-again by flying the log from the last kept state on, so the same seed and the same commands are the same fight, bit for bit.
+Every command is logged, and from time to time the whole state is kept: physics, observations, agents' memories. A moment is
+reached again by flying the log from the last kept state on, so the same seed and the same commands are the same fight, bit for
+bit.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ import torch
 
 from fledge.agents.base import Action, BaseAgent
 from fledge.core.errors import ConfigError, InputError
-from fledge.core.overrides import to_plain
+from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 from fledge.storage.recordings.writer import RecordingWriter
 from fledge.tasks.base import Task
@@ -98,11 +100,11 @@ class Ending:
 class Layout:
     """Where the entries of a frame stand in its row of numbers."""
 
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]]
 
-    @property
-    def width(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+    def __post_init__(self) -> None:
+        self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        self.width = sum(self.sizes.values())
 
     def pack(self, frame: Mapping[str, np.ndarray]) -> np.ndarray:
         """A frame as one row, float32."""
@@ -112,7 +114,7 @@ class Layout:
         """The frame again; flags and counts have become numbers."""
         frame, at = {}, 0
         for name, shape in self.shapes.items():
-            size = int(np.prod(shape))
+            size = self.sizes[name]
             frame[name] = row[at : at + size].reshape(shape)
             at += size
         return frame
@@ -135,8 +137,12 @@ class Fight:
         self.task, self.wanted_tick_s, self.seats = task, tick_s, list(seats)
         self.speed, self.paused = 1.0, False
         self.branch = 0
-        """Grows whenever the past is changed: what was seen of it after the present moment is no longer so."""
+        """Grows whenever the past is changed: what was seen of it may no longer be so."""
+        self.cuts: list[int] = []
+        """For each branch, the last tick of the one before that still holds; -1: none does."""
         self.env: TensorEnv | None = None
+        self.cfg: Any = cfg
+        self.seed = seed
         self.restart(cfg, seed)
 
     # ---- beginnings --------------------------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ class Fight:
         self.due = [0] * len(self.seats)
         self.over: Ending | None = None
         self._changed, self._owed_s = True, 0.0
-        self.branch += 1
+        self._branch_off(-1)
 
     def close(self) -> None:
         """Release the world."""
@@ -224,7 +230,8 @@ class Fight:
     def _decide(self, side: int) -> Action:
         """An agent's command for this tick: a new one, or the last as it goes on."""
         seat = self.seats[side]
-        assert seat.agent is not None and self.env is not None
+        assert seat.agent is not None
+        assert self.env is not None
         held = self.held[side]
         if held is not None and self.tick < self.due[side]:
             return held
@@ -317,7 +324,15 @@ class Fight:
             self._fly(actions)
         self.hands = [Hands(self.controls) for _ in self.seats]
         self._owed_s = 0.0
+        self._branch_off(tick)
+
+    def _branch_off(self, tick: int) -> None:
         self.branch += 1
+        self.cuts.append(tick)
+
+    def still_holds(self, branch: int) -> int:
+        """The last tick that somebody has seen right who saw the fight in a branch; -1: none."""
+        return min(self.cuts[branch:], default=self.tick)
 
     def sit(self, side: int, seat: Seat) -> None:
         """Let somebody else fly a side from here on.
@@ -348,7 +363,7 @@ class Fight:
             "policies": [seat.name for seat in self.seats],
             "policy": self.seats[0].name,
             "seed": self.seed,
-            "env": to_plain(self.cfg),
+            "settings": json.loads(json.dumps(flat_settings(self.cfg), default=str)),
         }
 
     def save(self, path: Path) -> None:
@@ -389,8 +404,3 @@ def _put(actions: Any, side: int, action: Action) -> None:
     else:
         for name, part in action.items():
             actions[name][side : side + 1].copy_(part)
-
-
-def with_name(seat: Seat, name: str) -> Seat:
-    """The same under another name."""
-    return dataclasses.replace(seat, name=name)

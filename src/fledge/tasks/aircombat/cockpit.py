@@ -16,8 +16,12 @@ from fledge.tasks.aircombat.env import RUDDERS
 from fledge.tasks.controls import Control
 
 CONTROLS = (
-    Control("rudder", "stick", -1.0, 1.0, 0.0, "rudder", "right", "left", ("ArrowRight", "KeyD"), ("ArrowLeft", "KeyA")),
-    Control("throttle", "lever", 0.0, 1.0, 1.0, "throttle", "slower", "faster", ("ArrowDown", "KeyS"), ("ArrowUp", "KeyW")),
+    Control(
+        "rudder", "stick", -1.0, 1.0, 0.0, "rudder", "right", "left", ("ArrowRight", "KeyD"), ("ArrowLeft", "KeyA")
+    ),
+    Control(
+        "throttle", "lever", 0.0, 1.0, 1.0, "throttle", "slower", "faster", ("ArrowDown", "KeyS"), ("ArrowUp", "KeyW")
+    ),
     Control("fire", "button", label="fire", more="fire", keys_more=("Space",)),
 )
 KEPT = 4  # worlds whose graphs stay ready

@@ -1,7 +1,8 @@
 """What becomes of shots: fly-outs with the ways that missile and target take, for drawing. One thread a case.
 
-A case is a missile, fired now or in the air, and a target that flies a manoeuvre. It is flown as the simulator flies: fine steps,
-the missile's own guidance and hit test. The target flies on after the missile has killed or is spent, so that its whole way shows.
+A case is a missile, fired now or in the air, and a target that flies a manoeuvre. It is flown as the simulator flies: fine
+steps, the missile's own guidance and hit test. The target flies on after the missile has killed or is spent, so that its whole
+way shows.
 """
 
 import warp as wp
@@ -57,11 +58,11 @@ def foresee_shots(
     target = flyer(cases.target[i], cases.target_speed[i])
     left = cases.burn[i]
     rudder = cases.rudder[i]
-    late = bool(False)
-    flying = bool(True)
-    killed = float(0.0)
-    time = float(0.0)
-    end = float(0.0)
+    late = False
+    flying = True
+    killed = 0.0
+    time = 0.0
+    end = 0.0
     miss = float(FAR)
     for k in range(ways.shape[1]):
         ways[i, k] = wp.vec4(target.pos[0], target.pos[1], missile.pos[0], missile.pos[1])

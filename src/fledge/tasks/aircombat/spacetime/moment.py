@@ -89,7 +89,7 @@ class Moment:
         flown = self._foresee(seen)
         reach, fans = self._reach(seen)
         rings = self._rings(seen)
-        sides = []
+        sides: list[dict[str, Any]] = []
         for side in (0, 1):
             curves_here, incoming = flown[side]
             shot = dict(zip(("r_max_m", "r_tr_m", "r_ne_m"), _rounded(ranges[side]), strict=True))
@@ -131,7 +131,10 @@ class Moment:
         off = np.concatenate([RING_DEG - around[side] for side in (0, 1)])
         aspect = np.concatenate([RING_DEG + 180.0 - around[1 - side] for side in (0, 1)])
         found = self.envelope.lookup(
-            torch.from_numpy(own), torch.from_numpy(np.roll(own, len(RING_DEG))), torch.from_numpy(off), torch.from_numpy(aspect)
+            torch.from_numpy(own),
+            torch.from_numpy(np.roll(own, len(RING_DEG))),
+            torch.from_numpy(off),
+            torch.from_numpy(aspect),
         )
         both = {name: value.reshape(2, -1) for name, value in found.items()}
         return [

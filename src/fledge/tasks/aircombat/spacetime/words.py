@@ -52,5 +52,11 @@ def _incoming(missiles: list[dict[str, Any]]) -> dict[str, str]:
         level = "act" if wait <= SOON_S else "watch"
         return {"level": level, "text": f"{many}: turn away {when}; held, it hits in {min(hits):.0f} s."}
     if survived:
-        return {"level": "act", "text": f"{many}: only {' or '.join(survived)} still helps; held, it hits in {min(hits):.0f} s."}
-    return {"level": "late", "text": f"{many}: nothing plain saves you; it hits in {min(hits):.0f} s. Break late, hard."}
+        return {
+            "level": "act",
+            "text": f"{many}: only {' or '.join(survived)} still helps; held, it hits in {min(hits):.0f} s.",
+        }
+    return {
+        "level": "late",
+        "text": f"{many}: nothing plain saves you; it hits in {min(hits):.0f} s. Break late, hard.",
+    }
