@@ -8,7 +8,7 @@
     match.close()
 
 A thread of its own flies it, in real time, and another works out the space-time graph, a few times a second and only while
-somebody is here. Nothing is sent from here: pages ask for what they have not seen (`ui/socket.py`), so that a slow one holds up
+somebody is here. Nothing is sent from here: pages ask for what they have not seen (`ui/socket.py`), so a slow one holds up
 nobody.
 """
 

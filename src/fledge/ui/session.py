@@ -43,13 +43,22 @@ SPEEDS = (0.1, 4.0)
 MAX_LAG_S = 0.25  # real time that is caught up with
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Seat:
     """Who flies a side: an agent, or a person (`agent` is None)."""
 
     name: str
     agent: BaseAgent | None = None
     decision_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._fresh = {} if self.agent is None else self.agent.memory()
+
+    def begin(self) -> None:
+        """A new fight: the agent forgets, and its random stream begins again."""
+        if self.agent is not None:
+            self.agent.reset()
+            self.agent.recall(self._fresh)
 
 
 class Hands:
@@ -166,8 +175,7 @@ class Fight:
         env.reset(out=self.out)
         self.scene = self.task.scene(env, [0])[0]
         for seat in self.seats:
-            if seat.agent is not None:
-                seat.agent.reset()
+            seat.begin()
         first = self._look()
         self.layout = Layout({name: value.shape for name, value in first.items()})
         self.tick = self.first = 0
@@ -205,7 +213,7 @@ class Fight:
             return 0
         self._owed_s = min(self._owed_s + max(real_s, 0.0) * self.speed, MAX_LAG_S * self.speed + self.tick_s)
         count = 0
-        while self._owed_s >= self.tick_s and self.over is None:
+        while self._owed_s >= self.tick_s - 1e-9 and self.over is None:
             self.step()
             self._owed_s -= self.tick_s
             count += 1
@@ -345,7 +353,7 @@ class Fight:
             raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
         if seat.agent is not None:
             self.task.check_fit(seat.agent, self.env)
-            seat.agent.reset()
+        seat.begin()
         self.seats[side] = seat
         self.held[side], self.due[side] = None, self.tick
         self.hands[side] = Hands(self.controls)

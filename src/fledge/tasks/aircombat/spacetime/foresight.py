@@ -58,11 +58,11 @@ def foresee_shots(
     target = flyer(cases.target[i], cases.target_speed[i])
     left = cases.burn[i]
     rudder = cases.rudder[i]
-    late = False
-    flying = True
-    killed = 0.0
-    time = 0.0
-    end = 0.0
+    late = bool(False)
+    flying = bool(True)
+    killed = float(0.0)
+    time = float(0.0)
+    end = float(0.0)
     miss = float(FAR)
     for k in range(ways.shape[1]):
         ways[i, k] = wp.vec4(target.pos[0], target.pos[1], missile.pos[0], missile.pos[1])

@@ -270,6 +270,8 @@ def read_frame(frame: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     seen = {name: np.asarray(value) for name, value in frame.items()}
     if missing := [name for name in NEEDED if name not in seen]:
         raise InputError(f"This is no moment of a duel: it has no {', '.join(missing)}.")
+    if strange := [name for name in NEEDED if seen[name].dtype.kind not in "fiub"]:
+        raise InputError(f"This is no moment of a duel: {', '.join(strange)} is not made of numbers.")
     slots = seen["missile_alive"].shape[1:]
     shapes = {"pos": (2, 2), "heading": (2,), "speed": (2,), "missile_pos": (2, *slots, 2)}
     shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
