@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fledge.core.errors import ConfigError
+from fledge.core.extras import extra
 
 if TYPE_CHECKING:
     from fledge.ui.server import Server
@@ -124,8 +126,28 @@ def replay(file: Path, **options: Any) -> None:
 @click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
 @served
 def play(words: tuple[str, ...], **options: Any) -> None:
-    """Fight in the browser: against a pilot, an agent or another person."""
-    open_app([], lambda server: "/play", **options)
+    """Fight in the browser: against a pilot, an agent or another person; or watch agents, and take over.
+
+    TASK is aircombat. Words are opponent=NAME (or blue=NAME and red=NAME: a pilot, a run's folder, a policy file, or `you`),
+    seed=N, start=NAME (how it begins: head_on, random, ...), and settings of the world, env.key=value.
+    """
+    with extra("ui"):
+        import nicegui  # noqa: F401
+    from fledge.ui.invitation import read_invitation
+
+    warnings.filterwarnings(
+        "ignore", message=".*reduce_op.*"
+    )  # NiceGUI looks at every object there is, torch's old ones too
+    arena, path = read_invitation(words)
+
+    def page(server: Server) -> str:
+        from fledge.ui.pages.play import open_arena
+
+        open_arena(server, arena)
+        return path
+
+    folders = [Path("runs")] if Path("runs").is_dir() else []
+    open_app(folders, page, **options)
 
 
 @contextmanager

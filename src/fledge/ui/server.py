@@ -79,6 +79,7 @@ class Server:
         api: Routes for data: `@server.api.get("/film/{id}")`. Websocket routes, too: the guard checks their origin.
         app: The whole, guarded: what a server runs.
         closing: Called when the server stops.
+        arena: Fights that are played, once there are any.
     """
 
     config: AppConfig
@@ -87,6 +88,7 @@ class Server:
     app: Any = None
     closing: list[Any] = field(default_factory=list)
     sock: socket.socket | None = None
+    arena: Any = None
 
     @property
     def url(self) -> str:

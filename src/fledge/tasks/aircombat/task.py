@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from fledge.agents import build
-from fledge.agents.base import BaseAgent
+from fledge.agents.base import Action, BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
+from fledge.tasks.aircombat import cockpit
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.base import Task, Track
+from fledge.tasks.controls import Control
 from fledge.tasks.objects import SceneObject
 
 HERE = Path(__file__).parent
@@ -166,7 +168,7 @@ class AircombatTask(Task):
         world = env.unwrapped
         rows = world.mine.cpu()[list(ids)] if isinstance(world, VersusEnv) else torch.tensor(list(ids))
         duels, seats = rows // 2, torch.stack([rows % 2, 1 - rows % 2], dim=1)
-        s = {name: duel.state[name].cpu() for name in duel.state}
+        s = {name: value.cpu() for name, value in duel.state.items()}
 
         def sides(name: str) -> Tensor:
             return s[name].view(n, 2, *s[name].shape[1:])[duels[:, None], seats]
@@ -183,6 +185,9 @@ class AircombatTask(Task):
             "missile_heading": heading("m_dir"),
             "missile_speed": sides("m_speed"),
             "missile_alive": sides("m_flying") > 0,
+            "missile_motor_s": sides("m_burn"),
+            "missiles_left": duel.cfg.missile.carried - sides("fired"),
+            "rudder": sides("rudder"),
             "time_s": s["time"][duels],
         }
         return {name: value.numpy() for name, value in seen.items()}
@@ -199,6 +204,19 @@ class AircombatTask(Task):
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
 
         return fights_figure(tracks, title)
+
+    def controls(self, env: TensorEnv) -> Sequence[Control]:
+        return cockpit.CONTROLS
+
+    def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
+        return cockpit.command_duel(duel_of(env).cfg, values)
+
+    def hold(self, env: TensorEnv, action: Action) -> Action:
+        return cockpit.hold_duel(action)
+
+    def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The space-time graph (`spacetime/moment.py`)."""
+        return cockpit.graph_duel(cfg, frame)
 
     # ---- benchmarks ------------------------------------------------------------------------------------------------
 
