@@ -21,11 +21,12 @@ from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
 from fledge.tasks.base import Task
 from fledge.ui.bundle import DATA_ID, page
-from fledge.ui.film import list_films, make_beams, make_film, stage_key, text
+from fledge.ui.film import list_films, make_beams, make_film, stage_key
+from fledge.ui.reel import text
 
 MODULES = (
     "build", "palette", "film", "source", "stage3d", "actors3d", "crowd3d", "scene3d", "map2d", "figures", "episodes",
-    "transport", "live", "player",
+    "transport", "live", "meaning", "player",
 )  # fmt: skip
 """In the order of who needs whom."""
 MAX_EPISODES = 64

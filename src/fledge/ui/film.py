@@ -9,10 +9,8 @@ number on, for who has the others. Whatever a stranger's recording says arrives 
 
 from __future__ import annotations
 
-import json
 import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +18,30 @@ import numpy as np
 import xxhash
 
 from fledge.core.errors import FledgeError, FormatError
+from fledge.core.overrides import from_plain
 from fledge.evaluate.recordings import frames_as_they_should_be
 from fledge.storage import Recording
 from fledge.storage.recordings.episode import Episode
 from fledge.tasks.base import Task, Track
-from fledge.tasks.objects import SceneObject
 from fledge.tasks.registry import find_named_task
-from fledge.tasks.stage import MAX_SHAPES, Crowd, Stage, track_seconds
+from fledge.tasks.stage import track_seconds
+from fledge.ui.reel import (
+    Reel,
+    is_flat,
+    marks_of,
+    number,
+    pack_actor,
+    pack_crowd,
+    pack_instruments,
+    pack_stage,
+    plain,
+    text,
+)
 
 MAX_FRAMES = 20_000
 MAX_FILM_BYTES = 48 * 2**20  # of frames that are unpacked for one film
 MAX_ACTORS = 256
-MAX_TEXT = 200
 LISTED = 2000  # episodes that a page lists
-KINDS = {"f": "<f4", "i": "<i2", "u": "<u1", "b": "<u1"}
 NOTHING_HIT = 255
 
 
@@ -145,6 +153,7 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
             "actors": [pack_actor(reel, k, actor, len(seconds)) for k, actor in enumerate(actors)],
             "crowd": pack_crowd(reel, task.crowd(track)),
             "beams": "heading" in track.frames and "lidar" in track.scene,
+            "graph": type(task).graph is not Task.graph,
             "instruments": pack_instruments(reel, task, track),
             "marks": marks_of(actors, seconds),
         }
@@ -176,10 +185,53 @@ def make_beams(recording: Recording, task: Task, number: int, start: int, stop: 
         return reel.packed({"film": 1, "beams": told})
 
 
+def make_graph(recording: Recording, task: Task, number: int, frame: int) -> dict[str, Any] | None:
+    """What a frame of a film means (`Task.graph`), in the world that the recording was made in."""
+    episode = recording[number]
+    _, stride = thinning(recording, episode)
+    nearest = episode.index(frame * stride, frame * stride + 1)
+    if not len(nearest):  # it was dropped, or the film has gaps: by its place
+        numbers = episode.index()
+        nearest = numbers[min(frame, len(numbers) - 1) :][:1]
+    if not len(nearest):
+        return None
+    seen = episode.frames(None, int(nearest[0]), int(nearest[0]) + 1)
+    with frames_as_they_should_be(recording.path, task):
+        return task.graph(world_of(recording, task), {name: value[0] for name, value in seen.items()})
+
+
+def world_of(recording: Recording, task: Task) -> Any:
+    """The settings that a recording says it was made with; the task's own where it does not, or says nonsense."""
+    settings = recording.facts.get("settings")
+    try:
+        return from_plain(task.config, nested(settings)) if isinstance(settings, dict) else task.config()
+    except FledgeError:
+        return task.config()
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key as a tree."""
+    tree: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, last = str(key).split(".")
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise FormatError(f"{key} is set twice")
+        place[last] = value
+    return tree
+
+
+def thinning(recording: Recording, episode: Episode) -> tuple[int, int]:
+    """Bytes of a frame, and every how-manieth is shown, so that a film is not too large."""
+    frame_bytes = sum(f.nbytes for f in recording.fields.values())
+    return frame_bytes, max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FILM_BYTES))
+
+
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Track, int]:
     """An episode's frames from `start` on, thinned so that they are not too many; and every how-manieth it is."""
-    frame_bytes = sum(f.nbytes for f in recording.fields.values())
-    stride = max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FILM_BYTES))
+    _, stride = thinning(recording, episode)
     step = max(stride, MAX_FRAMES // stride * stride)
     parts, index = [], []
     end = max(episode.length, 1) if stop is None else stop
@@ -197,142 +249,3 @@ def read_track(recording: Recording, episode: Episode, start: int, stop: int | N
         "index": np.concatenate([np.zeros(0, np.int64), *index]),
     }
     return Track(frames, episode.scene, episode.outcome or "running", facts), stride
-
-
-class Reel:
-    """Arrays that go behind a head."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.arrays: dict[str, tuple[str, list[int], int]] = {}
-        self.size = 0
-
-    def add(self, name: str, values: np.ndarray) -> str:
-        """Take an array, and return what the head calls it."""
-        kind = KINDS.get(values.dtype.kind, "<f4")
-        if kind == "<i2" and values.dtype.itemsize > 2:
-            kind = "<f4"
-        data = np.ascontiguousarray(values, dtype=kind).tobytes()
-        self.arrays[name] = (kind[1:], list(values.shape), self.size)
-        padded = data + bytes(-len(data) % 8)
-        self.parts.append(padded)
-        self.size += len(padded)
-        return name
-
-    def packed(self, head: Mapping[str, Any]) -> bytes:
-        told = json.dumps({**head, "arrays": self.arrays}, allow_nan=False, ensure_ascii=True).encode()
-        return b"".join([b"FILM", struct.pack("<I", len(told)), told, bytes(-(8 + len(told)) % 8), *self.parts])
-
-
-def pack_stage(reel: Reel, stage: Stage, actors: Sequence[SceneObject]) -> dict[str, Any]:
-    bounds = stage.bounds if stage.bounds is not None else reach_of(actors)
-    return {
-        "boxes": reel.add("stage/boxes", stage.boxes[:MAX_SHAPES]),
-        "cylinders": reel.add("stage/cylinders", stage.cylinders[:MAX_SHAPES]),
-        "bounds": [[number(x) for x in corner] for corner in bounds],
-    }
-
-
-def reach_of(actors: Sequence[SceneObject]) -> list[list[float]]:
-    """The space that things move in, with some room around."""
-    points = [deep(actor.pos)[np.isfinite(actor.pos).all(axis=1)] for actor in actors]
-    found = np.concatenate([np.zeros((0, 3)), *points])
-    if not len(found):
-        return [[-1.0, -1.0, 0.0], [1.0, 1.0, 1.0]]
-    low, high = found.min(axis=0), found.max(axis=0)
-    room = max(0.08 * float((high - low).max()), 1.0)
-    return [(low - [room, room, 0.0]).tolist(), (high + room).tolist()]
-
-
-def is_flat(stage: Stage, actors: Sequence[SceneObject]) -> bool:
-    return stage.flat or (bool(actors) and all(actor.pos.shape[1] == 2 for actor in actors))
-
-
-def deep(pos: np.ndarray) -> np.ndarray:
-    """Positions with a height, [T, 3]."""
-    return pos if pos.shape[1] == 3 else np.concatenate([pos, np.zeros((len(pos), 1), pos.dtype)], axis=1)
-
-
-def pack_actor(reel: Reel, place: int, actor: SceneObject, frames: int) -> dict[str, Any]:
-    if len(actor.pos) not in (1, frames):
-        raise ValueError(f"{actor.name} has {len(actor.pos)} positions in {frames} frames")
-    pos = deep(actor.pos)
-    there = np.isfinite(pos).all(axis=1)
-    if actor.present is not None:
-        there &= actor.present.astype(bool)
-    told = {
-        "name": text(actor.name),
-        "kind": text(actor.kind),
-        "colour": text(actor.colour),
-        "size_m": actor.size_m,
-        "parent": actor.parent,
-        "destroyed": bool(actor.destroyed),
-        "pos": reel.add(f"{place}/pos", np.where(there[:, None], pos, 0.0)),
-    }
-    if not there.all():
-        told["present"] = reel.add(f"{place}/present", there)
-    if actor.heading is not None:
-        told["heading"] = reel.add(f"{place}/heading", np.nan_to_num(actor.heading))
-    return told
-
-
-def pack_crowd(reel: Reel, crowd: Crowd | None) -> dict[str, Any] | None:
-    if crowd is None:
-        return None
-    return {
-        "seen": None if crowd.seen is None else reel.add("crowd/seen", crowd.seen),
-        "ids": reel.add("crowd/ids", crowd.ids.astype(np.int16)),
-        "pos": reel.add("crowd/pos", np.nan_to_num(crowd.pos)),
-        "sizes": reel.add("crowd/sizes", crowd.sizes),
-        "round": reel.add("crowd/round", crowd.round),
-    }
-
-
-def pack_instruments(reel: Reel, task: Task, track: Track) -> list[dict[str, Any]]:
-    found = task.instruments(track)
-    return [
-        {"name": text(each.name), "unit": text(each.unit), "values": reel.add(f"figure/{k}", each.values.astype("f4"))}
-        for k, each in enumerate(found)
-    ]
-
-
-def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[str, Any]]:
-    """Moments worth a jump: where something appears that somebody launched."""
-    marks: list[dict[str, Any]] = []
-    for actor in actors:
-        if actor.parent is None or actor.present is None or len(actor.present) != len(seconds):
-            continue
-        there = actor.present.astype(bool)
-        for k in np.flatnonzero(there & ~np.concatenate([[False], there[:-1]])).tolist()[:50]:
-            owner = actors[actor.parent].name if actor.parent < len(actors) else ""
-            told = {"t": number(seconds[k]), "text": text(f"{owner} launches".strip()), "colour": text(actor.colour)}
-            marks.append(told)
-    return sorted(marks, key=lambda mark: mark["t"])[:200]
-
-
-# ---- a stranger's words ------------------------------------------------------------------------------------------------
-
-
-def text(value: Any) -> str:
-    """A stranger's word, printable and not too long."""
-    return "".join(char if char.isprintable() else "?" for char in str(value)[:MAX_TEXT])
-
-
-def number(value: Any) -> float:
-    """A stranger's number; 0 where it is none that JSON knows."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return found if math.isfinite(found) else 0.0
-
-
-def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as far as they are a word or a number."""
-    kept: dict[str, Any] = {}
-    for key, value in list(facts.items())[:40]:
-        if isinstance(value, str):
-            kept[text(key)] = text(value)
-        elif isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-            kept[text(key)] = value
-    return kept

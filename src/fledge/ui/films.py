@@ -21,7 +21,8 @@ from fledge.core.errors import FledgeError, InputError
 from fledge.storage import Recording
 from fledge.tasks.base import Task
 from fledge.train.live import ask_for_frames, newest_footage
-from fledge.ui.film import list_films, make_beams, make_film, task_of, text
+from fledge.ui.film import list_films, make_beams, make_film, make_graph, task_of
+from fledge.ui.reel import text
 from fledge.ui.shelf import Entry, Shelf
 
 OPEN = 8  # recordings that stay open
@@ -36,7 +37,7 @@ class Library:
         self.shelf, self.task = shelf, task
         self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
         self._asked: dict[str, float] = {}  # since when a run's frames are asked for
-        self._lock = threading.Lock()
+        self._lock, self._graphs = threading.Lock(), threading.Lock()
         # a world's code takes seconds to load: not when the first page waits for it
         threading.Thread(target=self._warm_up, daemon=True).start()
 
@@ -84,6 +85,13 @@ class Library:
         check_number(recording, number)
         start = max(0, start)
         return make_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
+
+    def graph(self, id: str, number: int, frame: int) -> dict[str, Any]:
+        """What a moment means, where the task says so."""
+        recording, task = self._recording(self._path(id))
+        check_number(recording, number)
+        with self._graphs:  # one at a time: they are made with buffers that are kept
+            return {"graph": make_graph(recording, task, number, max(0, frame))}
 
     def close(self) -> None:
         with self._lock:

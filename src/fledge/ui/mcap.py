@@ -26,7 +26,8 @@ from fledge.storage.disk.durable import durable_file
 from fledge.tasks.base import Task
 from fledge.tasks.objects import SceneObject
 from fledge.tasks.stage import Crowd, Stage, track_seconds
-from fledge.ui.film import deep, episode_row, plain, read_track, text
+from fledge.ui.film import episode_row, read_track
+from fledge.ui.reel import deep, plain, text
 
 COLOURS = {"blue": (0.09, 0.4, 0.72), "red": (0.76, 0.25, 0.05), "green": (0.1, 0.5, 0.3), "orange": (0.82, 0.55, 0.07),
            "violet": (0.55, 0.25, 0.69)}  # fmt: skip

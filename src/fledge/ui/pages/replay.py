@@ -75,6 +75,10 @@ def add_routes(server: Server, library: Library) -> None:
     def beams(id: str, number: int, start: int = 0, stop: int = 128) -> Response:
         return answer(id, lambda: library.beams(id, number, start, stop))
 
+    @server.api.get("/film/{id}/{number}/graph")
+    def graph(id: str, number: int, frame: int = 0) -> Response:
+        return answer(id, lambda: library.graph(id, number, frame))
+
 
 def add_styles() -> None:
     ui.add_head_html('<link rel="stylesheet" href="/assets/player/player.css">')

@@ -7,6 +7,7 @@ import { Episodes } from "./episodes.js";
 import { Figures } from "./figures.js";
 import { Live } from "./live.js";
 import { Map2D } from "./map2d.js";
+import { Meaning } from "./meaning.js";
 import { colour, outcomeColours, words } from "./palette.js";
 import { Scene3D } from "./scene3d.js";
 import { BEAM_FRAMES, EmbeddedSource, ServerSource } from "./source.js";
@@ -61,7 +62,9 @@ export class FledgePlayer extends HTMLElement {
     const stage = make("div", { class: "fp-stage", tabindex: "0", role: "application", "aria-label": "Scene: space plays, arrows step" });
     stage.append(this.stageHost, this.heading, this.legend, this.looks, this.message);
     this.stageElement = stage;
-    this.append(make("div", { class: "fp-main" }, stage, this.transport.element), side);
+    this.meaning = new Meaning(this);
+    const views = make("div", { class: "fp-views" }, stage, this.meaning.element);
+    this.append(make("div", { class: "fp-main" }, views, this.transport.element), side);
     this.episodes = new Episodes(listHost, (number) => this.choose(number));
     this.figures = new Figures(this.figureHost, (t) => this.seek(t));
     this.addEventListener("keydown", (event) => this.key(event));
@@ -194,6 +197,7 @@ export class FledgePlayer extends HTMLElement {
     this.length = Math.max(...films.map((film) => film.offset + film.end));
     this.view.setFilms(films, this.film, films.map((film) => colour(this.tints[film.head.outcome] ?? "s0")));
     this.figures.setFilm(this.film);
+    this.meaning.setFilm(this.film);
     this.transport.setMarks();
     this.seek(keep ? this.t + this.film.offset - before : this.film.offset);
     if (!keep && this.mode === "follow") this.view.look("follow");
@@ -264,6 +268,7 @@ export class FledgePlayer extends HTMLElement {
       this.changed = false;
       this.view.update(this.t, { ...this.shows, beamsOf: (film, frame) => this.beamsOf(film, frame) });
       this.figures.update(this.t);
+      this.meaning.update(this.t);
       this.transport.draw();
     }
     if (this.view.render()) this.count(now);

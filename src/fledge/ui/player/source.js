@@ -36,6 +36,12 @@ export class ServerSource {
     return film.frames > before;
   }
 
+  // What a frame means, where the world has such a graph.
+  async graph(film, frame) {
+    const response = await checked(await fetch(`${this.base}/${film.number}/graph?frame=${frame}`));
+    return (await response.json()).graph;
+  }
+
   async beams(film, part) {
     const start = part * BEAM_FRAMES;
     const response = await checked(
