@@ -24,9 +24,11 @@ from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
+from fledge.tasks.aircombat.stage import fight_instruments
 from fledge.tasks.base import Task, Track
 from fledge.tasks.controls import Control
 from fledge.tasks.objects import SceneObject
+from fledge.tasks.stage import Instrument, Stage
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -199,6 +201,12 @@ class AircombatTask(Task):
         for side in (0, 1):
             found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost
         return found
+
+    def stage(self, scene: Mapping[str, Any]) -> Stage:
+        return Stage(flat=True)
+
+    def instruments(self, track: Track) -> list[Instrument]:
+        return fight_instruments(track)
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
