@@ -137,7 +137,7 @@ export class Map2D {
 
   drawScale(pen, view) {
     const long = this.step / view.scale;
-    const [x, y] = [12, this.height - 14];
+    const [x, y] = [12, this.height - (this.width < 520 ? 58 : 14)]; // on a phone, buttons are below
     pen.strokeStyle = pen.fillStyle = colour("text");
     pen.lineWidth = 2;
     pen.beginPath();
@@ -151,7 +151,7 @@ export class Map2D {
     pen.textAlign = "left";
     pen.fillText(this.step >= 1000 ? `${this.step / 1000} km` : `${this.step} m`, x + 6, y - 4);
     pen.textAlign = "right";
-    pen.fillText("north is up", this.width - 12, this.height - 10);
+    pen.fillText("north is up", this.width - 12, y + 4);
   }
 
   drawShapes(pen, view) {

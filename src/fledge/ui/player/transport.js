@@ -59,7 +59,7 @@ export class Transport {
 
   drawBefore() {
     const { head } = this.player.film;
-    const crashed = head.actors[0]?.destroyed;
+    const crashed = head.actors[0]?.destroyed && head.actors[0].kind === "drone";
     this.before.textContent = crashed ? "Before the crash" : "Before the end";
     this.before.hidden = head.running;
   }
