@@ -41,9 +41,11 @@ class Viewer:
         command = [sys.executable, "-m", "fledge.cli", "watch", str(folder), "--port", "0", "--no-browser"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
-        found = next((m for line in self.process.stderr if (m := re.search(r"open (http\S+?)/? ", line))), None)
+        told, found = "", None
+        while found is None and (line := self.process.stderr.readline()):
+            told, found = line.strip() or told, re.search(r"open (http\S+?)/? ", line)
         if found is None:
-            raise ConfigError("`fledge watch` did not start: it needs the extra ui, pip install 'fledge[ui]'.")
+            raise ConfigError(f"`fledge watch` did not start: {told.removeprefix('fledge: ')}")
         self.base, self.on, self.frames, self.answers = found[1], False, 0, 0
         self.ended = False
         page = urllib.request.urlopen(f"{self.base}/watch").read().decode()

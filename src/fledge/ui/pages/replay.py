@@ -10,6 +10,7 @@ from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.core.errors import FledgeError
+from fledge.tasks.registry import find_task
 from fledge.ui.export import three_path
 from fledge.ui.films import Library, sentence
 from fledge.ui.layout import add_module, frame, mount
@@ -24,7 +25,7 @@ BRIEFS = 24  # recordings that are looked into for the list
 
 def register(server: Server) -> None:
     """Add the page's routes."""
-    library = Library(server.shelf)
+    library = Library(server.shelf, find_task(server.config.task) if server.config.task else None)
     server.closing.append(library.close)
     add_routes(server, library)
 
