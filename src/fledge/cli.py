@@ -452,19 +452,21 @@ def doctor(target: str, mend: bool, as_json: bool) -> None:
 def convert(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
     """Convert a checkpoint or a recording; the format follows the ending of TARGET.
 
-    Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors; of a recording .acmi (one episode, for Tacview), or .png, .svg,
-    .pdf or .jpg (a picture of all episodes).
+    Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors. Of a recording .html (a page to be sent to someone), .png, .svg,
+    .pdf or .jpg (a picture of all episodes); and of one episode .acmi (Tacview), .mcap (Foxglove) or .json (all figures).
     """
     from fledge.core.terminal import harmless
     from fledge.evaluate.recordings import convert_recording, means_recording
     from fledge.storage import convert_checkpoint
 
     if means_recording(source, target):
+        if target.suffix in (".html", ".mcap", ".json"):
+            from fledge.ui.convert import convert_for_viewers as convert_recording
         done = convert_recording(source, target, episode, task)
         shown = (
-            f"episode {done['episode']} of {done['episodes']}: {harmless(done['outcome'])}, {done['seconds']:.1f} s"
-            if "episode" in done
-            else f"{done['drawn']} of {done['episodes']} episodes"
+            f"{done['drawn']} of {done['episodes']} episodes"
+            if "drawn" in done
+            else f"episode {done['episode']} of {done['episodes']}: {harmless(done['outcome'])}, {done['seconds']:.1f} s"
         )
         click.echo(json.dumps(done) if as_json else f"{target}: {shown}, {done['bytes']:,} bytes.")
         return
@@ -585,6 +587,16 @@ def bench_checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as
 def bench_replay(policy: str, quick: bool, as_json: bool) -> None:
     """Replay of real flights and grid maps beside TorchRL's storages and the prior design: bytes and rates."""
     _bench("replay", as_json, policy=policy, quick=quick)
+
+
+@bench.command("watch")
+@click.option("--turns", default=5, show_default=True, help="How often each way has its turn.")
+@click.option("--num-envs", default=1024, show_default=True, help="Envs of the training.")
+@click.option("--task", default="navigation", show_default=True, help="What is trained.")
+@as_json
+def bench_watch(turns: int, num_envs: int, task: str, as_json: bool) -> None:
+    """What it costs a training to be watched in the browser, or only to be able to be."""
+    _bench("watch", as_json, turns=turns, num_envs=num_envs, task=task)
 
 
 @bench.command("collect")

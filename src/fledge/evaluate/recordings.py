@@ -47,7 +47,7 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
     """
     if is_recording(source):
         return True
-    if source.suffix != ENDING and (target is None or target.suffix not in (".acmi", *PICTURES)):
+    if source.suffix != ENDING and (target is None or target.suffix not in (".acmi", ".mcap", ".html", *PICTURES)):
         return False
     if not source.exists():
         raise ConfigError(f"There is no recording {source}: check the name.")
@@ -134,7 +134,7 @@ def convert_recording(source: Path, target: Path, episode: int | None, task: str
         task: Reference of the task, where it is code.
     """
     with Recording(source) as recording:
-        if target.suffix not in (".acmi", *PICTURES):
+        if target.suffix not in (".acmi", ".mcap", ".html", *PICTURES):
             raise ConfigError(
                 f"{target.name} must end in .acmi for Tacview, or in {', '.join(PICTURES)} for a picture."
             )

@@ -16,6 +16,9 @@
     aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
     draw_closely, explain                                           one recorded episode, and why it was lost
+    stage, actors, crowd, beams, instruments, stage_of              a recorded episode as something to look at (tasks.stage)
+    controls, command, hold                                         what a person's hands move, and the action that it means
+    graph                                                           what a moment means, for a display
 
 A user's own world is an object of this class, or of a subclass, in a Python file:
 
@@ -48,10 +51,12 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
+from fledge.tasks.controls import Control, command_of, controls_of, without_buttons
 from fledge.tasks.umpire import Umpire
 
 if TYPE_CHECKING:
     from fledge.tasks.objects import SceneObject
+    from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
 
 MAX_EVAL_ENVS = 256
 
@@ -383,6 +388,54 @@ class Task:
         from fledge.tasks.objects import objects_in
 
         return objects_in(track)
+
+    def stage_of(self, env: TensorEnv) -> Tensor:
+        """Which stage each env's present episode is on, [N] integers: those on one stage are watched beside each other."""
+        return torch.arange(env.num_envs) // env.group
+
+    def stage(self, scene: Mapping[str, Any]) -> Stage:
+        """What stands still in an episode with this scene, as shapes."""
+        from fledge.tasks.stage import Stage
+
+        return Stage()
+
+    def actors(self, track: Track) -> list[SceneObject]:
+        """Who moves in a recorded episode and leaves a trail."""
+        return self.objects(track)
+
+    def crowd(self, track: Track) -> Crowd | None:
+        """Obstacles that move in a recorded episode."""
+        return None
+
+    def beams(self, track: Track) -> Beams | None:
+        """What a ranging sensor of the first actor saw."""
+        return None
+
+    def instruments(self, track: Track) -> list[Instrument]:
+        """Figures over time, with units."""
+        from fledge.tasks.stage import motion_of, numbers_in, track_seconds
+
+        return [*motion_of(self.actors(track), track_seconds(track)), *numbers_in(track)]
+
+    def controls(self, env: TensorEnv) -> Sequence[Control]:
+        """What a person's hands move in an env; nothing: nobody can fly it by hand."""
+        return controls_of(env.action_spec)
+
+    def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
+        """The action of one row [1, ...] that hands mean; `values` has every control."""
+        return command_of(env.action_spec, values)
+
+    def hold(self, env: TensorEnv, action: Action) -> Action:
+        """A command as it goes on until the next decision, where moments are shorter than decisions: buttons are let go."""
+        return without_buttons(self.controls(env), action)
+
+    def graph(self, cfg: Any, frame: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+        """What a moment means, as plain data for a display; `frame` is what `snapshot` shows of one episode.
+
+        Raises:
+            InputError: when the frame, which may come from a stranger's recording, is none of this world.
+        """
+        return None
 
     def recorded(self) -> list[dict[str, Any]]:
         """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""

@@ -38,6 +38,7 @@ class SceneObject:
     heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: nobody knows
     present: np.ndarray | None = None  # [T] bool; None: always. Each time it comes back it is a new one
     parent: int | None = None  # which object of the list launched it
+    size_m: float | None = None  # across, as it is; None: drawn as large as it takes to be seen
     destroyed: bool = False  # by what ended the episode; of what is gone before that, its kind tells
 
 

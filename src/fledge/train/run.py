@@ -23,6 +23,7 @@ from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.curriculum import make_curriculum
+from fledge.train.live import Camera, WatchedEnv
 from fledge.train.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
@@ -49,6 +50,9 @@ class Run:
         self.learner = make_learner(cfg, self.policy, ranks)
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
+        self.camera = Camera(self.task, self.envs[0], {"seed": cfg.seed}) if ranks.is_first else None
+        if self.camera:
+            self.envs[0] = WatchedEnv(self.envs[0], self.camera)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
         self.collector = make_collector(cfg, self.envs, self.policy, self.learner)

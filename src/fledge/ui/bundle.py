@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+DATA_ID = "fledge-data"  # of the element that holds the data
 IMPORT = re.compile(r'^import\s+(?:[^;]*?\s+from\s+)?"\./[^"]+";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
 POLICY = "default-src 'none'; script-src {hash}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
@@ -40,9 +41,13 @@ def as_data(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page(title: str, body: str, data: Any, parts: Sequence[str], styles: Sequence[str]) -> str:
-    """The file. `body` is markup of our own; everything of others is in `title`, which is escaped, and in `data`."""
-    script = join_modules(parts)
+def page(title: str, body: str, data: Any, parts: Sequence[str], styles: Sequence[str], before: str = "") -> str:
+    """The file. `body` is markup of our own; everything of others is in `title`, which is escaped, and in `data`.
+
+    Args:
+        before: Script that runs ahead of our modules.
+    """
+    script = before + join_modules(parts)
     assert "</script" not in script.lower()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     style = "\n".join((HERE / name).read_text(encoding="utf-8") for name in styles)
@@ -54,6 +59,6 @@ def page(title: str, body: str, data: Any, parts: Sequence[str], styles: Sequenc
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<title>{html.escape(title)}</title><style>\n{style}</style></head>\n"
         f'<body><main class="fl-main"><h1 class="fl-saved">{html.escape(title)}</h1>{body}</main>\n'
-        f'<script type="application/json" id="fledge-data">{as_data(data)}</script>\n'
+        f'<script type="application/json" id="{DATA_ID}">{as_data(data)}</script>\n'
         f'<script type="module">{script}</script></body></html>\n'
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fledge.core.errors import ConfigError
+from fledge.core.extras import extra
 
 if TYPE_CHECKING:
     from fledge.ui.server import Server
@@ -51,12 +53,13 @@ def open_app(
     names: Sequence[str],
     no_browser: bool,
     with_parent: bool = False,
+    task: str | None = None,
 ) -> None:
     """Serve the app until Ctrl-C, opened at the page whose path `page` gives."""
     from fledge.ui.server import AppConfig, bind, build, serve
     from fledge.ui.shelf import Shelf
 
-    config = AppConfig(host, port, token, folders, names=names, with_parent=with_parent)
+    config = AppConfig(host, port, token, folders, names=names, with_parent=with_parent, task=task)
     Shelf(folders, with_parent)  # a wrong path is told before anything is loaded or bound
     sock = bind(config)
     server = build(config)
@@ -110,22 +113,61 @@ def tell_runs(places: Sequence[Path], save: Path | None) -> dict[str, Any]:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--task", help="The recording's task, where it is code: a Python file or module:object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all that the page lists as JSON, and end.")
+@click.option("--episode", type=click.IntRange(0), help="With --json: all that the page shows of this one.")
 @served
-def replay(file: Path, **options: Any) -> None:
-    """Replay a recording (.frec) in the browser: timeline, speed, follow camera, by outcome."""
+def replay(file: Path, task: str | None, as_json: bool, episode: int | None, **options: Any) -> None:
+    """Replay a recording (.frec) in the browser: timeline, speed, follow camera, by outcome.
+
+    `fledge convert FILE out.html` saves it as a page that can be sent to someone.
+    """
+    from fledge.storage import Recording
     from fledge.ui.shelf import make_id
 
     if not file.is_file():
         raise ConfigError(f"{file} is not there: give a recording (.frec).")
-    open_app([file], lambda server: f"/watch/{make_id(file)}", **options)
+    if episode is not None and not as_json:
+        raise ConfigError("--episode goes with --json; in the browser, choose it in the list.")
+    with Recording(file) as recording:  # what cannot be read is told before anything is served
+        if as_json:
+            from fledge.tasks.registry import find_task
+            from fledge.ui.convert import film_as_json
+            from fledge.ui.film import list_films, task_of
+
+            known = task_of(recording, find_task(task) if task else None)
+            told = list_films(recording, known) if episode is None else film_as_json(recording, known, episode)
+            click.echo(json.dumps(told))
+            return
+    open_app([file], lambda server: f"/watch/{make_id(file)}", task=task, **options)
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[TASK] [KEY=VALUE]...")
 @served
 def play(words: tuple[str, ...], **options: Any) -> None:
-    """Fight in the browser: against a pilot, an agent or another person."""
-    open_app([], lambda server: "/play", **options)
+    """Fight in the browser: against a pilot, an agent or another person; or watch agents, and take over.
+
+    TASK is aircombat. Words are opponent=NAME (or blue=NAME and red=NAME: a pilot, a run's folder, a policy file, or `you`),
+    seed=N, start=NAME (how it begins: head_on, random, ...), and settings of the world, env.key=value.
+    """
+    with extra("ui"):
+        import nicegui  # noqa: F401
+    from fledge.ui.invitation import read_invitation
+
+    warnings.filterwarnings(
+        "ignore", message=".*reduce_op.*"
+    )  # NiceGUI looks at every object there is, torch's old ones too
+    arena, path = read_invitation(words)
+
+    def page(server: Server) -> str:
+        from fledge.ui.pages.play import open_arena
+
+        open_arena(server, arena)
+        return path
+
+    folders = [Path("runs")] if Path("runs").is_dir() else []
+    open_app(folders, page, **options)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class AppConfig:
         dark: Light (False), dark (True), or as the system has it (None), until a person chooses.
         names: Further names that the server may be called by, for example of a proxy in front of it.
         with_parent: A training started it: the folders may not be there yet, and it ends with the training.
+        task: The task of recordings that name one which is code, as somebody gave it.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +55,7 @@ class AppConfig:
     dark: bool | None = None
     names: Sequence[str] = ()
     with_parent: bool = False
+    task: str | None = None
 
     def __post_init__(self) -> None:
         if self.token is None and not is_local(self.host):
@@ -79,6 +81,7 @@ class Server:
         api: Routes for data: `@server.api.get("/film/{id}")`. Websocket routes, too: the guard checks their origin.
         app: The whole, guarded: what a server runs.
         closing: Called when the server stops.
+        arena: Fights that are played, once there are any.
     """
 
     config: AppConfig
@@ -87,6 +90,7 @@ class Server:
     app: Any = None
     closing: list[Any] = field(default_factory=list)
     sock: socket.socket | None = None
+    arena: Any = None
 
     @property
     def url(self) -> str:

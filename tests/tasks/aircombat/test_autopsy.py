@@ -75,7 +75,7 @@ def test_a_shot_from_nearby_leaves_no_way_out() -> None:
 
 def test_a_recording_from_before_burn_times_were_kept_says_what_is_known() -> None:
     track = record(turn_away_at(999))
-    told = TASK.explain(Track({k: v for k, v in track.frames.items() if k != "missile_burn_s"}, track.scene, "loss"))
+    told = TASK.explain(Track({k: v for k, v in track.frames.items() if k != "missile_motor_s"}, track.scene, "loss"))
     assert told is not None
     assert told.kind == "not known"
     assert "at 30.0 km" in told.why

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from fledge.agents import build
-from fledge.agents.base import BaseAgent
+from fledge.agents.base import Action, BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
+from fledge.tasks.aircombat import cockpit
 from fledge.tasks.aircombat.autopsy import explain_defeat
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
@@ -28,9 +29,12 @@ from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.aircombat.rewards import BaseReward, create_reward
 from fledge.tasks.aircombat.spacetime.along import physics_settings
+from fledge.tasks.aircombat.stage import fight_instruments
 from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
 from fledge.tasks.base import Defeat, Task, Track
+from fledge.tasks.controls import Control
 from fledge.tasks.objects import SceneObject
+from fledge.tasks.stage import Instrument, Stage
 from fledge.tasks.umpire import Umpire
 
 HERE = Path(__file__).parent
@@ -204,7 +208,7 @@ class AircombatTask(Task):
         world = env.unwrapped
         rows = world.mine.cpu()[list(ids)] if isinstance(world, VersusEnv) else torch.tensor(list(ids))
         duels, seats = rows // 2, torch.stack([rows % 2, 1 - rows % 2], dim=1)
-        s = {name: duel.state[name].cpu() for name in duel.state}
+        s = {name: value.cpu() for name, value in duel.state.items()}
 
         def sides(name: str) -> Tensor:
             return s[name].view(n, 2, *s[name].shape[1:])[duels[:, None], seats]
@@ -220,8 +224,10 @@ class AircombatTask(Task):
             "missile_pos": sides("m_pos"),
             "missile_heading": heading("m_dir"),
             "missile_speed": sides("m_speed"),
-            "missile_burn_s": sides("m_burn"),
+            "missile_motor_s": sides("m_burn"),
             "missile_alive": sides("m_flying") > 0,
+            "missiles_left": duel.cfg.missile.carried - sides("fired"),
+            "rudder": sides("rudder"),
             "time_s": s["time"][duels],
         }
         return {name: value.numpy() for name, value in seen.items()}
@@ -233,6 +239,12 @@ class AircombatTask(Task):
         for side in (0, 1):
             found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost
         return found
+
+    def stage(self, scene: Mapping[str, Any]) -> Stage:
+        return Stage(flat=True)
+
+    def instruments(self, track: Track) -> list[Instrument]:
+        return fight_instruments(track)
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
         from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
@@ -246,6 +258,19 @@ class AircombatTask(Task):
 
     def explain(self, track: Track, side: int = 0) -> Defeat | None:
         return explain_defeat(track, side)
+
+    def controls(self, env: TensorEnv) -> Sequence[Control]:
+        return cockpit.CONTROLS
+
+    def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
+        return cockpit.command_duel(duel_of(env).cfg, values)
+
+    def hold(self, env: TensorEnv, action: Action) -> Action:
+        return cockpit.hold_duel(action)
+
+    def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The space-time graph (`spacetime/moment.py`)."""
+        return cockpit.graph_duel(cfg, frame)
 
     # ---- benchmarks ------------------------------------------------------------------------------------------------
 

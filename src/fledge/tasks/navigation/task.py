@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -34,13 +33,16 @@ from fledge.tasks.navigation.config import (
 from fledge.tasks.navigation.contract import bare, complete
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.footage import flight_frames, flight_scenes
 from fledge.tasks.navigation.gauge import FlightGauge
 from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 from fledge.tasks.navigation.objects import flight_objects
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+from fledge.tasks.navigation.stage import flight_actors, flight_beams, flight_crowd, flight_instruments, flight_stage
 from fledge.tasks.objects import SceneObject
+from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
 
 HERE = Path(__file__).parent
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
@@ -247,27 +249,17 @@ class NavigationTask(Task):
         return torch.where(inside, CLASSES.index("inside"), kind)
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Map number, its cells (`sim.terrain`), start and goal."""
         assert isinstance(env, NavigationEnv)
-        slots = env.state["slot"].cpu().tolist()
-        ends = {k: env.state[k].cpu().numpy() for k in ("start", "goal")}
-        cells = {slot: env.bank.grid[slot].cpu().numpy().copy() for slot in {slots[i] for i in ids}}
-        return [{"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}} for i in ids]
+        return flight_scenes(env, ids)
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """`pos` [n, 3], and the nearest moving obstacle as `mover` [n, 4]: position and width; NaN without any. m, world."""
         assert isinstance(env, NavigationEnv)
-        pos, slot = (env.state[name][list(ids)] for name in ("pos", "slot"))
-        crowd = env.bank.tensors["trail"][-1][slot.long()]  # [n, M, 3]
-        mover = torch.full((len(ids), 4), math.nan)
-        if crowd.shape[1]:
-            there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
-            away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
-            nearest = away.argmin(dim=1)
-            rows = torch.arange(len(ids), device=env.device)
-            found = torch.cat([crowd[rows, nearest], 0.25 * (nearest % 4 + 1)[:, None]], dim=1)
-            mover = torch.where(away[rows, nearest].isinf()[:, None], math.nan, found)
-        return {"pos": pos.cpu().numpy(), "mover": mover.cpu().numpy()}
+        return flight_frames(env, ids)
+
+    def stage_of(self, env: TensorEnv) -> Tensor:
+        """Drones on one map share a stage."""
+        assert isinstance(env, NavigationEnv)
+        return env.state["slot"]
 
     def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
         from fledge.tasks.navigation.picture import flights_figure  # Matplotlib takes a while to load
@@ -276,6 +268,21 @@ class NavigationTask(Task):
 
     def objects(self, track: Track) -> list[SceneObject]:
         return flight_objects(track)
+
+    def stage(self, scene: Mapping[str, Any]) -> Stage:
+        return flight_stage(scene)
+
+    def actors(self, track: Track) -> list[SceneObject]:
+        return flight_actors(track)
+
+    def crowd(self, track: Track) -> Crowd | None:
+        return flight_crowd(track)
+
+    def beams(self, track: Track) -> Beams | None:
+        return flight_beams(track)
+
+    def instruments(self, track: Track) -> list[Instrument]:
+        return flight_instruments(track)
 
     def recorded(self) -> list[dict[str, Any]]:
         """What `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json` printed when we ran it, with

@@ -64,7 +64,7 @@ def misses(frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres
     """
     found = np.full((len(manoeuvres), len(frames["time_s"])), np.nan)
     steps = np.flatnonzero(frames["missile_alive"][:, owner, slot])
-    if not len(steps) or "missile_burn_s" not in frames:
+    if not len(steps) or "missile_motor_s" not in frames:
         return found
 
     def flyers(prefix: str, place: tuple[Any, ...]) -> torch.Tensor:
@@ -72,7 +72,7 @@ def misses(frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres
         return torch.from_numpy(np.column_stack([pos, *rest]).astype(np.float32))
 
     missiles, targets = flyers("missile_", (steps, owner, slot)), flyers("", (steps, 1 - owner))
-    burns = torch.from_numpy(frames["missile_burn_s"][steps, owner, slot].astype(np.float32))
+    burns = torch.from_numpy(frames["missile_motor_s"][steps, owner, slot].astype(np.float32))
     out = torch.empty(len(manoeuvres), len(steps))
     calls = []
     for row, manoeuvre in zip(out, manoeuvres, strict=True):

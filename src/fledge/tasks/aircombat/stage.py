@@ -1,0 +1,27 @@
+"""A recorded fight as something to look at: its figures. See `tasks.stage`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fledge.tasks.base import Track
+from fledge.tasks.stage import Instrument
+
+SIDES = ("blue", "red")
+
+
+def fight_instruments(track: Track) -> list[Instrument]:
+    """How far apart, how fast each is, and the missiles that each has in the air."""
+    frames = track.frames
+    shown = [Instrument("range", np.linalg.norm(frames["pos"][:, 0] - frames["pos"][:, 1], axis=-1) / 1000.0, "km")]
+    shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
+    flying = frames["missile_alive"].astype(bool)
+    shown += [
+        Instrument(f"{name} missiles in the air", flying[:, side].sum(axis=-1)) for side, name in enumerate(SIDES)
+    ]
+    fastest = np.where(flying, frames["missile_speed"], np.nan)
+    for side, name in enumerate(SIDES):
+        if flying[:, side].any():
+            best = np.max(np.nan_to_num(fastest[:, side], nan=-1.0), axis=-1)
+            shown.append(Instrument(f"{name}'s fastest missile", np.where(best < 0, np.nan, best), "m/s"))
+    return shown

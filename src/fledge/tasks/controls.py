@@ -1,0 +1,80 @@
+"""What a person's hands move in a world: `Task.controls`. Pages make keys, sliders and buttons of it, and know no world.
+
+    stick     between `low` and `high`, back to `rest` when let go       rudder
+    lever     the same, but stays where it is put                        throttle
+    button    0, or 1 for one moment when it is pressed                  fire
+
+`controls_of` reads them off an action made of plain numbers; worlds add keys and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fledge.core.specs import ActionSpec, TensorSpec
+
+Kind = Literal["stick", "lever", "button"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One thing to move. Keys are named as browsers name them (`KeyboardEvent.code`)."""
+
+    name: str
+    kind: Kind
+    low: float = 0.0
+    high: float = 1.0
+    rest: float = 0.0
+    label: str = ""
+    less: str = ""
+    """What moving it towards `low` does, in a word."""
+    more: str = ""
+    keys_less: Sequence[str] = ()
+    keys_more: Sequence[str] = ()
+    """Of a button, the keys that press it."""
+
+    def told(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"label": self.label or self.name}
+
+    def clamp(self, value: Any) -> float:
+        """A value as it may be; `rest` if it is none."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return self.rest
+        return min(max(float(value), self.low), self.high)
+
+
+def controls_of(spec: ActionSpec) -> list[Control]:
+    """Controls of an action of plain numbers; none where an entry is a vector, unbounded, or a choice of many."""
+    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
+    found = []
+    for name, part in parts.items():
+        if part.shape != () or part.num_values not in (None, 2) or not part.bounded:
+            return []
+        if part.num_values == 2:
+            found.append(Control(name, "button"))
+        else:
+            low, high = float(part.low), float(part.high)
+            rest = 0.0 if low <= 0.0 <= high else low
+            found.append(Control(name, "stick" if low < 0.0 else "lever", low, high, rest))
+    return found
+
+
+def command_of(spec: ActionSpec, values: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
+    """The action of one row [1] that these values of the controls mean."""
+    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
+    made = {name: torch.tensor([values[name]], dtype=part.dtype) for name, part in parts.items()}
+    return made["action"] if isinstance(spec, TensorSpec) else made
+
+
+def without_buttons(controls: Sequence[Control], action: Tensor | Mapping[str, Tensor]) -> Any:
+    """An action as it goes on after its first moment: buttons are let go."""
+    buttons = {control.name for control in controls if control.kind == "button"}
+    if isinstance(action, Tensor):
+        return torch.zeros_like(action) if buttons else action
+    return {name: torch.zeros_like(part) if name in buttons else part for name, part in action.items()}

@@ -1,0 +1,152 @@
+"""Recordings and live trainings that are open on the server: what the routes of the player answer from.
+
+    library = Library(shelf)
+    library.list(id)                    the list of episodes, JSON-able
+    library.film(id, 3), library.beams(id, 3, 0, 128)
+
+An id is the shelf's. That of a run means what its training shows now (`train.live`): asking for the list tells the training
+that somebody watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import FledgeError, InputError
+from fledge.storage import Recording
+from fledge.tasks.base import Task
+from fledge.train.live import ask_for_frames, newest_footage
+from fledge.ui.film import list_films, make_beams, make_film, make_graph, task_of
+from fledge.ui.reel import text
+from fledge.ui.shelf import Entry, Shelf
+
+OPEN = 8  # recordings that stay open
+QUIET_S = 15.0  # without an answer for so long, a training is said to be silent
+MAX_BEAM_FRAMES = 512
+
+
+class Library:
+    """Opens what the shelf has, and keeps the last few open."""
+
+    def __init__(self, shelf: Shelf, task: Task | None = None) -> None:
+        self.shelf, self.task = shelf, task
+        self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
+        self._asked: dict[str, float] = {}  # since when a run's frames are asked for
+        self._lock, self._graphs = threading.Lock(), threading.Lock()
+        # a world's code takes seconds to load: not when the first page waits for it
+        threading.Thread(target=self._warm_up, daemon=True).start()
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(FledgeError):
+            for entry in self.shelf.recordings()[:1]:
+                self._recording(entry.path)
+
+    def entry(self, id: str) -> Entry:
+        """InputError where there is none of this id."""
+        found = self.shelf.find(id)
+        if found is None:
+            raise InputError("There is no such recording here any more: go back to the list.")
+        return found
+
+    def list(self, id: str) -> dict[str, Any]:
+        """The episodes, how they ended, and what else to know."""
+        entry = self.entry(id)
+        if entry.kind == "run":
+            return self._list_live(entry)
+        recording, task = self._recording(entry.path)
+        return {**list_films(recording, task), "name": entry.name, "generation": ""}
+
+    def brief(self, entry: Entry) -> str:
+        """A recording in a few words, for a list; what is wrong with it, where it cannot be read."""
+        try:
+            recording, task = self._recording(entry.path)
+        except FledgeError as error:
+            return sentence(error, self, entry.id)
+        found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
+        counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
+        return (
+            f"{text(task.name)}, {len(recording)} episodes: {counts}" if counts else f"{text(task.name)}, no episodes"
+        )
+
+    def film(self, id: str, number: int, start: int = 0, with_stage: bool = True) -> bytes:
+        """One episode from frame `start` on, packed."""
+        recording, task = self._recording(self._path(id))
+        check_number(recording, number)
+        return make_film(recording, task, number, max(0, start), with_stage)
+
+    def beams(self, id: str, number: int, start: int, stop: int) -> bytes:
+        """What the sensor saw in some frames, packed."""
+        recording, task = self._recording(self._path(id))
+        check_number(recording, number)
+        start = max(0, start)
+        return make_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
+
+    def graph(self, id: str, number: int, frame: int) -> dict[str, Any]:
+        """What a moment means, where the task says so."""
+        recording, task = self._recording(self._path(id))
+        check_number(recording, number)
+        with self._graphs:  # one at a time: they are made with buffers that are kept
+            return {"graph": make_graph(recording, task, number, max(0, frame))}
+
+    def close(self) -> None:
+        with self._lock:
+            for recording, _ in self._open.values():
+                recording.close()
+            self._open.clear()
+
+    def _path(self, id: str) -> Path:
+        entry = self.entry(id)
+        if entry.kind != "run":
+            return entry.path
+        found = newest_footage(entry.path)
+        if found is None:
+            raise InputError("The training shows nothing yet.")
+        return found
+
+    def _list_live(self, entry: Entry) -> dict[str, Any]:
+        ask_for_frames(entry.path)
+        since = self._asked.setdefault(entry.id, time.monotonic())
+        path = newest_footage(entry.path)
+        if path is None:
+            quiet = time.monotonic() - since > QUIET_S
+            waiting = "This training is silent: it has ended, or is stopped." if quiet else "Asking the training…"
+            return {"episodes": [], "outcomes": {}, "headline": "", "task": "", "damage": "", "closed": False,
+                    "left_out": 0, "facts": {}, "generation": "", "waiting": waiting, "name": entry.name}  # fmt: skip
+        self._asked[entry.id] = time.monotonic()
+        recording, task = self._recording(path)
+        return {**list_films(recording, task), "name": entry.name, "generation": path.name}
+
+    def _recording(self, path: Path) -> tuple[Recording, Task]:
+        """An open recording with all that has been written to it."""
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise InputError("This recording is not there any more: go back to the list.") from error
+        key = (str(path), stat.st_dev, stat.st_ino)
+        with self._lock:
+            if key not in self._open:
+                recording = Recording(path)
+                self._open[key] = (recording, task_of(recording, self.task))
+            self._open.move_to_end(key)
+            while len(self._open) > OPEN:
+                self._open.popitem(last=False)  # closed when whoever reads it is done
+            recording, task = self._open[key]
+        recording.refresh()
+        return recording, task
+
+
+def check_number(recording: Recording, number: int) -> None:
+    if not 0 <= number < len(recording):
+        raise InputError(f"There is no episode {number}: this recording has {len(recording)}, counted from 0.")
+
+
+def sentence(error: FledgeError, library: Library, id: str) -> str:
+    """What to tell a page about an error; places on this machine stay here."""
+    text = str(error)
+    entry = library.shelf.find(id)
+    return text.replace(str(entry.path), entry.name) if entry is not None else text

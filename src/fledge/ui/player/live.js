@@ -1,0 +1,139 @@
+// A training that runs: asks for what was flown since, and plays it a little later, as smoothly as it comes.
+import { shownTime } from "./build.js";
+
+const POLL_MS = 700;
+const KEEP_S = 25; // seconds that an episode stays after its end
+const WINDOW_MS = 12000; // over which the pace of the training is measured
+
+export class Live {
+  constructor(player) {
+    this.player = player;
+    this.edges = []; // [when, how far the world's clock was]
+    this.lost = 0;
+  }
+
+  start() {
+    this.running = true;
+    this.player.playing = true;
+    this.player.transport.drawPlay();
+    this.loop();
+  }
+
+  stop() {
+    this.running = false;
+  }
+
+  async loop() {
+    while (this.running) {
+      if (!document.hidden) {
+        try {
+          await this.ask();
+          if (this.lost) this.player.say("");
+          this.lost = 0;
+        } catch (error) {
+          this.lost += 1;
+          this.player.say(`No answer (${error.message}); trying again.`, true);
+        }
+      }
+      await new Promise((done) => setTimeout(done, POLL_MS * Math.min(8, 1 + this.lost)));
+    }
+  }
+
+  async ask() {
+    const { player } = this;
+    const told = await player.source.list();
+    if (told.generation !== this.generation) {
+      // another file: what is known of the old one does not count any more
+      this.generation = told.generation;
+      player.films.clear();
+      player.stages.clear();
+      player.stageShown = null;
+      this.edges = [];
+      this.chosenByPerson = false;
+      player.film = null;
+    }
+    player.told = told;
+    for (const name of Object.keys(told.outcomes)) player.tints[name] ??= { [told.headline]: "good", running: "accent", timeout: "s7" }[name] ?? "bad";
+    player.episodes.setList(told, player.tints);
+    if (!told.episodes.length) {
+      player.say(told.waiting ?? "Waiting for the training to show something…", true);
+      return;
+    }
+    const open = [...player.films.values()].filter((film) => film.head.running);
+    await Promise.all(open.map((film) => player.source.more(film)));
+    await this.pick(told);
+  }
+
+  // Stay with an episode to its end, then take the newest one; show those on its stage beside it.
+  async pick(told) {
+    const { player } = this;
+    const running = told.episodes.filter((row) => row.outcome === "running" && row.recorded > 0);
+    const now = player.film && told.episodes.find((row) => row.number === player.film.number);
+    const over = !now || (now.outcome !== "running" && player.t >= player.film.offset + player.film.end + 1.0);
+    if ((over || !player.film) && running.length) {
+      const next = running.sort((a, b) => b.recorded - a.recorded)[0];
+      await player.choose(next.number, false);
+      this.t0 = player.film ? player.film.head.clock_s - player.film.offset : 0;
+      player.t = Math.max(0, this.edge() - 1.5);
+      player.say("");
+      return;
+    }
+    if (player.film) await this.regroup(told);
+  }
+
+  async regroup(told) {
+    const { player } = this;
+    const row = told.episodes.find((each) => each.number === player.film.number);
+    const clock = player.t - player.film.offset + player.film.head.clock_s;
+    const wanted = told.episodes.filter(
+      (each) =>
+        each.number === player.film.number ||
+        (player.shows.beside && row?.stage && each.stage === row.stage && each.recorded > 0 && (each.outcome === "running" || each.clock_s + each.seconds > clock - KEEP_S)),
+    );
+    const key = wanted.map((each) => `${each.number} ${each.outcome}`).join();
+    for (const [number, film] of player.films) {
+      if (film !== player.film && !wanted.some((each) => each.number === number)) player.films.delete(number);
+    }
+    if (key !== this.groupKey) {
+      this.groupKey = key;
+      const before = player.film.offset;
+      player.told = { ...told, episodes: wanted.length ? wanted : told.episodes };
+      const kept = player.t;
+      await player.gather(true);
+      player.t = kept + player.film.offset - before;
+      player.told = told;
+      player.changed = true;
+    }
+    player.length = Math.max(...player.group.map((film) => film.offset + film.end));
+  }
+
+  edge() {
+    const running = this.player.group.filter((film) => film.head.running);
+    const films = running.length ? running : this.player.group;
+    return Math.max(0, ...films.map((film) => film.offset + film.end));
+  }
+
+  advance(passed) {
+    const { player } = this;
+    const edge = this.edge();
+    const clock = edge + (player.film.head.clock_s - player.film.offset);
+    const now = performance.now();
+    if (!this.edges.length || clock !== this.edges[this.edges.length - 1][1]) this.edges.push([now, clock]);
+    while (this.edges.length > 2 && now - this.edges[0][0] > WINDOW_MS) this.edges.shift();
+    if (!player.playing) return;
+    const [first, last] = [this.edges[0], this.edges[this.edges.length - 1]];
+    const pace = now - first[0] > 1500 ? ((last[1] - first[1]) * 1000) / (now - first[0]) : 1;
+    const behind = edge - player.t;
+    const wanted = Math.max(1.0, pace * 2.5); // seconds kept in hand, so that it does not stutter
+    const rate = Math.max(0, pace * Math.min(2.5, Math.max(0.3, behind / wanted)));
+    const step = Math.min(behind, passed * rate * player.speed);
+    if (behind > 20 * wanted) player.t = edge - wanted;
+    else if (step > 0) player.t += step;
+    player.length = Math.max(player.length ?? 0, edge);
+    player.changed = true;
+  }
+
+  clockText() {
+    return `live · ${shownTime(this.player.t)} · ${Math.max(0, this.edge() - this.player.t).toFixed(1)} s behind`;
+  }
+}

@@ -1,0 +1,120 @@
+"""Watching a training: frames only while somebody watches, and nothing that is learned depends on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.storage import Recording
+from fledge.tasks.registry import find_task
+from fledge.train import live
+from fledge.train.config import make_config
+from fledge.train.live import Camera, ask_for_frames, footage, newest_footage
+from fledge.train.loop import train
+from fledge.train.ranks import Ranks
+
+WORDS = [
+    "env.num_envs=32",
+    "env.num_maps=2",
+    "ppo.rollout_steps=16",
+    "total_frames=2048",
+    "tensorboard=false",
+    "save_interval=4",
+]
+
+
+def run(folder: Path, watched: bool, words: list[str]) -> dict[str, torch.Tensor]:
+    """Train a little, and return the weights."""
+    from fledge.storage import CheckpointHistory
+
+    task = find_task("navigation")
+    if watched:
+        folder.mkdir()
+        ask_for_frames(folder)
+    train(make_config(task, None, [*WORDS, *words]), folder, Ranks(), task=task)
+    state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
+    return state["model"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "halves", "pipelined"])
+def test_a_watched_training_learns_the_same_bit_for_bit(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "FRESH_S", 1e9)
+    words = [f"collect.mode={mode}"]
+    alone, seen = run(tmp_path / "alone", False, words), run(tmp_path / "seen", True, words)
+    assert alone.keys() == seen.keys()
+    assert all(torch.equal(alone[name], seen[name]) for name in alone)
+    assert newest_footage(tmp_path / "alone") is None
+    recording = Recording(newest_footage(tmp_path / "seen"))
+    assert len(recording) >= 1
+    assert sum(episode.recorded for episode in recording) > 16
+    assert recording.task == "navigation"
+    maps = {episode.scene["map"] for episode in recording}
+    assert len(maps) == 1, "all that are followed share a stage"
+
+
+def camera_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Camera, object]:
+    task = find_task("navigation")
+    cfg = task.config(num_envs=8, num_maps=1, max_episode_steps=30, decimation=10)
+    env = task.make_env(cfg, seed=3)
+    camera = Camera(task, env)
+    camera.folder = folder
+    monkeypatch.setattr(live, "LOOK_S", 0.0)
+    env.reset()
+    return camera, env
+
+
+def fly(camera: Camera, env: object, steps: int) -> None:
+    for _ in range(steps):
+        camera.after_step(env.step(torch.full((8, 3), 0.9)))
+
+
+def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera, env = camera_on(tmp_path, monkeypatch)
+    fly(camera, env, 3)
+    assert not camera.on
+    assert not (tmp_path / "live").exists()
+    ask_for_frames(tmp_path)
+    fly(camera, env, 12)
+    assert camera.on
+    long_ago = time.time() - 60
+    os.utime(tmp_path / "live" / "watch", (long_ago, long_ago))
+    fly(camera, env, 1)
+    assert not camera.on
+    recording = Recording(newest_footage(tmp_path))
+    assert recording.closed
+    assert recording.outcomes().get("timeout", 0) >= 8
+    assert {episode.facts["env"] for episode in recording} == set(range(8))
+
+
+def test_footage_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    camera, env = camera_on(tmp_path, monkeypatch)
+    monkeypatch.setattr(live, "MAX_EPISODES", 10)
+    ask_for_frames(tmp_path)
+    fly(camera, env, 40)
+    camera.close()
+    assert 1 <= len(footage(tmp_path / "live")) <= live.KEPT
+    assert all(len(Recording(path)) <= 10 for path in footage(tmp_path / "live"))
+
+
+def test_a_broken_snapshot_stops_the_camera_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    camera, env = camera_on(tmp_path, monkeypatch)
+    ask_for_frames(tmp_path)
+    fly(camera, env, 2)
+
+    def broken(env: object, ids: list[int]) -> dict[str, object]:
+        raise KeyError("pos")
+
+    monkeypatch.setattr(camera.task, "snapshot", broken)
+    fly(camera, env, 2)
+    assert not camera.on
+    assert "cannot be watched live" in caplog.text

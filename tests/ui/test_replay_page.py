@@ -1,0 +1,151 @@
+"""The watch page in a real browser: recordings are scrubbed and filtered, bad ones are told in a sentence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fledge.storage import Recording
+from fledge.ui.export import export_page
+from fledge.ui.film import task_of
+from fledge.ui.shelf import make_id
+from tests.ui.conftest import App, Browser
+from tests.ui.footage import record_flights, record_generic
+
+P = "document.querySelector('fledge-player')"
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of recordings, good and bad."""
+    folder = tmp_path_factory.mktemp("shelf")
+    whole = record_flights(folder / "flights.frec").read_bytes()
+    record_generic(folder / "<i>else.frec")
+    (folder / "half.frec").write_bytes(whole[: len(whole) * 2 // 3])
+    (folder / "newer.frec").write_bytes(whole.replace(b"fledge-recording 1\n", b"fledge-recording 9\n", 1))
+    (folder / "no.frec").write_bytes(b"not at all")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def app(shelf: Path, serve_app: Callable[..., App]) -> App:
+    return serve_app("watch", str(shelf))
+
+
+def open_film(app: App, browser: Browser, path: Path, hash: str = "") -> None:
+    browser.open(f"{app.base}/watch/{make_id(path)}{hash}")
+    browser.until(f"{P}?.film && {P}.group.length", 60)
+
+
+def test_the_list_leads_to_a_recording(app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]) -> None:
+    browser.open(f"{app.base}/watch")
+    browser.until("document.querySelectorAll('.fp-card').length == 5")
+    assert "<i>else.frec" in browser.text()
+    shoot("watch_list")
+    browser.find(f"a[href='/watch/{make_id(shelf / 'flights.frec')}']").click()
+    browser.until(f"{P}?.film", 60)
+
+
+def test_a_recording_plays_scrubs_and_is_filtered(
+    app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]
+) -> None:
+    open_film(app, browser, shelf / "flights.frec")
+    browser.until(f"{P}.t > 0.3")  # it plays by itself
+    browser.find("[data-act=play]").click()
+    assert not browser.run(f"return {P}.playing")
+    # scrub: everything shows the moment
+    end = browser.run(f"return {P}.length")
+    browser.run(
+        f"const bar = {P}.transport.bar; bar.value = arguments[0]; bar.dispatchEvent(new Event('input'))", end / 2
+    )
+    browser.until(f"Math.abs({P}.t - {end / 2}) < 1e-3")
+    browser.until(f"{P}.view.chosen().moment.frame > 0")
+    frame = browser.run(f"return {P}.view.chosen().moment.frame")
+    browser.find("[data-act=on]").click()
+    browser.until(f"{P}.view.chosen().moment.frame == {frame + 1}")
+    assert browser.text(".fp-clock").startswith("0:")
+    browser.until("location.hash.startsWith('#e=')")
+    # only the crashes
+    chip = next(chip for chip in browser.all(".fp-chip") if "collision" in chip.text)
+    name = chip.get_attribute("data-outcome")
+    chip.click()
+    browser.until(f"{P}.film.head.outcome == '{name}'")
+    rows = Recording(shelf / "flights.frec").outcomes()[name]
+    assert len(browser.all(".fp-list .fp-row")) == rows
+    # and the moment before one
+    assert browser.text("[data-act=before]") == "Before the crash"
+    browser.find("[data-act=before]").click()
+    browser.until(f"{P}.mode == 'follow' && {P}.t > 0")
+    left = browser.run(f"const p = {P}; p.play(false); return p.film.offset + p.film.end - p.t")
+    assert 0 <= left <= 3.01
+    browser.until(f"{P}.film.beamParts.size")
+    shoot("watch_follow")
+    browser.run(f"{P}.toggle('beside'); {P}.look('overview')")
+    browser.until(f"{P}.group.length > 1")
+    shoot("watch_together")
+
+
+def test_keys_work(app: App, shelf: Path, browser: Browser) -> None:
+    open_film(app, browser, shelf / "flights.frec", "#e=2&t=1.5")
+    browser.until(f"{P}.film.number == 2 && {P}.t == 1.5 && !{P}.playing")
+    stage = browser.find(".fp-stage")
+    stage.send_keys(" ")
+    browser.until(f"{P}.playing")
+    stage.send_keys(" ")
+    stage.send_keys("\ue013")  # arrow up
+    browser.until(f"{P}.film.number == 1")
+    stage.send_keys("f")
+    browser.until(f"{P}.mode == 'follow'")
+
+
+def test_a_world_that_is_not_known_shows_a_map(
+    app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]
+) -> None:
+    open_film(app, browser, shelf / "<i>else.frec")
+    assert browser.run(f"return {P}.view.constructor.name") == "Map2D"
+    browser.run(f"{P}.play(false); {P}.seek(12)")
+    assert "fuel kg" in browser.text(".fp-figures")
+    assert "<img src=x" in browser.text(".fp-list")  # as text
+    assert browser.run("return document.querySelectorAll('.fp-list img, .fp-title b').length") == 0
+    shoot("watch_map")
+
+
+def test_bad_recordings_are_told_in_a_sentence_and_the_page_goes_on(app: App, shelf: Path, browser: Browser) -> None:
+    for name, words in (("newer", "version 9"), ("no", "not a Fledge recording")):
+        browser.open(f"{app.base}/watch/{make_id(shelf / f'{name}.frec')}")
+        browser.until(f"({P}?.message.textContent ?? '').includes('{words}')", 60)
+        assert str(shelf) not in browser.text()
+        assert all("404" in error for error in browser.errors())
+    open_film(app, browser, shelf / "half.frec")  # plays as far as it goes
+    browser.open(f"{app.base}/watch/nothing")
+    browser.until("document.body.innerText.includes('no such recording')")
+
+
+def test_a_page_that_was_saved_needs_no_server(
+    shelf: Path, browser: Browser, tmp_path: Path, shoot: Callable[..., None]
+) -> None:
+    with Recording(shelf / "flights.frec") as recording:
+        done = export_page(recording, task_of(recording), tmp_path / "saved.html")
+    assert done["bytes"] < 4e6
+    browser.open((tmp_path / "saved.html").as_uri())
+    browser.until(f"{P}?.film && {P}.t > 0.2", 60)
+    browser.run(f"{P}.play(false); {P}.toggle('beside'); {P}.look('follow'); {P}.seek(2)")
+    browser.until(f"{P}.film.beamParts.size && {P}.group.length > 1")
+    shoot("watch_saved")
+
+
+def test_names_in_a_saved_page_are_text(browser: Browser, tmp_path: Path) -> None:
+    path = record_generic(tmp_path / "evil.frec")
+    with Recording(path) as recording:
+        export_page(recording, task_of(recording), tmp_path / "evil.html")
+    page = (tmp_path / "evil.html").read_text()
+    assert "<img src=x" not in page
+    assert "<b>bold" not in page
+    browser.open((tmp_path / "evil.html").as_uri())
+    browser.until(f"{P}?.film", 60)
+    time.sleep(0.3)
+    assert "<img src=x" in browser.text(".fp-list")
+    assert "<b>bold</b>" in browser.text("main")
