@@ -14,7 +14,14 @@ import pytest
 from tests.ui.conftest import Browser
 
 WEBGL = False
-WORDS = ["gym:CartPole-v1", "ranks=1", "env.num_envs=8", "ppo.rollout_steps=32", "ppo.minibatch=64", "policy.hidden=[8]"]
+WORDS = [
+    "gym:CartPole-v1",
+    "ranks=1",
+    "env.num_envs=8",
+    "ppo.rollout_steps=32",
+    "ppo.minibatch=64",
+    "policy.hidden=[8]",
+]
 WORDS += ["total_frames=50000000", "tensorboard=false", "--live", "--port", "0"]
 
 
