@@ -189,3 +189,20 @@ def test_a_recording_that_is_being_written_grows_in_the_library(tmp_path: Path) 
     assert not head["running"]
     assert len(arrays["time"]) == 1
     assert library.list(id)["closed"]
+
+
+def test_a_training_that_began_another_file_still_answers_about_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "run" / "live").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("task: navigation")
+    library = Library(Shelf([tmp_path / "run"]))
+    id = library.shelf.runs()[0].id
+    assert "Asking" in library.list(id)["waiting"]
+    assert (tmp_path / "run" / "live" / "watch").exists(), "asking for the list is watching"
+    record_flights(tmp_path / "run" / "live" / "000001.frec")
+    assert library.list(id)["generation"] == "000001.frec"
+    record_generic(tmp_path / "run" / "live" / "000002.frec")
+    assert library.list(id)["generation"] == "000002.frec"
+    assert unpack(library.film(id, 5, of="000001.frec"))[0]["task"] == "navigation"
+    assert unpack(library.film(id, 0))[0]["task"] == "elsewhere.py:task"
+    with pytest.raises(InputError, match="not kept"):
+        library.film(id, 0, of="../../../etc/passwd")

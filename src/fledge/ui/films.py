@@ -20,7 +20,7 @@ from typing import Any
 from fledge.core.errors import FledgeError, InputError
 from fledge.storage import Recording
 from fledge.tasks.base import Task
-from fledge.train.live import ask_for_frames, newest_footage
+from fledge.train.live import FOLDER, ask_for_frames, footage, newest_footage
 from fledge.ui.film import list_films, make_beams, make_film, make_graph, task_of
 from fledge.ui.reel import text
 from fledge.ui.shelf import Entry, Shelf
@@ -73,22 +73,22 @@ class Library:
             f"{text(task.name)}, {len(recording)} episodes: {counts}" if counts else f"{text(task.name)}, no episodes"
         )
 
-    def film(self, id: str, number: int, start: int = 0, with_stage: bool = True) -> bytes:
-        """One episode from frame `start` on, packed."""
-        recording, task = self._recording(self._path(id))
+    def film(self, id: str, number: int, start: int = 0, with_stage: bool = True, of: str = "") -> bytes:
+        """One episode from frame `start` on, packed; `of` is the list's "generation"."""
+        recording, task = self._recording(self._path(id, of))
         check_number(recording, number)
         return make_film(recording, task, number, max(0, start), with_stage)
 
-    def beams(self, id: str, number: int, start: int, stop: int) -> bytes:
+    def beams(self, id: str, number: int, start: int, stop: int, of: str = "") -> bytes:
         """What the sensor saw in some frames, packed."""
-        recording, task = self._recording(self._path(id))
+        recording, task = self._recording(self._path(id, of))
         check_number(recording, number)
         start = max(0, start)
         return make_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
 
-    def graph(self, id: str, number: int, frame: int) -> dict[str, Any]:
+    def graph(self, id: str, number: int, frame: int, of: str = "") -> dict[str, Any]:
         """What a moment means, where the task says so."""
-        recording, task = self._recording(self._path(id))
+        recording, task = self._recording(self._path(id, of))
         check_number(recording, number)
         with self._graphs:  # one at a time: they are made with buffers that are kept
             return {"graph": make_graph(recording, task, number, max(0, frame))}
@@ -99,13 +99,15 @@ class Library:
                 recording.close()
             self._open.clear()
 
-    def _path(self, id: str) -> Path:
+    def _path(self, id: str, of: str = "") -> Path:
+        """The file of an entry; of a training the one that is called `of`, by default the newest."""
         entry = self.entry(id)
         if entry.kind != "run":
             return entry.path
-        found = newest_footage(entry.path)
+        known = {path.name: path for path in footage(entry.path / FOLDER)}
+        found = known.get(of) if of else newest_footage(entry.path)
         if found is None:
-            raise InputError("The training shows nothing yet.")
+            raise InputError("This part of the training is not kept any more.")
         return found
 
     def _list_live(self, entry: Entry) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def register(server: Server) -> None:
     server.closing.append(library.close)
     add_routes(server, library)
 
-    @ui.page("/watch", title="Watch · Fledge")
+    @ui.page("/watch", title="Watch · Fledge", response_timeout=60.0)  # a world's code may have to be loaded
     async def shelf_page() -> None:
         recordings = [entry for entry in server.shelf.recordings() if not entry.live][:SHOWN]
         briefs = await run.io_bound(lambda: [library.brief(entry) for entry in recordings[:BRIEFS]])
@@ -69,16 +69,16 @@ def add_routes(server: Server, library: Library) -> None:
         return answer(id, lambda: library.list(id))
 
     @server.api.get("/film/{id}/{number}")
-    def film(id: str, number: int, start: int = 0, stage: int = 1) -> Response:
-        return answer(id, lambda: library.film(id, number, start, bool(stage)))
+    def film(id: str, number: int, start: int = 0, stage: int = 1, of: str = "") -> Response:
+        return answer(id, lambda: library.film(id, number, start, bool(stage), of))
 
     @server.api.get("/film/{id}/{number}/beams")
-    def beams(id: str, number: int, start: int = 0, stop: int = 128) -> Response:
-        return answer(id, lambda: library.beams(id, number, start, stop))
+    def beams(id: str, number: int, start: int = 0, stop: int = 128, of: str = "") -> Response:
+        return answer(id, lambda: library.beams(id, number, start, stop, of))
 
     @server.api.get("/film/{id}/{number}/graph")
-    def graph(id: str, number: int, frame: int = 0) -> Response:
-        return answer(id, lambda: library.graph(id, number, frame))
+    def graph(id: str, number: int, frame: int = 0, of: str = "") -> Response:
+        return answer(id, lambda: library.graph(id, number, frame, of))
 
 
 def add_styles() -> None:

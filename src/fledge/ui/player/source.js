@@ -20,17 +20,20 @@ export class ServerSource {
   }
 
   async list() {
-    return (await checked(await fetch(this.base, { cache: "no-store" }))).json();
+    const told = await (await checked(await fetch(this.base, { cache: "no-store" }))).json();
+    this.of = told.generation; // of a live training, the file that its episodes are numbered in
+    return told;
   }
 
   async film(number, withStage) {
-    const response = await checked(await fetch(`${this.base}/${number}?stage=${withStage ? 1 : 0}`));
-    return new Film(await response.arrayBuffer());
+    const { of } = this;
+    const response = await checked(await fetch(`${this.base}/${number}?stage=${withStage ? 1 : 0}&of=${of}`));
+    return Object.assign(new Film(await response.arrayBuffer()), { of });
   }
 
   // The frames that were flown since; whether there were any.
   async more(film) {
-    const response = await checked(await fetch(`${this.base}/${film.number}?stage=0&start=${film.next}`));
+    const response = await checked(await fetch(`${this.base}/${film.number}?stage=0&start=${film.next}&of=${film.of}`));
     const before = film.frames;
     film.extend(await response.arrayBuffer());
     return film.frames > before;
@@ -38,14 +41,14 @@ export class ServerSource {
 
   // What a frame means, where the world has such a graph.
   async graph(film, frame) {
-    const response = await checked(await fetch(`${this.base}/${film.number}/graph?frame=${frame}`));
+    const response = await checked(await fetch(`${this.base}/${film.number}/graph?frame=${frame}&of=${film.of}`));
     return (await response.json()).graph;
   }
 
   async beams(film, part) {
     const start = part * BEAM_FRAMES;
     const response = await checked(
-      await fetch(`${this.base}/${film.number}/beams?start=${start}&stop=${start + BEAM_FRAMES}`),
+      await fetch(`${this.base}/${film.number}/beams?start=${start}&stop=${start + BEAM_FRAMES}&of=${film.of}`),
     );
     return unpackReel(await response.arrayBuffer());
   }
