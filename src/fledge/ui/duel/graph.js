@@ -53,7 +53,7 @@ export class SpaceTimeGraph {
     const side = Math.min(Math.max(0.55 * away, 9000), 17000);
     const to = { low: -side, high: away + side };
     if (this.span === null || Math.abs(this.span.high - to.high) > 30000) this.span = to;
-    for (const name of ["low", "high"]) this.span[name] += 0.1 * (to[name] - this.span[name]);
+    for (const name of ["low", "high"]) this.span[name] += 0.3 * (to[name] - this.span[name]);
   }
 
   x(metres) {
@@ -162,6 +162,7 @@ export class SpaceTimeGraph {
       const [x, y] = [(border + inner) / 2, this.y(this.times[k])];
       if (placed.some(([px, py]) => Math.abs(px - x) < 70 && Math.abs(py - y) < 24)) continue;
       if (x < box.left + 46 || x > box.right - 46 || Math.abs(border - inner) < 70) continue;
+      placed.push([x, y]);
       paper.text(text, x, y - 2, colour, { size: 11, align: "center" });
       paper.text("can be here", x, y + 12, colour, { size: 11, align: "center" });
       return;

@@ -78,6 +78,7 @@ export class TacticalMap {
   draw(store, moment, { graph = null, me = 0, names = ["blue", "red"], ending = null } = {}) {
     if (!this.paper.begin() || moment === null) return;
     this.follow(moment, me);
+    this.labels = [];
     this.drawGrid();
     if (graph !== null) this.drawRings(moment, graph, me);
     if (graph !== null && this.ways) this.drawWays(moment, graph, me);
@@ -86,6 +87,13 @@ export class TacticalMap {
     for (const side of [0, 1]) this.drawMissiles(moment, side);
     for (const side of [0, 1]) this.drawFighter(moment, side, names[side], ending);
     this.drawScale();
+  }
+
+  // Whether a label has room; those that come first have it.
+  room(x, y) {
+    if (this.labels.some(([px, py]) => Math.abs(px - x) < 74 && Math.abs(py - y) < 15)) return false;
+    this.labels.push([x, y]);
+    return true;
   }
 
   drawGrid() {
@@ -244,7 +252,7 @@ export class TacticalMap {
       ctx.strokeStyle = paper.colours.soft;
       ctx.lineWidth = 1;
       ctx.strokeRect(bx - 0.5, by - 0.5, 27, 5);
-      paper.text(`${Math.round(missile.speed)} m/s`, bx + 30, by + 6, paper.colours.text, { size: 11 });
+      if (this.room(bx, by)) paper.text(`${Math.round(missile.speed)} m/s`, bx + 30, by + 6, paper.colours.text, { size: 11 });
     }
   }
 
