@@ -128,7 +128,8 @@ def test_going_back_and_taking_over(begin: Callable[..., Match]) -> None:
     [
         {}, {"do": None}, {"do": "close"}, {"do": "__init__"}, {"do": ["hands"]},
         {"do": "rewind"}, {"do": "rewind", "tick": -1}, {"do": "rewind", "tick": 1e300}, {"do": "rewind", "tick": "1"},
-        {"do": "speed", "to": "fast"}, {"do": "speed", "to": float("nan")}, {"do": "take", "seat": 2}, {"do": "take", "seat": True},
+        {"do": "speed", "to": "fast"}, {"do": "speed", "to": float("nan")}, {"do": "take", "seat": 2},
+        {"do": "take", "seat": True},
         {"do": "give", "seat": 1, "to": "/etc/passwd"}, {"do": "give", "seat": 1, "to": "x" * 4000},
         {"do": "give", "seat": 1, "to": None}, {"do": "restart", "seed": -1}, {"do": "restart", "start": "../x"},
         {"do": "restart", "start": "head_on.yaml"}, {"do": "restart", "start": 3}, {"do": "look", "tick": "x"},
