@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check test test-all bench demo format clean
+.PHONY: help setup shell check browser test test-all bench demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -35,6 +35,16 @@ check: setup  ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+browser:  ## Debian's chromium and its driver, for the tests of the browser app; without them these are skipped
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+		echo "chromium and its driver are there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq; apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null \
+		|| echo "chromium and chromium-driver cannot be installed: the tests of the browser app will be skipped"; \
+	else \
+		echo "chromium and chromium-driver are missing, and only root can apt-get them: the tests of the browser app will be skipped"; \
+	fi
 
 test: setup  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -16,7 +16,7 @@ import click
 
 import fledge
 from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
-from fledge.ui.command import COMMANDS
+from fledge.ui.command import COMMANDS, watching
 
 UNSAVED = "Stopped before anything was saved."
 OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
@@ -63,46 +63,9 @@ for command in COMMANDS:
 
 def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None) -> None:
     """Print every setting of a training as it would run, and where its value comes from."""
-    from fledge.core.overrides import value_given
-    from fledge.tasks.registry import find_task
-    from fledge.train.config import config_class, make_config, read_run_config
+    from fledge.train.explain import explain_training
 
-    task = find_task(tasks[0]) if tasks else None
-    if resume is not None:
-        task, saved = read_run_config(resume, [], task)
-        layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
-    else:
-        task = task or find_task("navigation")
-        algo = value_given(words, "algo", task.aliases)
-        chosen = preset if preset is not None else task.default_preset(algo or "ppo")
-        origin = f"preset {chosen}" if chosen else f"task {task.name}"
-        below = [f"algo={algo}"] if algo else []
-        layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
-    print_settings([("", config_class(task)()), *layers])
-
-
-def show_world(policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]) -> None:
-    """Print every setting of the world that a policy would be judged in, and where its value comes from."""
-    from fledge.agents.base import BaseAgent
-    from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
-    from fledge.tasks.registry import find_task
-
-    task = find_task(task_name) if task_name else None
-    if policies:
-        policy = load_policy(policies[0], task)
-        origin = f"world of {policy.name}" if env_preset is None else f"preset {env_preset}"
-    else:
-        policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
-        origin = f"preset {env_preset or 'default'}"
-    worlds = [flight_world(policy, env_preset, given).cfg for given in ((), words)]
-    print_settings([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
-
-
-def print_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> None:
-    from fledge.core.overrides import explain_settings
-
-    for line, meaning in explain_settings(layers, prefix):
-        click.echo(f"{line}\n    {meaning}")
+    click.echo("\n".join(explain_training(tasks, preset, words, resume)))
 
 
 help_config = click.option(
@@ -174,7 +137,9 @@ def eval(
     overrides = [w for w in words if "=" in w and "(" not in w.partition("=")[0]]
     policies = [w for w in words if w not in overrides]
     if help_config:
-        return show_world(policies, task, env_preset, overrides)
+        from fledge.train.explain import explain_world
+
+        return click.echo("\n".join(explain_world(policies, task, env_preset, overrides)))
     check_picture(picture)
     check_recording(record, checkpoints)
     import torch
@@ -288,6 +253,8 @@ def report(
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
 @click.option("--task", "task_word", help="The same as TASK, in front of or behind other words.")
+@click.option("--live", is_flag=True, help="Show it in the browser meanwhile, as `fledge watch RUN` does.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Of --live.")
 @help_config
 @as_json
 def train(
@@ -296,6 +263,8 @@ def train(
     folder: Path | None,
     resume: Path | None,
     task_word: str | None,
+    live: bool,
+    port: int,
     help_config: bool,
     as_json: bool,
 ) -> None:
@@ -313,7 +282,8 @@ def train(
         with stopping_at_once():
             from fledge.train.command import run_training
 
-        result = run_training(tasks, preset, overrides, folder, resume)
+        with watching(port) as watch:
+            result = run_training(tasks, preset, overrides, folder, resume, watch if live else None)
     except KeyboardInterrupt:
         raise InterruptedRunError(UNSAVED) from None
     if as_json and result is not None:

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,17 @@ from fledge.train.run import refuse_misfits
 
 
 def run_training(
-    tasks: Sequence[str], preset: str | None, overrides: Sequence[str], folder: Path | None, resume: Path | None
+    tasks: Sequence[str],
+    preset: str | None,
+    overrides: Sequence[str],
+    folder: Path | None,
+    resume: Path | None,
+    on_start: Callable[[Path], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Train, starting as many ranks as the config wants. Returns the last metrics on rank 0, None on others."""
+    """Train, starting as many ranks as the config wants. Returns the last metrics on rank 0, None on others.
+
+    `on_start` is called on rank 0 with the run's folder, before there is one.
+    """
     if resume is not None and folder is not None:
         raise ConfigError("Give --folder for a new run or --resume for an old one, not both.")
     if preset is not None and resume is not None:
@@ -80,6 +88,8 @@ def run_training(
             if ranks.is_first:
                 many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
                 print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+                if on_start is not None:
+                    on_start(folder)
                 if taken:
                     print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
             with memory_sentence(task, cfg):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +52,14 @@ def open_app(
     token: str | None,
     names: Sequence[str],
     no_browser: bool,
+    with_parent: bool = False,
 ) -> None:
     """Serve the app until Ctrl-C, opened at the page whose path `page` gives."""
     from fledge.ui.server import AppConfig, bind, build, serve
     from fledge.ui.shelf import Shelf
 
-    config = AppConfig(host, port, token, folders, names=names)
-    Shelf(folders)  # a wrong path is told before anything is loaded or bound
+    config = AppConfig(host, port, token, folders, names=names, with_parent=with_parent)
+    Shelf(folders, with_parent)  # a wrong path is told before anything is loaded or bound
     sock = bind(config)
     server = build(config)
     server.sock = sock
@@ -68,6 +72,7 @@ def open_app(
     "--save", type=click.Path(path_type=Path), help="Write the training page of RUN as one HTML file, and end."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and end.")
+@click.option("--with-parent", is_flag=True, hidden=True)
 @served
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
     """Watch trainings in the browser: curves, settings, checkpoints, and their worlds.
@@ -130,9 +135,8 @@ def play(words: tuple[str, ...], **options: Any) -> None:
         import nicegui  # noqa: F401
     from fledge.ui.invitation import read_invitation
 
-    warnings.filterwarnings(
-        "ignore", message=".*reduce_op.*"
-    )  # NiceGUI looks at every object there is, torch's old ones too
+    # NiceGUI looks at every object there is, torch's old ones too
+    warnings.filterwarnings("ignore", message=".*reduce_op.*")
     arena, path = read_invitation(words)
 
     def page(server: Server) -> str:
@@ -143,6 +147,25 @@ def play(words: tuple[str, ...], **options: Any) -> None:
 
     folders = [Path("runs")] if Path("runs").is_dir() else []
     open_app(folders, page, **options)
+
+
+@contextmanager
+def watching(port: int) -> Iterator[Callable[[Path], None]]:
+    """Beside a training: gives what to call with its folder; serves it in a process of its own until the training ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path) -> None:
+        words = ["watch", str(folder), "--port", str(port), "--with-parent", "--no-browser"]
+        command = ["nice", "-n", "5", sys.executable, "-m", "fledge.cli", *words]
+        # a session of its own: Ctrl-C is for the training, which saves first
+        started.append(subprocess.Popen(command, start_new_session=True))
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait()
 
 
 COMMANDS = (watch, replay, play)

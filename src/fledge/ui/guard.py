@@ -30,7 +30,8 @@ Scope = dict[str, Any]
 MAX_BODY = 1_000_000  # bytes of a request
 MAX_MESSAGE = 1_000_000  # bytes of a websocket's message
 LOCAL = ("localhost", "127.0.0.1", "::1")
-COOKIE = "fledge_token"
+COOKIE = "fledge_token_{port}"  # cookies do not tell ports apart: two servers of one machine must not share theirs
+STRIPPED = ("x-forwarded-prefix",)  # would be written into pages
 MIN_TOKEN = 16  # characters of a token that a person chose
 
 # NiceGUI evaluates handlers that the server sends and sets styles on elements: it cannot do without these two
@@ -87,12 +88,16 @@ class Guard:
         host: What the server is bound to.
         token: What a visitor must show; None: nothing, which is for localhost alone.
         names: Further names that the server may be called by.
+        port: What it is bound to.
     """
 
-    def __init__(self, app: Any, host: str, token: str | None = None, names: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: Any, host: str, token: str | None = None, names: Collection[str] = (), port: int = 0
+    ) -> None:
         assert token or is_local(host), "a server that others reach needs a token"
         self.app = app
         self.token = token
+        self._cookie = COOKIE.format(port=port)
         self._local = is_local(host)
         self._names = {name.lower() for name in (*names, *LOCAL)}
         if not self._local:
@@ -112,7 +117,8 @@ class Guard:
         except Refusal as refusal:
             return await refuse(scope, receive, send, refusal)
         nonce = secrets.token_urlsafe(16)
-        scope.setdefault("state", {})["nonce"] = nonce
+        kept = [pair for pair in scope["headers"] if pair[0].decode("latin-1").lower() not in STRIPPED]
+        scope = {**scope, "headers": kept, "state": {**scope.get("state", {}), "nonce": nonce}}
         try:
             await self.app(scope, limited(receive), with_headers(send, nonce))
         except Refusal as refusal:  # a body that turned out too long, before anything was answered
@@ -148,7 +154,7 @@ class Guard:
         if self.token is None:
             return
         crumbs = [crumb.strip().partition("=") for crumb in headers.get("cookie", "").split(";")]
-        if not any(name == COOKIE and same_token(value, self.token) for name, _, value in crumbs):
+        if not any(name == self._cookie and same_token(value, self.token) for name, _, value in crumbs):
             raise Refusal(401, "This server needs its token: open the link that it printed when it started.")
 
     async def _welcome(self, scope: Scope, send: Any) -> None:
@@ -159,7 +165,7 @@ class Guard:
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
         target = "/" + scope["path"].lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
         page = f'<meta http-equiv="refresh" content="0;url={html.escape(target)}"><title>Fledge</title>'
-        cookie = f"{COOKIE}={self.token}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
+        cookie = f"{self._cookie}={self.token}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
         await answer(send, 200, page, {"set-cookie": cookie})
 
 

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,8 @@ class Curves:
 
     @property
     def headline(self) -> str:
-        """The metric that counts, as the run's own log has it: the one with a recent mean."""
-        return next((name.removesuffix("_recent") for name in self.columns if name.endswith("_recent")), "return")
+        """The metric that counts."""
+        return headline_of(self.columns)
 
     @property
     def share_read(self) -> float:
@@ -126,29 +127,13 @@ class Curves:
                 self._add(line)
             return self._place < self.bytes
 
-    def read_end(self, most: int) -> None:
-        """Read the last rows alone, for what is `last`."""
-        with self._lock, suppress(OSError), open(self.path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            stream.seek(max(size - most, 0))
-            for line in stream.read(most).split(b"\n"):
-                self._add(line)  # the first may be the rest of one, and is no JSON then
-
     def _add(self, line: bytes) -> None:
-        if len(line) > MAX_LINE:
+        numbers = numbers_in(line)
+        if numbers is None:
             return
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(row, dict):
-            return
-        numbers = {name: float(value) for name, value in row.items() if is_number(value)}
-        if "step" not in numbers:
-            return
-        if not self.outcomes and "episodes" in row:
-            names = list(row)
-            self.outcomes = [name for name in names[1 : names.index("episodes")] if name in numbers]
+        if not self.outcomes and "episodes" in numbers:
+            names = list(numbers)
+            self.outcomes = names[1 : names.index("episodes")]
         if self.rows == MAX_POINTS * self.size:
             self._halve()
         at = self.rows // self.size
@@ -188,6 +173,35 @@ class Curves:
                     if name not in AXES
                 },
             }
+
+
+def headline_of(names: Iterable[str]) -> str:
+    """The metric that counts, as a run's own log has it: the one with a recent mean."""
+    return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
+
+
+def numbers_in(line: bytes) -> Row | None:
+    """The numbers of a row, None where there is none."""
+    if len(line) > MAX_LINE:
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not is_number(row.get("step")):
+        return None
+    return {name: float(value) for name, value in row.items() if is_number(value)}
+
+
+def read_last(path: Path, most: int) -> Row:
+    """The newest value of every metric in the last `most` bytes; empty where there is none."""
+    last: Row = {}
+    with suppress(OSError), open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        stream.seek(max(size - most, 0))
+        for line in stream.read(most).split(b"\n"):
+            last |= numbers_in(line) or {}  # the first may be the rest of one, and is no JSON then
+    return last
 
 
 def is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ bounded, and what cannot be read is a sentence.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import OrderedDict
@@ -16,12 +17,13 @@ import yaml
 
 from fledge.core.errors import FledgeError
 from fledge.ui.chart_list import lay_out
-from fledge.ui.metrics import Curves
+from fledge.ui.metrics import Curves, Row, headline_of, is_number, read_last
 from fledge.ui.shelf import Entry
 
 MAX_CONFIG = 200_000  # bytes
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
+TAIL = 16384  # bytes at the end of the metrics that tell how far a run is
 QUIET_S = 30.0  # without a new row, or five times what rows take, a run is not running
 
 
@@ -30,6 +32,7 @@ class Library:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Curves] = OrderedDict()
+        self._glances: dict[str, tuple[float, Row]] = {}
         self._lock = threading.Lock()
 
     def curves(self, entry: Entry) -> Curves:
@@ -43,62 +46,59 @@ class Library:
             curves.refresh()
         return curves
 
-
-TAIL = 65536  # bytes at the end of the metrics that tell how far a run is
-
-
-def glance(entry: Entry) -> dict[str, Any]:
-    """A run in a few figures, for a list of many: from the end of its metrics alone."""
-    curves = Curves(entry.path / "metrics.jsonl")
-    if entry.file("metrics.jsonl") is not None:
-        curves.read_end(TAIL)
-    told = describe(entry, curves)
-    del told["sections"]
-    return told
+    def glance(self, entry: Entry) -> dict[str, Any]:
+        """A run in a few figures, for a list of many: from the end of its metrics alone, read when they have changed."""
+        path = entry.file("metrics.jsonl")
+        changed = path.stat().st_mtime if path is not None else 0.0
+        known = self._glances.get(entry.id)
+        if known is None or known[0] != changed:
+            known = self._glances[entry.id] = changed, read_last(path, TAIL) if path is not None else {}
+        return describe(entry, known[1])
 
 
-def describe(entry: Entry, curves: Curves) -> dict[str, Any]:
-    """A run in a few figures, and the charts that its metrics make."""
+def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
+    """A run in a few figures, by the newest of its metrics."""
     settings, trouble = read_settings(entry)
-    last, headline = curves.last, curves.headline
-    share = headline != "return"
+    headline = headline_of(last)
     total = settings.get("total_frames")
-    value = last.get(f"{headline}_recent", last.get(headline))
+    figures = ("step", "frames", "seconds", "frames_per_second", "return", "memory_mb")
     return {
         "id": entry.id,
         "name": entry.name,
         "task": str(settings.get("task", "")),
         "algo": str(settings.get("algo", "")),
-        "state": state_of(entry, curves, total),
+        "state": state_of(entry, last, total),
         "trouble": trouble,
         "changed": entry.changed,
-        "headline": {"name": headline, "value": value, "share": share},
-        "step": last.get("step"),
-        "frames": last.get("frames"),
-        "total_frames": total if isinstance(total, int | float) else None,
-        "seconds": last.get("seconds"),
-        "frames_per_second": last.get("frames_per_second"),
-        "return": last.get("return"),
-        "memory_mb": last.get("memory_mb"),
+        "headline": {
+            "name": headline,
+            "value": last.get(f"{headline}_recent", last.get(headline)),
+            "share": headline != "return",
+        },
+        "total_frames": total if is_number(total) else None,
+        **{name: last.get(name) for name in figures},
         "saves": last.get("checkpoint/saves"),
         "stall_p99_ms": last.get("checkpoint/stall_p99_ms"),
-        "sections": lay_out(curves.columns, headline, curves.outcomes),
     }
 
 
-def state_of(entry: Entry, curves: Curves, total: Any) -> str:
+def describe_fully(entry: Entry, curves: Curves) -> dict[str, Any]:
+    """The same, and the charts that its metrics make."""
+    return {**describe(entry, curves.last), "sections": lay_out(curves.columns, curves.headline, curves.outcomes)}
+
+
+def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
     """running, finished, stopped, or new: nothing was written yet."""
-    frames = curves.last.get("frames", 0.0)
-    if isinstance(total, int | float) and curves.rows and frames >= total:
+    if not last:
+        return "new"
+    if is_number(total) and last.get("frames", 0.0) >= total:
         return "finished"
-    pace = curves.last.get("seconds", 0.0) / max(curves.last.get("step", 1.0), 1.0)
+    pace = last.get("seconds", 0.0) / max(last["step"], 1.0)
     try:
         quiet = time.time() - (entry.path / "metrics.jsonl").stat().st_mtime
     except OSError:
-        return "new"
-    if quiet < max(QUIET_S, 5 * pace):
-        return "running" if curves.rows else "new"
-    return "stopped" if curves.rows else "new"
+        return "stopped"
+    return "running" if quiet < max(QUIET_S, 5 * pace) else "stopped"
 
 
 def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
@@ -111,7 +111,7 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
             text = stream.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
             return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes: it is no run's."
-        content = yaml.load(text, PlainLoader)
+        content = parse_plain(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, f"config.yaml cannot be read ({str(error).splitlines()[0]})."
     if not isinstance(content, dict):
@@ -119,13 +119,12 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
     return flat(content), ""
 
 
-class PlainLoader(yaml.CSafeLoader):
-    """Plain values; anchors, by which a few lines become gigabytes, are refused."""
-
-    def compose_node(self, parent: Any, index: int) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has anchors, which no run's settings have")
-        return super().compose_node(parent, index)
+@functools.lru_cache(maxsize=256)
+def parse_plain(text: bytes) -> Any:
+    """Plain values of YAML; anchors, by which a few lines become gigabytes, are refused."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.CSafeLoader)):
+        raise yaml.YAMLError("it has anchors, which no run's settings have")
+    return yaml.load(text, yaml.CSafeLoader)
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fledge.ui.bundle import page
 from fledge.ui.metrics import Curves
-from fledge.ui.runs import Doctor, compare_settings, describe, list_checkpoints
+from fledge.ui.runs import Doctor, compare_settings, describe_fully, list_checkpoints
 from fledge.ui.shelf import Entry
 
 PARTS = tuple(f"charts/{name}.js" for name in ("format", "scale", "chart", "source", "tables", "training"))
@@ -26,7 +26,7 @@ def collect(entries: Sequence[Entry], examine: bool = False) -> dict[str, Any]:
         if entry.file("metrics.jsonl") is not None:
             while curves.refresh():
                 pass
-        runs.append({"run": describe(entry, curves), "curves": curves.since()})
+        runs.append({"run": describe_fully(entry, curves), "curves": curves.since()})
     doctor = Doctor()
     checkpoints = {
         entry.id: {"files": list_checkpoints(entry), **({"doctor": doctor.examine(entry)} if examine else {})}

@@ -15,6 +15,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class AppConfig:
         folders: What it may show: runs, recordings, and folders of them.
         dark: Light (False), dark (True), or as the system has it (None), until a person chooses.
         names: Further names that the server may be called by, for example of a proxy in front of it.
+        with_parent: A training started it: the folders may not be there yet, and it ends with the training.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +53,7 @@ class AppConfig:
     folders: Sequence[Path] = ()
     dark: bool | None = None
     names: Sequence[str] = ()
+    with_parent: bool = False
 
     def __post_init__(self) -> None:
         if self.token is None and not is_local(self.host):
@@ -110,7 +113,9 @@ def build(config: AppConfig) -> Server:
         from nicegui import app as nicegui_app
         from nicegui import ui
 
-    server = Server(config, Shelf(config.folders), FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
+    server = Server(
+        config, Shelf(config.folders, config.with_parent), FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    )
     put_nonces()
     serve_assets(server.api)
     for name in PAGES:
@@ -128,7 +133,7 @@ def build(config: AppConfig) -> Server:
         tailwind=False,
         show_welcome_message=False,
     )
-    server.app = Guard(server.api, config.host, config.token, config.names)
+    server.app = Guard(server.api, config.host, config.token, config.names, config.port)
     return server
 
 
@@ -188,12 +193,23 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
 
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
-        server.app, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
+        server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
         timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200,
     )  # fmt: skip
     link = server.link(path)
-    print(f"open {link}  (Ctrl-C stops)", file=sys.stderr, flush=True)
+    how = "until the training ends" if server.config.with_parent else "Ctrl-C stops"
+    print(f"open {link}  ({how})", file=sys.stderr, flush=True)
     if open_browser:
         threading.Timer(1.0, lambda: webbrowser.open(link)).start()
+    running = uvicorn.Server(settings)
+    if server.config.with_parent:
+        threading.Thread(target=stop_with_parent, args=(running, os.getppid()), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run(sockets=[sock])
+        running.run(sockets=[sock])
+
+
+def stop_with_parent(running: Any, parent: int) -> None:
+    """End the server when the training that started it is gone, however it went."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    running.should_exit = True

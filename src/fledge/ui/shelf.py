@@ -79,14 +79,15 @@ class Shelf:
 
     Args:
         places: Runs, recordings, or folders that hold such; they may be empty yet.
+        awaited: Places may not be there yet, either.
 
     Raises:
         ConfigError: when there is no such place, or a file that is no recording.
     """
 
-    def __init__(self, places: Sequence[Path] = ()) -> None:
+    def __init__(self, places: Sequence[Path] = (), awaited: bool = False) -> None:
         for place in places:
-            if not place.exists():
+            if not place.exists() and not awaited:
                 raise ConfigError(f"{place} is not there: give a run's folder, a folder of runs, or a {SUFFIX} file.")
             if place.is_file() and place.suffix != SUFFIX:
                 raise ConfigError(
@@ -129,20 +130,20 @@ class Shelf:
 
 
 def look_through(places: Iterable[Path]) -> Iterator[Entry]:
-    """The entries under some places; links that lead out of them are not followed."""
+    """The entries under some places; links in them are not followed: they may lead out, or round and round."""
     count = 0
     for place in places:
         base = place.parent if place.is_file() or is_run(place) else place
-        for entry in _look(place, base, place, None, DEPTH):
+        for entry in _look(place, base, None, DEPTH):
             yield entry
             count += 1
             if count >= MOST:
                 return
 
 
-def _look(path: Path, base: Path, root: Path, run: str | None, depth: int) -> Iterator[Entry]:
+def _look(path: Path, base: Path, run: str | None, depth: int) -> Iterator[Entry]:
     try:
-        if not path.resolve().is_relative_to(root):
+        if path.is_symlink():
             return
         if path.is_file():
             if path.suffix == SUFFIX:
@@ -156,7 +157,7 @@ def _look(path: Path, base: Path, root: Path, run: str | None, depth: int) -> It
         if depth:
             for inner in sorted(path.iterdir()):
                 if (inner.is_dir() and inner.name not in ("checkpoints", "tensorboard")) or inner.suffix == SUFFIX:
-                    yield from _look(inner, base, root, run, depth - 1)
+                    yield from _look(inner, base, run, depth - 1)
     except OSError:
         return  # gone, or not ours to read
 

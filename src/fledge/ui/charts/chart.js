@@ -149,7 +149,9 @@ export class Chart {
   }
 
   value(number) {
-    return number === null ? "–" : shortNumber(number, 3) + (this.spec.unit === "%" ? " %" : "");
+    if (number === null) return "–";
+    if (this.spec.unit === "%") return `${shortNumber(Math.abs(number) < 0.005 ? 0 : number, 3)} %`;
+    return shortNumber(number, 3);
   }
 
   later() {

@@ -8,9 +8,13 @@ export function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.75) ?? 10);
   const first = Math.ceil(low / step - 1e-9);
-  const last = Math.floor(high / step + 1e-9);
   const found = [];
-  for (let k = first; k <= last; k += 1) found.push(Number((k * step).toPrecision(12)));
+  // counted, since steps may be too small to move a large number
+  for (let k = 0; k <= 2 * count + 2; k += 1) {
+    const value = Number(((first + k) * step).toPrecision(12));
+    if (value > high + step * 1e-6) break;
+    found.push(value);
+  }
   return found;
 }
 
@@ -23,13 +27,14 @@ export function rangeOf(values, share) {
   if (sorted.length >= 60) {
     const at = (p) => sorted[Math.round(p * (sorted.length - 1))];
     const [inner, outer] = [at(0.01), at(0.99)];
-    if (outer > inner && high - low > 4 * (outer - inner)) {
+    if (outer - inner > 1e-6 * Math.max(Math.abs(low), Math.abs(high)) && high - low > 4 * (outer - inner)) {
       const room = 0.15 * (outer - inner);
       cut = low < inner - room || high > outer + room;
       [low, high] = [Math.max(low, inner - room), Math.min(high, outer + room)];
     }
   }
-  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  const large = Math.max(Math.abs(low), Math.abs(high));
+  const room = (high - low > 1e-6 * large ? high - low : large || 1) * 0.06;
   if (share) return { low: Math.max(0, low - room), high: Math.min(100, high + room) || 1, cut };
   return { low: low >= 0 && low < room * 3 ? 0 : low - room, high: high + room, cut };
 }

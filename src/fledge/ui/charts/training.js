@@ -8,7 +8,7 @@ import { showCheckpoints, showSettings, table } from "./tables.js";
 
 const AXES = {
   frames: { label: "decisions", button: "Decisions", format: (value) => shortNumber(value, 4) },
-  step: { label: "iterations", button: "Iterations", format: (value) => shortNumber(value, 4) },
+  step: { label: "iterations", button: "Iterations", format: (value) => shortNumber(Math.round(value), 4) },
   seconds: { label: "of training", button: "Time", format: (value) => clock(value) },
 };
 const TABS = { curves: "Curves", settings: "Settings", checkpoints: "Checkpoints" };
@@ -367,7 +367,8 @@ function compared(runs, colorOf) {
     line.append(name, ...figuresOf(run).map(([figure]) => make("td", "ft-number", figure)));
     return line;
   });
-  const heads = figuresOf(runs[0]).map(([, meaning], k) => (k === 0 ? "headline" : meaning));
+  const same = runs.every((run) => run.headline.name === runs[0].headline.name);
+  const heads = figuresOf(runs[0]).map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
   const around = table(["run", ...heads], rows);
   around.classList.add("fl-panel");
   return around;

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from nicegui import ui
 
 from fledge.ui.layout import add_module, add_style, frame, mount
-from fledge.ui.runs import Doctor, Library, compare_settings, describe, glance, list_checkpoints
+from fledge.ui.runs import Doctor, Library, compare_settings, describe_fully, list_checkpoints
 from fledge.ui.saved_run import as_page, collect
 from fledge.ui.server import Server
 from fledge.ui.shelf import Entry
@@ -43,13 +43,13 @@ def register(server: Server) -> None:
 
     @server.api.get("/api/runs")
     def runs() -> Any:
-        return JSONResponse({"runs": [glance(entry) for entry in server.shelf.runs()]})
+        return JSONResponse({"runs": [library.glance(entry) for entry in server.shelf.runs()]})
 
     @server.api.get("/api/runs/{id}")
     def run(id: str, generation: int = 0, start: int = 0) -> Any:
         entry = run_of(id)
         curves = library.curves(entry)
-        return JSONResponse({"run": describe(entry, curves), "curves": curves.since(generation, start)})
+        return JSONResponse({"run": describe_fully(entry, curves), "curves": curves.since(generation, start)})
 
     @server.api.get("/api/settings")
     def settings(ids: str = "") -> Any:
