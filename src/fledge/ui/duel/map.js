@@ -1,5 +1,5 @@
 // The tactical map: both sides from above with their trails, missiles with their energy, and how far shots reach.
-import { Paper, km, niceStep } from "./paper.js";
+import { Paper, hitBy, km, niceStep } from "./paper.js";
 
 const TRAIL_S = 90;
 const MARK_S = 10; // marks along a trail
@@ -159,11 +159,15 @@ export class TacticalMap {
       const points = [this.place(moment.sides[me].x, moment.sides[me].y)].concat(
         curve.points.slice(2, 31).map(([x, y]) => this.place(x, y)),
       );
-      const colour = curve.hit_s === null ? paper.colours.good : paper.colours.bad;
+      const colour = hitBy(graph.sides[me], curve) === null ? paper.colours.good : paper.colours.bad;
       paper.line(points, colour, 1.3, [4, 4], 0.8);
       if (curve.name === "hold") continue; // the nose says so
       const far = points.reduce((best, p) => (Math.hypot(p[0] - points[0][0], p[1] - points[0][1]) > Math.hypot(best[0] - points[0][0], best[1] - points[0][1]) ? p : best));
-      paper.text(curve.name, far[0], far[1] - 5, colour, { size: 11, align: "center" });
+      const taken = moment.sides.some((side) => side.missiles.some((m) => {
+        const [mx, my] = this.place(m.x, m.y);
+        return Math.abs(mx + 40 - far[0]) < 70 && Math.abs(my - 8 - far[1]) < 16;
+      })); // prettier-ignore
+      paper.text(curve.name, far[0], far[1] + (taken ? 18 : -5), colour, { size: 11, align: "center" });
     }
     for (const side of [0, 1]) {
       for (const missile of graph.sides[side].incoming) {

@@ -91,6 +91,13 @@ export class Paper {
   }
 }
 
+// When a side that flies a manoeuvre is hit: by a shot fired now, or by what is in the air; null: not at all.
+export function hitBy(side, curve) {
+  const hits = [curve.hit_s, ...side.incoming.map((missile) => missile.fates[curve.name]?.hit_s ?? null)];
+  const real = hits.filter((seconds) => seconds !== null);
+  return real.length ? Math.min(...real) : null;
+}
+
 // A round step for about `count` lines over a span.
 export function niceStep(span, count) {
   const raw = span / Math.max(count, 1);
