@@ -193,7 +193,7 @@ export class SpaceTimeGraph {
       if (x < box.left || x > box.right || marked.some((other) => Math.abs(other - x) < 36)) continue;
       marked.push(x);
       paper.line([[x, y - 6], [x, y + 6]], colour, 2);
-      paper.text(short, x, y + 16, colour, { size: 10, align: "center" });
+      paper.text(short, Math.min(Math.max(x, box.left + 14), box.right - 16), y + 16, colour, { size: 10, align: "center" });
     }
     const at = clip(this.x(target));
     ctx.fillStyle = paper.colours.text;

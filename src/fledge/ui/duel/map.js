@@ -146,7 +146,9 @@ export class TacticalMap {
       const top = tr.reduce((best, p) => (p[1] < best[1] ? p : best));
       const bottom = ne.reduce((best, p) => (p[1] > best[1] ? p : best));
       paper.text("R_tr", top[0], top[1] - 4, colour, { size: 11, align: "center" });
-      if (Math.hypot(bottom[0] - top[0], bottom[1] - top[1]) > 60) {
+      const [fx, fy] = this.place(x, y);
+      const near = Math.abs(bottom[0] - fx) < 60 && Math.abs(bottom[1] - fy) < 60; // there its name stands
+      if (!near && Math.hypot(bottom[0] - top[0], bottom[1] - top[1]) > 60) {
         paper.text("R_ne", bottom[0], bottom[1] + 12, colour, { size: 11, align: "center" });
       }
     }
