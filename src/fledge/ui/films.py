@@ -25,7 +25,7 @@ from fledge.ui.film import list_films, make_beams, make_film, make_graph, task_o
 from fledge.ui.reel import text
 from fledge.ui.shelf import Entry, Shelf
 
-OPEN = 8  # recordings that stay open
+OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without an answer for so long, a training is said to be silent
 MAX_BEAM_FRAMES = 512
 
