@@ -58,6 +58,8 @@ RUN = {
     "fledge convert": [],
     "fledge doctor": [],
     "fledge envelope": [],
+    "fledge watch RUN --save": [],
+    "fledge watch RUN --json": [],
 }
 RUN_SLOW = {
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
@@ -67,6 +69,9 @@ RUN_SLOW = {
 NOT_RUN = {
     "fledge envelope --check": "flies for a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge train": "learns for minutes to hours; small runs are in tests/train",
+    "fledge watch": "serves until Ctrl-C; tests/ui does so",
+    "fledge replay": "serves until Ctrl-C; tests/ui does so",
+    "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",
 }
