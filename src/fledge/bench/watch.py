@@ -26,7 +26,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
 from fledge.tasks.registry import find_task
 from fledge.train.config import make_config
-from fledge.train.live import FOLDER, SIGN, WatchedEnv
+from fledge.train.live import FOLDER, SIGN
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
@@ -141,9 +141,7 @@ def order(turns: int) -> Iterator[tuple[int, str]]:
 
 def prepare(training: Run, folder: Path, viewer: Viewer, way: str) -> None:
     """Set a way up, and fly one iteration that is not timed."""
-    env, camera = training.envs[0], training.camera
-    assert isinstance(env, WatchedEnv)
-    assert camera is not None
+    env, camera = training.watched, training.watched.camera
     vars(env).pop("step", None)
     camera.folder, viewer.on = folder, way == "viewer"
     if way == "viewer":

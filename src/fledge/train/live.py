@@ -29,7 +29,7 @@ from fledge.tasks.base import Task
 logger = logging.getLogger("fledge.train")
 FOLDER, SIGN, ENDING = "live", "watch", ".frec"
 LOOK_S = 1.0  # between two looks for a watcher
-FRESH_S = 5.0  # for which a watcher's sign counts
+FRESH_S = 12.0  # for which a watcher's sign counts: also of a page on a busy machine
 FLUSH_S = 0.5  # between two handings-over of frames
 FOLLOWED = 12  # envs at once
 MAX_BYTES = 32 * 2**20  # of one file

@@ -50,12 +50,11 @@ class Run:
         self.learner = make_learner(cfg, self.policy, ranks)
         torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
         self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
-        self.camera = Camera(self.task, self.envs[0], {"seed": cfg.seed}) if ranks.is_first else None
-        if self.camera:
-            self.envs[0] = WatchedEnv(self.envs[0], self.camera)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
-        self.collector = make_collector(cfg, self.envs, self.policy, self.learner)
+        self.watched = WatchedEnv(self.envs[0], Camera(self.task, self.envs[0], {"seed": cfg.seed}))
+        """The first env as it is flown: somebody may watch rank 0's, once its camera knows the run's folder."""
+        self.collector = make_collector(cfg, [self.watched, *self.envs[1:]], self.policy, self.learner)
         self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
 

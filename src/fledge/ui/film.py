@@ -80,6 +80,7 @@ def list_films(recording: Recording, task: Task) -> dict[str, Any]:
         "closed": recording.closed,
         "damage": text(recording.damage or ""),
         "facts": plain(recording.facts),
+        "known_outcomes": [text(name) for name in task.labels],
         "outcomes": {text(k): v for k, v in recording.outcomes().items()},
         "left_out": max(0, len(recording) - LISTED),
         "episodes": rows,

@@ -25,7 +25,7 @@ from fledge.ui.film import list_films, make_beams, make_film, make_graph, task_o
 from fledge.ui.reel import text
 from fledge.ui.shelf import Entry, Shelf
 
-OPEN = 8  # recordings that stay open
+OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without an answer for so long, a training is said to be silent
 MAX_BEAM_FRAMES = 512
 
@@ -117,8 +117,9 @@ class Library:
         if path is None:
             quiet = time.monotonic() - since > QUIET_S
             waiting = "This training is silent: it has ended, or is stopped." if quiet else "Asking the training…"
-            return {"episodes": [], "outcomes": {}, "headline": "", "task": "", "damage": "", "closed": False,
-                    "left_out": 0, "facts": {}, "generation": "", "waiting": waiting, "name": entry.name}  # fmt: skip
+            nothing: dict[str, Any] = {"episodes": [], "outcomes": {}, "known_outcomes": [], "facts": {}, "left_out": 0}
+            words = {"headline": "", "task": "", "damage": "", "generation": "", "waiting": waiting, "name": entry.name}
+            return {**nothing, **words, "closed": False}
         self._asked[entry.id] = time.monotonic()
         recording, task = self._recording(path)
         return {**list_films(recording, task), "name": entry.name, "generation": path.name}

@@ -1,5 +1,6 @@
 // A training that runs: asks for what was flown since, and plays it a little later, as smoothly as it comes.
 import { shownTime } from "./build.js";
+import { outcomeColours } from "./palette.js";
 
 const POLL_MS = 700;
 const KEEP_S = 25; // seconds that an episode stays after its end
@@ -53,7 +54,7 @@ export class Live {
       player.film = null;
     }
     player.told = told;
-    for (const name of Object.keys(told.outcomes)) player.tints[name] ??= { [told.headline]: "good", running: "accent", timeout: "s7" }[name] ?? "bad";
+    player.tints = outcomeColours(told);
     player.episodes.setList(told, player.tints);
     if (!told.episodes.length) {
       player.say(told.waiting ?? "Waiting for the training to show something…", true);

@@ -9,13 +9,14 @@ export function actorColour(name) {
   return colour(SIDES[name] ?? "s7");
 }
 
-// A colour for each outcome: good ones green, the others told apart in the order of their names.
-export function outcomeColours(outcomes, headline) {
+// A colour for each outcome: good ones green, the others told apart in the order of their names. Those that a world knows
+// count even where they were not met: so an outcome has the same colour in all of its recordings.
+export function outcomeColours({ outcomes, known_outcomes: names, headline }) {
   const others = ["bad", "s4", "s3", "s0", "s5", "s6"];
   const known = { [headline]: "good", running: "accent", timeout: "s7" };
   const found = {};
   let k = 0;
-  for (const name of Object.keys(outcomes).sort()) {
+  for (const name of [...new Set([...names, ...Object.keys(outcomes)])].sort()) {
     found[name] = known[name] ?? others[k++ % others.length];
   }
   return found;

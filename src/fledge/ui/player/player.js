@@ -96,7 +96,7 @@ export class FledgePlayer extends HTMLElement {
   async begin() {
     this.say("Loading…", true);
     this.told = await this.source.list();
-    this.tints = outcomeColours(this.told.outcomes, this.told.headline);
+    this.tints = outcomeColours(this.told);
     this.episodes.setList(this.told, this.tints);
     if (this.told.damage) this.note = `Damaged: ${this.told.damage}`;
     if (this.options.live) {

@@ -80,7 +80,7 @@ export class Scene3D {
     this.last = null;
     if (mode === "follow") this.lookAfter(Math.max(span * 0.11, 1) * Math.sqrt(narrow));
     else if (mode === "top") this.lookFrom([x, y - 0.01, span * 1.1 * narrow], [x, y, 0]);
-    else this.lookFrom([x - span * 0.12 * narrow, y - span * 0.78 * narrow, span * 0.62 * narrow], [x, y - span * 0.06, 0]);
+    else this.lookFrom([x - span * 0.12 * narrow, y - span * 0.85 * narrow, span * 0.68 * narrow], [x, y - span * 0.06, 0]);
     this.camera.updateProjectionMatrix();
     this.controls.update();
     this.dirty = true;
