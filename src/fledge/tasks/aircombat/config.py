@@ -144,5 +144,5 @@ class AircombatPolicyConfig:
     """Read the space-time graph, where env.spacetime observes it; false: opponents alone see it (ppo only)."""
     pool: str = setting("max", choices=("max", "attention"), resume="weights")
     """How missiles are taken together (ppo only)."""
-    within_r_max: bool = setting(True, resume="weights")
+    within_r_max: bool = setting(False, resume="weights")
     """Never fire where a target outlasts the missile by keeping its course, as the space-time graph has it (ppo only)."""
