@@ -41,9 +41,8 @@ def test_a_training_is_seen_while_it_learns_and_its_page_ends_with_it(tmp_path: 
         rows = "Number(document.querySelector('fledge-training')?.dataset.rows ?? 0)"
         first = browser.until(rows)
         browser.until(f"{rows} > {first}")
-        text = browser.text()
-        assert "running" in text
-        assert "MB" in text  # memory
+        browser.until("document.querySelector('.ft-runs').innerText.includes('running')")
+        assert "MB" in browser.text(".ft-tiles")  # memory
         training.send_signal(signal.SIGINT)
         training.stderr.read()
         assert training.wait(60) == 0
