@@ -28,6 +28,7 @@ from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
 from fledge.train.config import make_config, read_run_config
+from fledge.ui.invitation import read_invitation
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -74,6 +75,7 @@ NOT_RUN = {
     "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",
+    "fledge play": "serves until it is stopped; tests/ui plays in a real browser",
 }
 
 
@@ -247,10 +249,15 @@ def check_nothing_more(**_: Any) -> None:
     """Parsing was all."""
 
 
+def check_play(words: tuple[str, ...], **_: Any) -> None:
+    read_invitation(words)[0].close()
+
+
 CHECKS: dict[str, Callable[..., None]] = {
     "train": check_training,
     "advise": check_training,
     "eval": check_flight,
+    "play": check_play,
     "report": lambda run, words, **options: check_flight((str(run), *words), **options),
     "export": lambda policy, file, words, task, **_: check_flight((policy, *words), task),
 }

@@ -60,7 +60,7 @@ class Arena:
         return [
             {
                 "id": name,
-                "seats": [seat.name for seat in match.fight.seats],
+                "seats": ["a person" if seat.agent is None else seat.name for seat in match.fight.seats],
                 "free": any(match.fight.seats[side].name == PERSON for side in match.waiting_for()),
                 "people": len(match.people),
                 "seconds": round(match.fight.time_s),

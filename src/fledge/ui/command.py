@@ -155,9 +155,8 @@ def play(words: tuple[str, ...], **options: Any) -> None:
         import nicegui  # noqa: F401
     from fledge.ui.invitation import read_invitation
 
-    warnings.filterwarnings(
-        "ignore", message=".*reduce_op.*"
-    )  # NiceGUI looks at every object there is, torch's old ones too
+    # NiceGUI looks at every object there is, torch's old ones too
+    warnings.filterwarnings("ignore", message=".*reduce_op.*")
     arena, path = read_invitation(words)
 
     def page(server: Server) -> str:

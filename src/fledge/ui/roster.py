@@ -1,7 +1,7 @@
 """Who can be met in a fight, and the worlds that fights begin in: all that a link or a page may name.
 
     roster = Roster(task, words)             words: settings that were given on the command line
-    roster.add("runs/duel")                  a run or a policy file that was named there
+    roster.add("runs/duel")                  a run or a policy file that was named there: it is called duel
     roster.names()                           the task's pilots, shipped policies, and those
     fight = roster.begin(["you", "crank"], start="head_on", seed=7)
 
@@ -11,6 +11,7 @@ Names come from anywhere, so only what is on the roster is taken: a path in a li
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fledge.agents.base import BaseAgent
@@ -37,15 +38,20 @@ class Roster:
         self._files: dict[str, str] = {name: name for name in shipped_policies(task)}
 
     def add(self, place: str) -> str:
-        """Let a run or policy file be met, under the name by which it was given; pilots are there anyway.
+        """Let a run or policy file be met; the name that it gets: that of its folder or file. Pilots are there anyway.
 
         Raises:
             ConfigError: when there is no such policy, or it is of another world.
         """
-        if place != PERSON and place not in self._files and self.task.find_pilot(place) is None:
-            load_policy(place, self.task)
-            self._files[place] = place
-        return place
+        if place == PERSON or place in self._files or self.task.find_pilot(place) is not None:
+            return place
+        load_policy(place, self.task)
+        path = Path(place).resolve()
+        name = path.stem if path.suffix == ".fledge" else path.name
+        while name in (PERSON, *self.names()):
+            name += "'"
+        self._files[name] = place
+        return name
 
     def put(self, name: str, place: str) -> None:
         """Let what is at a place be met under a name, unseen: a run that has no policy says so when it is chosen."""
@@ -76,11 +82,11 @@ class Roster:
 
     def seat(self, name: str) -> Seat:
         """Somebody to sit down."""
-        return Seat(PERSON) if name == PERSON else self._seat(self.load(name))
+        return Seat(PERSON) if name == PERSON else self._seat(name, self.load(name))
 
-    def _seat(self, policy: LoadedPolicy) -> Seat:
+    def _seat(self, name: str, policy: LoadedPolicy) -> Seat:
         decision_s = policy.world.decision_s if policy.world is not None else None
-        return Seat(policy.name, policy.agent.eval(), decision_s or 1.0)
+        return Seat(name, policy.agent.eval(), decision_s or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
         """A new fight, in the world that the first learned agent was trained in, if there is one.
@@ -91,7 +97,7 @@ class Roster:
         if not 0 <= seed <= MAX_SEED:
             raise ConfigError(f"The seed is {seed}, but must lie between 0 and {MAX_SEED}.")
         policies = [None if name == PERSON else self.load(name) for name in names]
-        seats = [Seat(PERSON) if policy is None else self._seat(policy) for policy in policies]
+        seats = [Seat(PERSON) if p is None else self._seat(n, p) for n, p in zip(names, policies, strict=True)]
         return Fight(self.task, self.world(policies, start), seats, seed)
 
     def world(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:

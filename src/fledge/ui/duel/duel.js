@@ -162,7 +162,7 @@ class Duel extends HTMLElement {
       if (!names.includes(shown)) names.unshift(shown);
       row.append(choice(`Who flies ${SIDES[side]}`, names, shown, (name) => name !== shown && this.link.send({ do: "give", seat: side, to: name })));
       if (!seat.yours && (!seat.person || !seat.here)) row.append(button("Take over", () => this.takeOver(side), { title: `Fly ${SIDES[side]} yourself from here on` }));
-      if (seat.yours) row.append(button("For a friend", () => this.link.send({ do: "give", seat: 1 - side, to: "you" }), { title: "Keep the other seat for a person who opens this page" }));
+      if (seat.yours) row.append(button("Invite", () => this.link.send({ do: "give", seat: 1 - side, to: "you" }), { title: "Leave the other seat to a person who opens this page's address" }));
       return row;
     });
     this.seats.replaceChildren(...rows);
@@ -252,8 +252,14 @@ class Duel extends HTMLElement {
     this.map.draw(this.store, moment, { graph: this.graph, me: this.me, names, ending });
     this.drawn += 1;
     if (this.drawn % 4 === 0) this.showSlow(moment, names);
-    if (this.drawn % 2 === 0) this.spaceTime.draw(this.graph, { me: this.me, names: this.mine < 0 ? SIDES : ["you", "enemy"] });
+    if (this.graphs !== this.graphsDrawn || now - this.graphDrawn > 250) this.drawGraph(now);
     this.cost = 0.95 * (this.cost ?? 0) + 0.05 * (performance.now() - begun); // ms, for who wants to know
+  }
+
+  drawGraph(now) {
+    this.graphsDrawn = this.graphs;
+    this.graphDrawn = now;
+    this.spaceTime.draw(this.graph, { me: this.me, names: this.mine < 0 ? SIDES : ["you", "enemy"] });
   }
 
   // What is shown follows the newest frame, a little behind, at an even pace.

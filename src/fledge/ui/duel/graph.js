@@ -2,9 +2,10 @@
 //
 // The red area is where a missile that the enemy fires now can be, at each time; blue the same of yours. Lines are where
 // manoeuvres take you (distance from where the enemy is now, so that they stand right beside his red area) and him. A line
-// that stays outside of the other's area is safe; where a shot fired now kills, there is a cross: that is flown, not read off.
+// that stays outside of the other's area is safe; where a shot fired now kills, or a missile in the air, there is a cross: that
+// is flown, not read off.
 // Below, on the same ruler: how far a shot reaches that is fired now.
-import { Paper, niceStep } from "./paper.js";
+import { Paper, hitBy, niceStep } from "./paper.js";
 
 const SHORT = { hold: "hold", "hard left": "left", "hard right": "right", "turn away": "away" };
 const ZONES = [
@@ -53,7 +54,7 @@ export class SpaceTimeGraph {
     const side = Math.min(Math.max(0.55 * away, 9000), 17000);
     const to = { low: -side, high: away + side };
     if (this.span === null || Math.abs(this.span.high - to.high) > 30000) this.span = to;
-    for (const name of ["low", "high"]) this.span[name] += 0.1 * (to[name] - this.span[name]);
+    for (const name of ["low", "high"]) this.span[name] += 0.3 * (to[name] - this.span[name]);
   }
 
   x(metres) {
@@ -96,16 +97,17 @@ export class SpaceTimeGraph {
   // `from` is where the other is now, and `direction` where the ruler goes from there.
   drawCurves(side, from, direction, colour, own) {
     for (const curve of side.curves) {
+      const hit = hitBy(side, curve);
       const points = curve.distance_m.map((metres, k) => [this.x(from + direction * metres), this.y(this.times[k])]);
       const main = curve.name === "hold" || curve.name === "turn away";
       const width = own ? (main ? 3 : 1.8) : main ? 1.8 : 1;
-      const shade = own ? (curve.hit_s === null ? this.paper.colours.good : this.paper.colours.bad) : colour;
-      const end = curve.hit_s === null ? points.length : Math.min(Math.ceil(curve.hit_s) + 1, points.length);
+      const shade = own ? (hit === null ? this.paper.colours.good : this.paper.colours.bad) : colour;
+      const end = hit === null ? points.length : Math.min(Math.ceil(hit) + 1, points.length);
       const dash = main ? [] : [5, 3];
       this.paper.line(points.slice(0, end), shade, width, dash, own ? 1 : 0.75);
       if (end < points.length) this.paper.line(points.slice(end - 1), shade, width, [2, 5], 0.35);
-      if (curve.hit_s !== null && end <= points.length) {
-        const at = points[Math.min(Math.round(curve.hit_s), points.length - 1)];
+      if (hit !== null && hit <= this.times[this.times.length - 1]) {
+        const at = points[Math.round(hit)];
         if (own || main) this.paper.cross(at[0], at[1], own ? this.paper.colours.bad : colour, own ? 5 : 3.5);
       }
     }
@@ -132,7 +134,8 @@ export class SpaceTimeGraph {
     const placed = [];
     for (const curve of graph.sides[me].curves) {
       const last = this.times.length - 1;
-      let k = curve.hit_s === null ? Math.round(0.86 * last) : Math.min(Math.round(curve.hit_s) + 4, last);
+      const hit = hitBy(graph.sides[me], curve);
+      let k = hit === null ? Math.round(0.86 * last) : Math.min(Math.round(hit) + 4, last);
       const inside = (i) => {
         const x = this.x(away - curve.distance_m[i]);
         return x > box.left + 24 && x < box.right - 24;
@@ -142,7 +145,7 @@ export class SpaceTimeGraph {
       const taken = () => placed.some(([px, py]) => Math.abs(px - x) < 42 && Math.abs(py - y) < 15);
       for (let tries = 0; taken() && tries < 4; tries++) y -= 15;
       placed.push([x, y]);
-      const colour = curve.hit_s === null ? paper.colours.good : paper.colours.bad;
+      const colour = hit === null ? paper.colours.good : paper.colours.bad;
       paper.text(SHORT[curve.name] ?? curve.name, x, y, colour, { size: 12, align: "center", weight: 650, base: "middle" });
     }
     paper.text(this.names.own, this.x(0), box.bottom - 5, paper.side[me], { size: 12, align: "center", weight: 650 });
@@ -162,6 +165,7 @@ export class SpaceTimeGraph {
       const [x, y] = [(border + inner) / 2, this.y(this.times[k])];
       if (placed.some(([px, py]) => Math.abs(px - x) < 70 && Math.abs(py - y) < 24)) continue;
       if (x < box.left + 46 || x > box.right - 46 || Math.abs(border - inner) < 70) continue;
+      placed.push([x, y]);
       paper.text(text, x, y - 2, colour, { size: 11, align: "center" });
       paper.text("can be here", x, y + 12, colour, { size: 11, align: "center" });
       return;
@@ -189,7 +193,7 @@ export class SpaceTimeGraph {
       if (x < box.left || x > box.right || marked.some((other) => Math.abs(other - x) < 36)) continue;
       marked.push(x);
       paper.line([[x, y - 6], [x, y + 6]], colour, 2);
-      paper.text(short, x, y + 16, colour, { size: 10, align: "center" });
+      paper.text(short, Math.min(Math.max(x, box.left + 14), box.right - 16), y + 16, colour, { size: 10, align: "center" });
     }
     const at = clip(this.x(target));
     ctx.fillStyle = paper.colours.text;

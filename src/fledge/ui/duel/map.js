@@ -1,5 +1,5 @@
 // The tactical map: both sides from above with their trails, missiles with their energy, and how far shots reach.
-import { Paper, km, niceStep } from "./paper.js";
+import { Paper, hitBy, km, niceStep } from "./paper.js";
 
 const TRAIL_S = 90;
 const MARK_S = 10; // marks along a trail
@@ -78,6 +78,7 @@ export class TacticalMap {
   draw(store, moment, { graph = null, me = 0, names = ["blue", "red"], ending = null } = {}) {
     if (!this.paper.begin() || moment === null) return;
     this.follow(moment, me);
+    this.labels = [];
     this.drawGrid();
     if (graph !== null) this.drawRings(moment, graph, me);
     if (graph !== null && this.ways) this.drawWays(moment, graph, me);
@@ -86,6 +87,13 @@ export class TacticalMap {
     for (const side of [0, 1]) this.drawMissiles(moment, side);
     for (const side of [0, 1]) this.drawFighter(moment, side, names[side], ending);
     this.drawScale();
+  }
+
+  // Whether a label has room; those that come first have it.
+  room(x, y) {
+    if (this.labels.some(([px, py]) => Math.abs(px - x) < 74 && Math.abs(py - y) < 15)) return false;
+    this.labels.push([x, y]);
+    return true;
   }
 
   drawGrid() {
@@ -138,7 +146,9 @@ export class TacticalMap {
       const top = tr.reduce((best, p) => (p[1] < best[1] ? p : best));
       const bottom = ne.reduce((best, p) => (p[1] > best[1] ? p : best));
       paper.text("R_tr", top[0], top[1] - 4, colour, { size: 11, align: "center" });
-      if (Math.hypot(bottom[0] - top[0], bottom[1] - top[1]) > 60) {
+      const [fx, fy] = this.place(x, y);
+      const near = Math.abs(bottom[0] - fx) < 60 && Math.abs(bottom[1] - fy) < 60; // there its name stands
+      if (!near && Math.hypot(bottom[0] - top[0], bottom[1] - top[1]) > 60) {
         paper.text("R_ne", bottom[0], bottom[1] + 12, colour, { size: 11, align: "center" });
       }
     }
@@ -151,11 +161,15 @@ export class TacticalMap {
       const points = [this.place(moment.sides[me].x, moment.sides[me].y)].concat(
         curve.points.slice(2, 31).map(([x, y]) => this.place(x, y)),
       );
-      const colour = curve.hit_s === null ? paper.colours.good : paper.colours.bad;
+      const colour = hitBy(graph.sides[me], curve) === null ? paper.colours.good : paper.colours.bad;
       paper.line(points, colour, 1.3, [4, 4], 0.8);
       if (curve.name === "hold") continue; // the nose says so
       const far = points.reduce((best, p) => (Math.hypot(p[0] - points[0][0], p[1] - points[0][1]) > Math.hypot(best[0] - points[0][0], best[1] - points[0][1]) ? p : best));
-      paper.text(curve.name, far[0], far[1] - 5, colour, { size: 11, align: "center" });
+      const taken = moment.sides.some((side) => side.missiles.some((m) => {
+        const [mx, my] = this.place(m.x, m.y);
+        return Math.abs(mx + 40 - far[0]) < 70 && Math.abs(my - 8 - far[1]) < 16;
+      })); // prettier-ignore
+      paper.text(curve.name, far[0], far[1] + (taken ? 18 : -5), colour, { size: 11, align: "center" });
     }
     for (const side of [0, 1]) {
       for (const missile of graph.sides[side].incoming) {
@@ -244,7 +258,7 @@ export class TacticalMap {
       ctx.strokeStyle = paper.colours.soft;
       ctx.lineWidth = 1;
       ctx.strokeRect(bx - 0.5, by - 0.5, 27, 5);
-      paper.text(`${Math.round(missile.speed)} m/s`, bx + 30, by + 6, paper.colours.text, { size: 11 });
+      if (this.room(bx, by)) paper.text(`${Math.round(missile.speed)} m/s`, bx + 30, by + 6, paper.colours.text, { size: 11 });
     }
   }
 

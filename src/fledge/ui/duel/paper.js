@@ -3,7 +3,8 @@
 export class Paper {
   constructor(canvas) {
     this.canvas = canvas;
-    this.ctx = canvas.getContext("2d");
+    // drawn by the processor: fast everywhere, where a graphics card that is only imitated takes a quarter of a second
+    this.ctx = canvas.getContext("2d", { willReadFrequently: true });
     this.colours = {};
     this.read = -Infinity;
   }
@@ -88,6 +89,13 @@ export class Paper {
       this.line([[x - size, y + size], [x + size, y - size]], stroke, width);
     }
   }
+}
+
+// When a side that flies a manoeuvre is hit: by a shot fired now, or by what is in the air; null: not at all.
+export function hitBy(side, curve) {
+  const hits = [curve.hit_s, ...side.incoming.map((missile) => missile.fates[curve.name]?.hit_s ?? null)];
+  const real = hits.filter((seconds) => seconds !== null);
+  return real.length ? Math.min(...real) : null;
 }
 
 // A round step for about `count` lines over a span.

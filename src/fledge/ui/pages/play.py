@@ -103,10 +103,10 @@ def add_routes(server: Server) -> None:
                 raise ConfigError("The start must be a name, and the seed a whole number.")
             arena = await asyncio.to_thread(arena_of, server)
             name = await asyncio.to_thread(arena.begin, names, start, seed)
-        except (ValueError, AttributeError):
-            return answer({"error": "The fight was not understood."}, 400)
         except FledgeError as error:
             return answer({"error": str(error)}, 400)
+        except (ValueError, AttributeError, RecursionError):
+            return answer({"error": "The fight was not understood."}, 400)
         return answer({"id": name})
 
     @server.api.get("/play/{match}/state.json")
