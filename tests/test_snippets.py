@@ -59,6 +59,8 @@ RUN = {
     "fledge convert": [],
     "fledge doctor": [],
     "fledge envelope": [],
+    "fledge watch RUN --save": [],
+    "fledge watch RUN --json": [],
 }
 RUN_SLOW = {
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
@@ -68,9 +70,11 @@ RUN_SLOW = {
 NOT_RUN = {
     "fledge envelope --check": "flies for a minute; a small one is in tests/tasks/aircombat/spacetime",
     "fledge train": "learns for minutes to hours; small runs are in tests/train",
+    "fledge watch": "serves until Ctrl-C; tests/ui does so",
+    "fledge replay": "serves until Ctrl-C; tests/ui does so",
+    "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",
-    "fledge play": "serves until it is stopped; tests/ui plays in a real browser",
 }
 
 

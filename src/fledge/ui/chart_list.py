@@ -34,7 +34,7 @@ KNOWN: dict[str, list[tuple[str, str, dict[str, str], str]]] = {
         ("Q", "", {"q": "Q"}, "Mean value of what was learned from."),
         ("Entropy", "nats", {"entropy": "entropy"}, "How undecided the policy is."),
         ("Temperature", "", {"alpha": "alpha"}, "SAC's weight of the entropy."),
-        ("Divergence", "nats per decision", {"kl": "KL"}, "From the policy that flew."),
+        ("Divergence", "nats", {"kl": "KL"}, "From the policy that flew, per decision."),
         ("Clipped samples", "%", {"clip_share": "clipped"}, "Share of samples beyond PPO's clip."),
         ("Gradient norm", "", {"grad_norm": "gradient norm"}, "Before clipping."),
         ("Learning rate", "", {"lr": "learning rate"}, ""),

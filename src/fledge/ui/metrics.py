@@ -41,11 +41,9 @@ class Column:
         self.sum, self.count = np.zeros(MAX_POINTS), np.zeros(MAX_POINTS, np.int64)
         self.least, self.greatest = np.full(MAX_POINTS, np.inf), np.full(MAX_POINTS, -np.inf)
 
-    def add(self, at: int, value: float) -> None:
-        self.sum[at] += value
-        self.count[at] += 1
-        self.least[at] = min(self.least[at], value)
-        self.greatest[at] = max(self.greatest[at], value)
+    def put(self, at: int, point: list[float]) -> None:
+        """Set a point to sum, count, least and greatest."""
+        self.sum[at], self.count[at], self.least[at], self.greatest[at] = point
 
     def halve(self) -> None:
         """Two points become one."""
@@ -84,6 +82,7 @@ class Curves:
         self.outcomes: list[str] = []
         self.last: Row = {}
         self._axes = np.zeros((len(AXES), MAX_POINTS))
+        self._open: dict[str, list[float]] = {}  # the last point, while it grows: plain numbers are quicker than arrays
         self._place = 0  # bytes read
         self._torn = b""
         self._file: tuple[int, int] | None = None
@@ -125,6 +124,7 @@ class Curves:
                 self._torn = b"x"  # no row of ours; its rest will be no JSON either
             for line in lines:
                 self._add(line)
+            self._note_point()
             return self._place < self.bytes
 
     def _add(self, line: bytes) -> None:
@@ -134,18 +134,37 @@ class Curves:
         if not self.outcomes and "episodes" in numbers:
             names = list(numbers)
             self.outcomes = names[1 : names.index("episodes")]
-        if self.rows == MAX_POINTS * self.size:
-            self._halve()
-        at = self.rows // self.size
+        if self.rows % self.size == 0:
+            self._note_point()
+            self._open = {}
+            if self.rows == MAX_POINTS * self.size:
+                self._halve()
         self.rows += 1
-        self.last = {**self.last, **numbers}
-        self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
         for name, value in numbers.items():
             if name not in self.columns:
                 if len(self.columns) >= MAX_COLUMNS:
                     continue
                 self.columns[name] = Column()
-            self.columns[name].add(at, value)
+            self.last[name] = value
+            point = self._open.get(name)
+            if point is None:
+                self._open[name] = [value, 1, value, value]
+            else:
+                point[0] += value
+                point[1] += 1
+                if value < point[2]:
+                    point[2] = value
+                elif value > point[3]:
+                    point[3] = value
+
+    def _note_point(self) -> None:
+        """Put the last point where the others are."""
+        if not self._open:
+            return
+        at = (self.rows - 1) // self.size
+        self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
+        for name, point in self._open.items():
+            self.columns[name].put(at, point)
 
     def _halve(self) -> None:
         for column in self.columns.values():

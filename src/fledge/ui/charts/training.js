@@ -154,8 +154,9 @@ class TrainingPage extends HTMLElement {
   }
 
   async refresh() {
-    this.runs = await this.source.runs();
+    this.runs = inOrder(this.runs, await this.source.runs());
     const ids = this.selected();
+    if (this.chosen === null && ids.length) this.chosen = ids; // what was shown first stays, whoever is newest later
     const found = await Promise.all(ids.map((id) => this.source.curves(id).catch((error) => ({ id, error }))));
     if (ids.length && found.every((each) => each.error)) throw found[0].error;
     this.found = new Map(found.filter((each) => !each.error).map((each) => [each.run.id, each]));
@@ -299,6 +300,12 @@ class TrainingPage extends HTMLElement {
   }
 }
 
+// Runs keep their places while they are looked at; new ones come on top.
+function inOrder(before, runs) {
+  const places = new Map(before.map((run, k) => [run.id, k]));
+  return [...runs].sort((a, b) => (places.get(a.id) ?? -1) - (places.get(b.id) ?? -1));
+}
+
 function mapValues(object, change) {
   return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value)]));
 }
@@ -357,19 +364,21 @@ function tilesOf(run) {
 
 // Several runs: the same figures under each other.
 function compared(runs, colorOf) {
-  const rows = runs.map((run) => {
+  const all = runs.map(figuresOf);
+  const kept = all[0].map((_, k) => all.some((figures) => figures[k][0] !== "–")); // no column of dashes
+  const rows = runs.map((run, number) => {
     const line = make("tr");
     const name = make("th");
     name.scope = "row";
     const who = make("span", "fc-item");
     who.append(swatch({ color: colorOf(run.id) }), make("b", "", run.name));
     name.append(who);
-    line.append(name, ...figuresOf(run).map(([figure]) => make("td", "ft-number", figure)));
+    line.append(name, ...all[number].filter((_, k) => kept[k]).map(([figure]) => make("td", "ft-number", figure)));
     return line;
   });
   const same = runs.every((run) => run.headline.name === runs[0].headline.name);
-  const heads = figuresOf(runs[0]).map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
-  const around = table(["run", ...heads], rows);
+  const heads = all[0].map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
+  const around = table(["run", ...heads.filter((_, k) => kept[k])], rows);
   around.classList.add("fl-panel");
   return around;
 }
