@@ -117,3 +117,18 @@ def test_two_processes_may_write_the_same_table(tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(2)]
     assert [writer.wait() for writer in writers] == [0, 0]
     assert [file.name for file in tmp_path.iterdir()] == ["reach.npz"]
+
+
+def test_a_damaged_table_is_none_wherever_the_damage_is(tmp_path: Path) -> None:
+    key, whole, path = store.key_of(physics_of(AircombatConfig())), store.SHIPPED.read_bytes(), tmp_path / "table.npz"
+    good = store.read_ranges(store.SHIPPED, key)
+    assert good is not None
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    path.write_bytes((tmp_path / "other.npy").read_bytes())
+    assert store.read_ranges(path, key) is None
+    for at in [4, 8, *np.linspace(200, len(whole) - 30, 24, dtype=int)]:  # versions and methods of the zip; its content
+        damaged = bytearray(whole)
+        damaged[at : at + 20] = bytes(b ^ 0x5A for b in damaged[at : at + 20])
+        path.write_bytes(damaged)
+        found = store.read_ranges(path, key)
+        assert found is None or all(map(np.array_equal, found, good)), at  # what no reader looks at may be anything

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def read_ranges(path: Path, key: str) -> Ranges | None:
             if bytes(file["key"]).decode() != key:
                 return None
             nodes, digest = file["ranges"], bytes(file["digest"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except Exception:  # a damaged file fails in zlib, zipfile, NumPy or here, each with errors of its own
         return None
     if nodes.shape != (2, *SHAPE, 4) or hashlib.sha256(nodes.tobytes()).digest() != digest:
         return None
