@@ -75,7 +75,6 @@ NOT_RUN = {
     "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
     "fledge bench": "measures for minutes; small ones are in tests/bench",
-    "fledge play": "serves until it is stopped; tests/ui plays in a real browser",
 }
 
 
