@@ -24,6 +24,7 @@ from click.testing import CliRunner
 
 from fledge.cli import main, read_vary
 from fledge.core.settings import check_settings
+from fledge.evaluate.command import task_of
 from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
@@ -236,7 +237,9 @@ def check_flight(
     env_preset: str | None = None,
     **_: Any,
 ) -> None:
-    policies = [policy_called(word, task) for word in words if "=" not in word]
+    names = [word for word in words if "=" not in word]
+    found = task_of(names) if task is None and len(names) > 1 else None
+    policies = [policy_called(name, found.reference if found else task) for name in names]
     overrides = [word for word in words if "=" in word]
     key, values = read_vary(movers, vary) or ("", [""])
     for policy in policies:
