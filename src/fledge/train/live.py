@@ -30,7 +30,7 @@ logger = logging.getLogger("fledge.train")
 FOLDER, SIGN, ENDING = "live", "watch", ".frec"
 LOOK_S = 1.0  # between two looks for a watcher
 FRESH_S = 12.0  # for which a watcher's sign counts: also of a page on a busy machine
-FLUSH_S = 0.5  # between two handings-over of frames
+FLUSH_S = 0.6  # between two handings-over of frames
 FOLLOWED = 12  # envs at once
 MAX_BYTES = 32 * 2**20  # of one file
 MAX_EPISODES = 400  # in one file: what a page lists stays short
@@ -112,6 +112,7 @@ class Camera:
         self.folder: Path | None = None
         self._writer: RecordingWriter | None = None
         self._open: dict[int, int | None] = {}  # env -> episode of the file
+        self._seen_since: list[dict[str, np.ndarray]] = []  # frames that the writer has not got, of all that are open
         self._stage: int | None = None
         self._next_look = self._next_flush = 0.0
         self._failed = False
@@ -136,6 +137,9 @@ class Camera:
     def close(self) -> None:
         """Finish the file."""
         writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(FledgeError, ValueError):
+                self._hand_over(writer)
         self._open.clear()
         self._stage = None
         if writer is not None:
@@ -160,6 +164,7 @@ class Camera:
     def _fail(self, error: Exception) -> None:
         """A camera that breaks must not stop a training."""
         self._failed = True
+        self._seen_since.clear()
         logger.warning("This training cannot be watched live (%s: %s).", type(error).__name__, error)
         self.close()
 
@@ -180,7 +185,7 @@ class Camera:
             facts={"live": True, **self.facts},
             max_bytes=MAX_BYTES,
             max_episodes=MAX_EPISODES,
-            block_frames=16,
+            block_frames=64,
         )
         for old in known[: max(0, len(known) + 1 - KEPT)]:
             old.unlink(missing_ok=True)
@@ -198,20 +203,31 @@ class Camera:
             self.close()  # the next look begins another file
             return
         self._fill_up(writer)
-        ids = list(self._open)
-        if not ids:
+        if not self._open:
             return
-        seen = self._seen(ids)
-        for row, env in enumerate(ids):
-            writer.add(self._open[env], {name: value[row] for name, value in seen.items()})
+        seen = self._seen(list(self._open))
+        self._seen_since.append({name: value.copy() for name, value in seen.items()})
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
+            self._hand_over(writer)
             writer.flush()
+
+    def _hand_over(self, writer: RecordingWriter) -> None:
+        """Give the writer what was seen since the last time, of the envs that are followed: they were the same all along."""
+        frames, self._seen_since = self._seen_since, []
+        if not frames:
+            return
+        together = {name: np.stack([seen[name] for seen in frames]) for name in frames[0]}  # [T, followed, ...]
+        for row, episode in enumerate(self._open.values()):
+            writer.add_many(episode, {name: value[:, row] for name, value in together.items()})
 
     def _end_over(self, writer: RecordingWriter, out: TensorDict) -> None:
         ids = torch.tensor(list(self._open), device=out["outcome"].device)
         how, total = out["outcome"][ids].tolist(), out["episode_return"][ids].tolist()
         ended = (out["terminated"] | out["truncated"])[ids].tolist()
+        if not any(ended):
+            return
+        self._hand_over(writer)
         for env, over, outcome, reward in zip(list(self._open), ended, how, total, strict=True):
             if over:
                 name = self.env.outcomes.get(int(outcome), str(outcome))
@@ -228,5 +244,6 @@ class Camera:
         new = [env for env in there if env not in self._open][: FOLLOWED - len(self._open)]
         if not new:
             return
+        self._hand_over(writer)
         for env, scene in zip(new, self.task.scene(self.env.unwrapped, new), strict=True):
             self._open[env] = writer.begin(scene, {"env": env})
