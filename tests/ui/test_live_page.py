@@ -25,14 +25,14 @@ def test_a_training_is_watched_live_and_a_lost_server_is_found_again(
     training = subprocess.Popen(command, env=os.environ | {"FLEDGE_RANKS": "1"}, **quiet)
     app: App | None = None
     try:
-        browser.until(lambda: (run / "config.yaml").exists() and (run / "metrics.jsonl").exists(), 120)
+        browser.until(lambda: (run / "config.yaml").exists() and (run / "metrics.jsonl").exists(), 240)
         assert not (run / "live").exists(), "nobody has watched yet"
         app = start_app("watch", str(run))
         page = f"{app.base}/watch/{make_id(run)}"
         browser.open(page)
-        browser.until(f"{P}?.film && {P}.group.length > 1", 120)
+        browser.until(f"{P}?.film && {P}.group.length > 1", 240)
         before = browser.run(f"return {P}.t")
-        browser.until(f"{P}.t > {before} + 0.3", 60)
+        browser.until(f"{P}.t > {before} + 0.3", 180)
         assert browser.text(".fp-clock").startswith("live")
         assert footage(run / "live")
         shoot("watch_live")
@@ -40,9 +40,9 @@ def test_a_training_is_watched_live_and_a_lost_server_is_found_again(
         port = app.base.rpartition(":")[2]
         app.process.kill()
         app.process.wait()
-        browser.until(f"{P}.message.textContent.includes('trying again')", 60)
+        browser.until(f"{P}.message.textContent.includes('trying again')", 180)
         app = start_app("watch", str(run), "--port", port)
-        browser.until(f"{P}?.film && !{P}.message.textContent.includes('trying again')", 120)
+        browser.until(f"{P}?.film && !{P}.message.textContent.includes('trying again')", 240)
         strange = [error for error in browser.errors() if "net::ERR_" not in error and "WebSocket" not in error]
         assert strange == []
     finally:
