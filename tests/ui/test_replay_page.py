@@ -62,7 +62,7 @@ def test_a_recording_plays_scrubs_and_is_filtered(
         f"const bar = {P}.transport.bar; bar.value = arguments[0]; bar.dispatchEvent(new Event('input'))", end / 2
     )
     browser.until(f"Math.abs({P}.t - {end / 2}) < 1e-3")
-    browser.until(f"{P}.view.chosen().moment.frame > 0")
+    browser.until(f"!{P}.changed && {P}.view.chosen().moment.frame > 0")  # the picture is of that moment
     frame = browser.run(f"return {P}.view.chosen().moment.frame")
     browser.find("[data-act=on]").click()
     browser.until(f"{P}.view.chosen().moment.frame == {frame + 1}")
