@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-import fledge
+from fledge.bench.commands import as_json, bench
 from fledge.core.errors import ConfigError, FledgeError, InterruptedRunError
 from fledge.ui.command import COMMANDS, watching
 
@@ -71,7 +71,6 @@ def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str]
 help_config = click.option(
     "--help-config", is_flag=True, help="List every setting as it would be used here, with its meaning and limits."
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 
 
 task_option = click.option(
@@ -94,6 +93,10 @@ task_option = click.option(
 )
 @click.option("--movers", help="Numbers of moving obstacles to try one after the other, for example 0,40,80.")
 @click.option("--vary", help="The same for any setting: --vary env.static_obstacles=100,350.")
+@click.option(
+    "--shield",
+    help="Between each policy and its drones: orca (velocity obstacles) or planner (local map, looks ahead). Navigation.",
+)
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
 @click.option("--checkpoints", is_flag=True, help="Fly every kept checkpoint of one run: the headline against time.")
 @click.option(
@@ -119,6 +122,7 @@ def eval(
     env_preset: str | None,
     movers: str | None,
     vary: str | None,
+    shield: str | None,
     sampled: bool,
     checkpoints: bool,
     picture: Path | None,
@@ -130,8 +134,8 @@ def eval(
 ) -> None:
     """Fly policies in worlds they have never seen, and count how it ends.
 
-    POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap. Each flies in the world it
-    was trained for, unless you change it; several are flown on the same episodes and compared.
+    POLICY is a run's folder, a policy file, a shipped policy's name, or a pilot: straight, gap, orca, planner. Each flies
+    in the world it was trained for, unless you change it; several are flown on the same episodes and compared.
     """
     # a setting is key=value; a pilot with parameters is crank(shot=0.8)
     overrides = [w for w in words if "=" in w and "(" not in w.partition("=")[0]]
@@ -168,6 +172,7 @@ def eval(
         threads=threads,
         quiet=as_json,
         foreign=navrl_checkpoint,
+        shield=shield,
     )
     rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
@@ -211,6 +216,45 @@ def read_vary(movers: str | None, vary: str | None) -> tuple[str, list[str]] | N
     if not sign or not values.strip():
         raise click.BadParameter("write env.key=value,value, for example env.speed_limit=1,2.", param_hint="--vary")
     return key.strip(), [part.strip() for part in values.split(",")]
+
+
+@main.command(epilog=OVERRIDES)
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[POLICY]... [KEY=VALUE]...")
+@click.option("--task", default="navigation", show_default=True, help="Whose benchmark.")
+@click.option("--only", is_flag=True, help="Fly the named policies alone, without the reference agents.")
+@click.option("--navrl-checkpoint", type=click.Path(), help="NavRL's released .pt file, to fly it too.")
+@click.option("--episodes", type=click.IntRange(1), default=1024, show_default=True, help="Per policy and world.")
+@click.option("--seed", default=7, show_default=True, help="Decides the held-out worlds.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the table: PNG, SVG, PDF or JPG.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]")
+@as_json
+def benchmark(name: str, words: tuple[str, ...], task: str, navrl_checkpoint: str | None, **options: Any) -> None:
+    """Compare policies by a protocol of the field, beside reference agents and published figures.
+
+    NAME is crossing (a walled forest, 0 to 80 movers), navrl (its edges and rows, 0 to 120 movers), p2m (its arena, five
+    settings) or density (columns alone, thin to thick). POLICY is what `fledge eval` takes; POLICY+SHIELD flies behind a
+    shield: fledge-nav+planner. Figures of others are theirs, in their simulators.
+    """
+    check_picture(options["picture"])
+    import torch
+
+    from fledge.core.machine import torch_threads
+    from fledge.evaluate.benchmark import BenchmarkRequest, run_benchmark
+    from fledge.tasks.registry import find_task
+
+    show_json, threads = options.pop("as_json"), options.pop("threads") or torch_threads()
+    torch.set_num_threads(threads)
+    policies, overrides = (
+        [w for w in words if "=" not in w or "(" in w],
+        [w for w in words if "=" in w and "(" not in w],
+    )
+    request = BenchmarkRequest(
+        name, policies, overrides, foreign=navrl_checkpoint, threads=threads, quiet=show_json, **options
+    )
+    figures = run_benchmark(find_task(task), request)
+    if show_json:
+        click.echo(json.dumps(figures))
 
 
 @main.command(epilog=OVERRIDES)
@@ -500,112 +544,7 @@ def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as
     find_tool("envelope")(words, picture, check, as_json)
 
 
-@main.group()
-def bench() -> None:
-    """Measure Fledge against its baselines, in one run, after checking that the results agree."""
-
-
-def let_threads_spin() -> None:
-    """Give baselines the OpenMP that their users have, unless the user chose: before torch is loaded."""
-    if fledge._TAMED and "torch" not in sys.modules:
-        os.environ.pop("OMP_WAIT_POLICY", None)
-
-
-def _bench(name: str, as_json: bool, **options: Any) -> None:
-    import importlib
-
-    from fledge.core.terminal import doing, make_console
-
-    let_threads_spin()
-    module = importlib.import_module(f"fledge.bench.{name}")
-    with doing(make_console(stderr=True), f"bench {name}") as on_progress:
-        result = module.run(on_progress=on_progress, **options)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        make_console().print(*module.render(result), sep="\n")
-
-
-@bench.command("sim")
-@click.argument("words", nargs=-1, metavar="[task=NAME]")
-@click.option("--num-envs", type=click.IntRange(1), help="Drones or duels in the comparison. [default: 1024; 10000]")
-@click.option(
-    "--threads", type=click.IntRange(1, 1024), help="CPU threads of the comparison with all. [default: all cores]"
-)
-@click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each measurement.")
-@as_json
-def bench_sim(words: tuple[str, ...], num_envs: int | None, threads: int | None, seconds: float, as_json: bool) -> None:
-    """Simulation speed of a task (navigation) beside plain NumPy and plain torch, and a table from few to many envs.
-
-    One thread is compared with one thread, and all with all (NumPy in shares of the envs, torch with its own threads and in
-    shares), in turns; the cores that each kept busy stand beside it. Nothing is timed unless all fly the same.
-    """
-    tasks = [word.removeprefix("task=") for word in words]
-    if len(tasks) > 1 or not all(tasks):
-        raise click.UsageError(f"{' '.join(words)} came, but one task is measured: task=NAME.")
-    _bench(
-        "sim", as_json, task=tasks[0] if tasks else "navigation", num_envs=num_envs, threads=threads, seconds=seconds
-    )
-
-
-@bench.command("train")
-@click.option("--turns", default=5, show_default=True, help="Turns of each design.")
-@click.option("--iterations", default=2, show_default=True, help="Iterations counted in a turn, after one that is not.")
-@click.option("--num-envs", default=1024, show_default=True, help="Drones.")
-@as_json
-def bench_train(turns: int, iterations: int, num_envs: int, as_json: bool) -> None:
-    """Training speed beside TorchRL's collector and NavRL's Conv2d PPO; and of the fast preset.
-
-    The designs take turns, on the same env, network and hyper-parameters. The baseline has torch on one thread and on all of
-    them; both are shown, and the better one counts. Ratios are of turns side by side. Nothing is timed unless both designs
-    compute the same. Needs the extra torchrl.
-    """
-    _bench("train", as_json, turns=turns, iterations=iterations, num_envs=num_envs)
-
-
-@bench.command("checkpoint")
-@click.option("--size-mb", default=200, show_default=True, help="Size of the training state.")
-@click.option("--navrl-checkpoint", type=click.Path(), help="NavRL's released .pt file, to measure its ratio.")
-@click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
-@as_json
-def bench_checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as_json: bool) -> None:
-    """Checkpoints beside torch.save, torch.distributed.checkpoint, safetensors and LZ4 in a thread.
-
-    A save costs its caller the call, and then the fence: what the next optimizer.step() waits, measured right after the call,
-    where it is longest. Both are shown, and their sum. Ours is durable, so torch.save with fsync is the fair baseline; the one
-    without is shown too. Nothing is timed unless every way gives back, bit for bit, what it was given.
-    """
-    _bench("checkpoint", as_json, size_mb=size_mb, navrl_checkpoint=navrl_checkpoint, quick=quick)
-
-
-@bench.command("replay")
-@click.option(
-    "--policy", default="fledge-nav", show_default=True, help="Who flies the experience: a policy or NavRL .pt."
-)
-@click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
-@as_json
-def bench_replay(policy: str, quick: bool, as_json: bool) -> None:
-    """Replay of real flights and grid maps beside TorchRL's storages and the prior design: bytes and rates."""
-    _bench("replay", as_json, policy=policy, quick=quick)
-
-
-@bench.command("watch")
-@click.option("--turns", default=5, show_default=True, help="How often each way has its turn.")
-@click.option("--num-envs", default=1024, show_default=True, help="Envs of the training.")
-@click.option("--task", default="navigation", show_default=True, help="What is trained.")
-@as_json
-def bench_watch(turns: int, num_envs: int, task: str, as_json: bool) -> None:
-    """What it costs a training to be watched in the browser, or only to be able to be."""
-    _bench("watch", as_json, turns=turns, num_envs=num_envs, task=task)
-
-
-@bench.command("collect")
-@click.option("--rounds", default=5, show_default=True, help="Timed iterations of each collector.")
-@click.option("--num-envs", default=1024, show_default=True, help="Drones.")
-@as_json
-def bench_collect(rounds: int, num_envs: int, as_json: bool) -> None:
-    """PPO with the synchronous, pipelined, half-and-half and compressed collectors: gain or loss."""
-    _bench("collect", as_json, rounds=rounds, num_envs=num_envs)
+main.add_command(bench)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ class BaseAgent(nn.Module):
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `memory` gave."""
 
+    def figures(self) -> dict[str, float]:
+        """What it counted of its own work since it was last asked, by name."""
+        return {}
+
     def get_name(self) -> str:
         """What it is called in tables."""
         return type(self).__name__

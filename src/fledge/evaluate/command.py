@@ -26,6 +26,7 @@ from fledge.evaluate.policies import (
     flight_world,
     load_foreign,
     load_policy,
+    put_shield,
     shipped_policies,
 )
 from fledge.evaluate.recordings import save_recording
@@ -53,6 +54,7 @@ class EvalRequest:
     threads: int | None = None
     quiet: bool = False
     foreign: str | None = None  # another project's file
+    shield: str | None = None  # between each policy and its drones
 
     def words(self) -> Iterator[list[str]]:
         """Overrides of each world in turn."""
@@ -158,7 +160,7 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
     if others:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
-    return loaded
+    return [put_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
 
 
 def task_of(names: Sequence[str]) -> Task | None:

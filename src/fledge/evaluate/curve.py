@@ -16,7 +16,7 @@ from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of
-from fledge.evaluate.policies import build_policy, flight_world
+from fledge.evaluate.policies import build_policy, flight_world, put_shield
 from fledge.storage import CheckpointHistory
 from fledge.tasks.registry import find_task
 
@@ -35,6 +35,7 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
     for entry in history.entries():
         state = history.load(entry, keys=(*STORED, "frames", "seconds"))
         policy = build_policy(state, str(entry.path), task)
+        policy = put_shield(policy, request.shield) if request.shield else policy
         for words in request.words():
             flight = flight_world(policy, request.env_preset, words)
             label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"

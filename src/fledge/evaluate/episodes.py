@@ -47,6 +47,7 @@ class Evaluation:
     wall_seconds: float
     env_steps: int
     decision_s: float = 1.0
+    act_ms: float = 0.0  # wall time of one decision of all envs at once; of a GPU, until it is queued
     tracks: list[Track] = field(default_factory=list)
     highlights: list[Track] = field(default_factory=list)  # the most interesting episodes, those first
 
@@ -115,6 +116,7 @@ class Evaluation:
             **{name: round(value, 3) for name, value in self.figures.items()},
             "mean_return": round(float(self.returns.mean()), 3),
             "std_return": round(float(self.returns.std()), 3),
+            "act_ms": round(self.act_ms, 3),
             "env_steps_per_second": round(self.env_steps / max(self.wall_seconds, 1e-9)),
             "wall_seconds": round(self.wall_seconds, 2),
         }
@@ -178,10 +180,11 @@ def evaluate(
         lengths_s=sheet.lengths_s,
         kinds=sheet.kinds,
         classes=task.classes,
-        figures=gauge.figures(),
+        figures={**gauge.figures(), **agent.figures()},
         wall_seconds=time.perf_counter() - begun,
         env_steps=steps,
         decision_s=decision_s,
+        act_ms=1e3 * sheet.act_seconds / max(sheet.acts, 1),
         tracks=tracks,
         highlights=kept.chosen() if kept else [],
     )
@@ -195,6 +198,7 @@ class Sheet:
         self.kinds = np.zeros(episodes, np.int64)
         self.returns = np.zeros(episodes)
         self.lengths_s = np.zeros(episodes)
+        self.act_seconds, self.acts = 0.0, 0
 
 
 def fly_wave(
@@ -219,7 +223,9 @@ def fly_wave(
     while active.any():
         if recorder:
             recorder.before_step(out["obs"])
+        begun = time.perf_counter()
         action = agent.act(out["obs"], deterministic)
+        sheet.act_seconds, sheet.acts = sheet.act_seconds + time.perf_counter() - begun, sheet.acts + 1
         counted = active.to(env.device)
         gauge.before_step(out["obs"], action, counted)
         env.step(action, out=out)

@@ -51,12 +51,16 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     """The policy called `name`: a shipped one, a pilot, a run's folder, a policy file, or another project's `.pt`.
 
     RUN#3 is the third past self of a league's run.
+    With a shield of its task behind a plus, it flies behind that: `fledge-nav+planner`.
 
     Args:
         task: Whose pilots and foreign files are meant, and whose code may run; by default navigation for those, and the
             task that the file names for others.
     """
     chosen = task or find_task("navigation")
+    bare, plus, shield = name.rpartition("+")
+    if plus and shield in chosen.shields and not Path(name).exists():
+        return put_shield(load_policy(bare, task), shield)
     if (pilot := chosen.find_pilot(name)) is not None:
         return LoadedPolicy(name, pilot, chosen, chosen.world_of(pilot))
     if "#" in name and Path(name.rpartition("#")[0]).is_dir():
@@ -89,6 +93,12 @@ def load_past_self(name: str, task: Task | None) -> LoadedPolicy:
     if not number.isdecimal() or int(number) not in selves:
         raise ConfigError(f"{run} has {len(selves)} past selves, but {name} asks for number {number or 'nothing'}.")
     return build_policy({**read_policy(Path(run)), "model": selves[int(number)]}, name, task)
+
+
+def put_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
+    """The policy behind a shield of its task."""
+    agent = policy.task.shielded(policy.agent, shield)
+    return dataclasses.replace(policy, name=f"{policy.name}+{shield}", agent=agent)
 
 
 def load_foreign(name: str, task: Task) -> LoadedPolicy:
@@ -165,7 +175,7 @@ def flight_world(
         now = flat_settings(cfg)
         asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
         changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
-    return Flight(cfg, changed)
+    return Flight(task.equip(cfg, policy.agent), changed)
 
 
 def default_world(task: Task) -> Any:

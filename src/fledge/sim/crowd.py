@@ -44,7 +44,15 @@ class Crowd:
     origin: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     goal: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     vel: wp.array2d(dtype=wp.vec3)  # [K, M] m/s, world
+    one_kind: int  # every obstacle is of this kind; 0: all eight kinds in turn
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
+
+
+@wp.func
+def kind_of(crowd: Crowd, j: int) -> int:
+    if crowd.one_kind > 0:
+        return crowd.one_kind
+    return j % 8
 
 
 @wp.func

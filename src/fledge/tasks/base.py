@@ -128,6 +128,23 @@ def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
     return {name: (part.shape, part.num_values) for name, part in parts.items()}
 
 
+@dataclass
+class Benchmark:
+    """A protocol of the field: worlds to fly in, who else was flown there, and what others published."""
+
+    title: str
+    worlds: Mapping[str, Sequence[str]]
+    """Heading of a column -> `env.key=value` words."""
+    preset: str | None = None
+    """Env preset that all of them start from."""
+    policies: Sequence[str] = ()
+    """Who is flown beside those that the user names."""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Who -> success by column, as others report it."""
+    source: str = ""
+    """Where those figures come from, and how far they can be compared."""
+
+
 class Task:
     """A world. See the head of this module.
 
@@ -163,6 +180,10 @@ class Task:
     unit: str = "envs"
     references: Any = None
     """Module of plain implementations that benchmarks measure beside ours; its CONTEST is `fledge bench sim`'s."""
+    shields: Sequence[str] = ()
+    """What may stand between a policy and what it flies, by name (`shielded`)."""
+    benchmarks: Mapping[str, Benchmark] = {}
+    """Protocols of the field that policies are compared by."""
     sides: int = 1
     """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
     behaviours: Mapping[str, str] = {}
@@ -256,6 +277,10 @@ class Task:
         """Settings of `count` episodes at once whose sides are all flown by the caller, row by row (`TensorEnv.group`)."""
         return dataclasses.replace(cfg, num_envs=self.sides * count)
 
+    def equip(self, cfg: Any, agent: BaseAgent) -> Any:
+        """A world with all that an agent must observe switched on, where it can be."""
+        return cfg
+
     def make_face(self, name: str, *args: Any, **options: Any) -> Any:
         """The world as another project's users know it, under the `name` they know (`faces`)."""
         if name not in self.faces:
@@ -310,6 +335,10 @@ class Task:
         if entries["task"] != self.reference:
             raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {self.reference}.")
         return load_weights(self.build_policy(entries["policy"]), entries["model"], name).eval()
+
+    def shielded(self, agent: BaseAgent, shield: str) -> BaseAgent:
+        """An agent whose actions go through a shield, by its name."""
+        raise ConfigError(f"{self.name} has no shields: leave out --shield.")
 
     def load_foreign(self, path: Path) -> BaseAgent:
         """A policy from another project's `.pt` file."""

@@ -35,6 +35,14 @@ class Starts(enum.Enum):
     rows = "rows"
     mixed = "mixed"
     crossing = "crossing"
+    lane = "lane"
+
+
+class Layout(enum.Enum):
+    """What stands and moves on a map."""
+
+    forest = "forest"
+    arena = "arena"
 
 
 class RewardKind(enum.Enum):
@@ -90,6 +98,8 @@ class NavigationConfig:
     """Moving obstacles on each map. NavRL's name: env_dyn.num_obstacles."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
     """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without any."""
+    layout: Layout = setting(Layout.forest, resume="restart")
+    """forest: NavRL's. arena: P2M's 13 x 35 m between walls, cylinders and swinging movers."""
     floating_boxes: bool = True
     """Moving boxes float at any height (NavRL's published rule) instead of resting with their centre at height 0."""
     num_maps: int = setting(64, at_least=1, resume="restart")
@@ -113,7 +123,8 @@ class NavigationConfig:
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """edges: anywhere on all four. rows: NavRL's evaluation, y = 24 to -24. mixed: a share inside. crossing: side to side."""
+    """edges: anywhere on all four. rows: NavRL's evaluation, y = 24 to -24. mixed: a share inside. crossing: side to side.
+    lane: along the arena, (0, -15) to (0, 15) at 2 m."""
     walls: bool = False
     """With starts=crossing: walls along the forest's two other sides, so no way round; who leaves the map is out."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
@@ -138,6 +149,8 @@ class NavigationConfig:
     """Elevation of each row of beams, degrees."""
     lidar_sees_movers: bool = False
     """Beams also hit moving obstacles (NavRL's do not)."""
+    pose: bool = setting(False, resume="weights", shapes="pose")
+    """Observe own height above the ground and yaw against the goal frame, as a robot's own estimate would tell them."""
     grid_map: bool = setting(False, resume="weights", shapes="grid_map")
     """Observe an egocentric occupancy grid, goal direction up the first axis."""
     grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
@@ -157,6 +170,9 @@ class NavigationConfig:
             raise ConfigError("env.fresh_maps already makes a map per episode: leave env.map_refresh_steps at 0.")
         if self.walls and self.starts is not Starts.crossing:
             raise ConfigError(f"env.walls would shut in starts={self.starts.value}: set env.starts=crossing with it.")
+
+        if (self.layout is Layout.arena) != (self.starts is Starts.lane):
+            raise ConfigError("env.layout=arena and env.starts=lane go together: set both, or neither.")
 
     @property
     def longest_episode_steps(self) -> int:

@@ -18,6 +18,10 @@ STATE = [
     {"name": "vertical_distance", "unit": "m", "frame": "world", "doc": "goal's height minus the drone's"},
     *({"name": f"velocity_{axis}", "unit": "m/s", "frame": "goal", "doc": "of the drone"} for axis in "xyz"),
 ]
+POSE = [
+    {"name": "height", "unit": "m", "frame": "world", "doc": "of the drone above the ground"},
+    {"name": "yaw", "unit": "rad", "frame": "goal", "doc": "of the drone, counter-clockwise from x, -pi to pi"},
+]
 OBSTACLE = [
     *(
         {
@@ -72,6 +76,8 @@ def complete(contract: dict[str, Any], cfg: NavigationConfig) -> dict[str, Any]:
         "doc": f"the nearest moving obstacles within {cfg.lidar_range_m:g} m (horizontal), nearest first; empty rows are 0",
         "columns": OBSTACLE,
     }
+    if "pose" in observation:
+        observation["pose"]["columns"] = POSE
     if "grid_map" in observation:
         observation["grid_map"] |= {
             "frame": "goal",

@@ -14,7 +14,6 @@ from fledge.core.settings import check_settings
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.sim.crowd import step_crowd
 from fledge.sim.launch import Call
 from fledge.sim.quadrotor import DAMPING
 from fledge.tasks.navigation import episode, flight, sense
@@ -69,9 +68,8 @@ class NavigationEnv(WarpEnv):
         self.drones = self._bind_drones()
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((self.num_envs, action_width), device=self.device)
-        crowd_args = [self.bank.maps.keys, self.bank.maps.clock, int(cfg.floating_boxes), cfg.dt_s]
-        crowd = Call(step_crowd, [*crowd_args, self.bank.seed, self.bank.maps.crowd], cfg.moving_obstacles)
-        self._crowd = self.launcher.record([crowd], self.bank.slots) if cfg.moving_obstacles else []
+        crowd = self.bank.crowd_calls()
+        self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
 
     # ---- specs -------------------------------------------------------------------------------------------------
@@ -86,6 +84,8 @@ class NavigationEnv(WarpEnv):
             "direction": TensorSpec((1, 3), f32, doc="horizontal start to goal, m, world"),
             "dynamic_obstacle": TensorSpec((1, NEAREST, OBSTACLE_FEATURES), f32, doc="five nearest, goal frame"),
         }
+        if cfg.pose:
+            specs["pose"] = TensorSpec((2,), f32, doc="height above the ground, m; yaw against the goal frame, rad")
         if cfg.grid_map:
             specs["grid_map"] = TensorSpec((1, cfg.grid_size, cfg.grid_size), torch.uint8, 0, 1, doc="1 = occupied")
         return specs
@@ -237,6 +237,10 @@ class NavigationEnv(WarpEnv):
         names = {"state": "state", "lidar": "lidar", "direction": "direction", "obstacles": "dynamic_obstacle"}
         for field, key in names.items():
             setattr(obs, field, wp.from_torch(tensors[(root, key)].view(n, -1)))
+        if self.cfg.pose:
+            obs.pose = wp.from_torch(tensors[(root, "pose")])
+        else:
+            obs.pose = wp.zeros((n, 0), dtype=wp.float32, device=str(self.device))
         if self.cfg.grid_map:
             obs.grid = wp.from_torch(tensors[(root, "grid_map")].view(n, -1))
         else:

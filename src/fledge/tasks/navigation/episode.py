@@ -3,6 +3,7 @@
 import warp as wp
 
 from fledge.core.random import Purpose
+from fledge.sim.arena import LANE_HEIGHT_M, LANE_M
 from fledge.sim.quadrotor import HOVER_THROTTLE
 from fledge.sim.random import uniform4
 from fledge.sim.terrain import C_SOLID, cell_at, free_distance, open_axis
@@ -12,6 +13,7 @@ from fledge.tasks.navigation.sense import add_lidar_noise, observe_obstacles, ob
 from fledge.tasks.navigation.structs import (
     CROSSING,
     EDGE,
+    LANE,
     MIXED,
     ROWS,
     Beams,
@@ -29,6 +31,8 @@ HOVER = wp.constant(HOVER_THROTTLE)
 ROW_WIDTH = wp.constant(32.0)
 INSIDE = wp.constant(19.0)
 CROSS = wp.constant(CROSSING_HALF_M)
+LANE_END = wp.constant(LANE_M)
+LANE_HEIGHT = wp.constant(LANE_HEIGHT_M)
 P_START = wp.constant(wp.uint32(int(Purpose.START)))
 P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_MAP = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
@@ -214,6 +218,9 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
         axis = open_axis(maps.keys[slot])
         start = side_point(axis, sign, u)
         goal = side_point(axis, -sign, g)
+    elif p.starts == LANE:
+        start = wp.vec3(0.0, -LANE_END, LANE_HEIGHT)
+        goal = wp.vec3(0.0, LANE_END, LANE_HEIGHT)
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)
@@ -256,6 +263,8 @@ def restart(first: int, p: Params, maps: Maps, drones: Drones, result: Result, o
         final.direction[i, k] = obs.direction[i, k]
     for k in range(50):
         final.obstacles[i, k] = obs.obstacles[i, k]
+    for k in range(obs.pose.shape[1]):
+        final.pose[i, k] = obs.pose[i, k]
     for k in range(obs.grid.shape[1]):
         final.grid[i, k] = obs.grid[i, k]
     begin_episode(i, p, maps, drones)

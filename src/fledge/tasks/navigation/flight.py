@@ -2,7 +2,7 @@
 
 import warp as wp
 
-from fledge.sim.crowd import Crowd, height_of, is_cylinder, width_of
+from fledge.sim.crowd import Crowd, height_of, is_cylinder, kind_of, width_of
 from fledge.sim.quadrotor import Airframe, Body, step_first_order, step_quadrotor, yaw_of
 from fledge.sim.random import TWO_PI
 from fledge.sim.raycast import cast_four
@@ -39,11 +39,11 @@ def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> b
     """Whether the drone is within radius of a moving obstacle, horizontally and vertically."""
     for j in range(crowd.count[slot]):
         c = crowd.trail[k, slot, j]
-        reach = 0.5 * width_of(j) + p.radius
+        reach = 0.5 * width_of(kind_of(crowd, j)) + p.radius
         dx = c[0] - pos[0]
         dy = c[1] - pos[1]
         if dx * dx + dy * dy <= reach * reach:
-            if is_cylinder(j) or wp.abs(c[2] - pos[2]) <= 0.5 * height_of(j) + p.radius:
+            if is_cylinder(kind_of(crowd, j)) or wp.abs(c[2] - pos[2]) <= 0.5 * height_of(kind_of(crowd, j)) + p.radius:
                 return True
     return False
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fledge.sim.arena import MOVER_KIND
+from fledge.tasks.navigation.config import Layout
 from fledge.tasks.navigation.env import NavigationEnv
 
 NEAR = 12  # movers that a frame holds, the nearest ones
@@ -28,7 +30,9 @@ def flight_scenes(env: NavigationEnv, ids: Sequence[int]) -> list[dict[str, Any]
         "range_m": cfg.lidar_range_m,
         "sees_movers": cfg.lidar_sees_movers,
     }
-    shared = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
+    shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
+    if cfg.layout is not Layout.forest:
+        shared["one_kind"] = MOVER_KIND
     return [
         {"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids
     ]
@@ -49,16 +53,17 @@ def flight_frames(env: NavigationEnv, ids: Sequence[int]) -> dict[str, np.ndarra
     if crowd.shape[1]:
         there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
         away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
-        seen |= nearest(crowd, away)
+        seen |= nearest(crowd, away, MOVER_KIND if env.cfg.layout is not Layout.forest else None)
     return {name: value.cpu().numpy() for name, value in seen.items()}
 
 
-def nearest(crowd: Tensor, away: Tensor) -> dict[str, Tensor]:
-    """The nearest of M movers [n, M, 3] by their distance [n, M], infinite where there is none."""
+def nearest(crowd: Tensor, away: Tensor, kind: int | None = None) -> dict[str, Tensor]:
+    """The nearest of M movers [n, M, 3], all of one kind or by their numbers, by their distance [n, M], infinite for none."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]
-    width = 0.25 * (first % 4 + 1)[:, None]
+    kinds = first if kind is None else torch.full_like(first, kind)
+    width = 0.25 * (kinds % 4 + 1)[:, None]
     mover = torch.where(distance[:, :1].isinf(), math.nan, torch.cat([crowd[index, first], width], dim=1))
     # by number, so that one mover stays in its column from frame to frame; those that are not there come last
     ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)

@@ -19,10 +19,11 @@ import warp as wp
 from fledge.core.errors import InputError, MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
-from fledge.sim.crowd import Crowd, place_crowd
-from fledge.sim.launch import Launcher
+from fledge.sim.arena import MOVER_KIND, ROWS, SIDES, place_arena, place_swingers, step_swingers
+from fledge.sim.crowd import Crowd, place_crowd, step_crowd
+from fledge.sim.launch import Call, Launcher
 from fledge.sim.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
-from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.structs import Maps
 
 NEVER = 2**31 - 1
@@ -42,6 +43,8 @@ class MapBank:
             self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
         self._check_memory()
         k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        self.arena = cfg.layout is Layout.arena
+        b = cfg.static_obstacles * ROWS + SIDES if self.arena else b
         self.tensors = {
             "keys": self._zeros(torch.int32, k, 2),
             "clock": self._zeros(torch.int32, 1),
@@ -82,6 +85,7 @@ class MapBank:
     def _bind(self) -> Maps:
         t = self.tensors
         crowd = Crowd()
+        crowd.one_kind = MOVER_KIND if self.arena else 0
         crowd.count = wp.from_torch(t["count"])
         crowd.placed = wp.from_torch(t["placed"])
         crowd.born = wp.from_torch(t["born"])
@@ -93,6 +97,17 @@ class MapBank:
         maps.clock = wp.from_torch(t["clock"])
         maps.crowd = crowd
         return maps
+
+    def crowd_calls(self) -> list[Call]:
+        """Launches that move all movers by one decision."""
+        cfg, maps = self.cfg, self.maps
+        if not cfg.moving_obstacles:
+            return []
+        if self.arena:
+            swing = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd]
+            return [Call(step_swingers, swing, cfg.moving_obstacles)]
+        roam = [maps.keys, maps.clock, int(cfg.floating_boxes), cfg.dt_s, self.seed, maps.crowd]
+        return [Call(step_crowd, roam, cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
         """How many moving obstacles map number `position` gets."""
@@ -130,11 +145,14 @@ class MapBank:
         device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
         index: Any = wp.array(slots.astype(np.int32), device=device)
         boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
-        wp.launch(place_boxes, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
+        place = place_arena if self.arena else place_boxes
+        wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
         wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
-        if crowd:
+        if crowd and self.arena:
+            wp.launch(place_swingers, n, [index, maps.keys, self.seed, maps.crowd], device=device)
+        elif crowd:
             floating = int(self.cfg.floating_boxes)
             wp.launch(place_crowd, n, [index, maps.keys, floating, self.seed, maps.crowd], device=device)
 

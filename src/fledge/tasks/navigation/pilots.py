@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config
+from fledge.core.settings import check_settings
+from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.pilot import PlannerPilot
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """An agent that must know where it flies: sensors, limits, decision rate."""
+
+    def meet(self, world: NavigationConfig) -> None: ...
 
 
 class StraightPilot(BaseAgent):
@@ -55,3 +71,30 @@ class GapPilot(BaseAgent):
 def towards(direction: Tensor, distance: Tensor) -> Tensor:
     """Full speed along a direction [B, 3], slowing down over the last metre, as an action in [0, 1]³."""
     return (direction * distance.clamp(max=1.0)[:, None]).clamp(-1, 1) * 0.5 + 0.5
+
+
+PILOTS: dict[str, Callable[[], BaseAgent]] = {
+    "straight": StraightPilot,
+    "gap": GapPilot,
+    "planner": PlannerPilot,
+    "orca": OrcaPilot,
+}
+
+
+def make_pilot(name: str) -> BaseAgent:
+    """A pilot by name; the planner also with settings of its own: `planner(horizon_s=2, fast=1.5)`.
+
+    Raises:
+        ConfigError: when there is none of that name, or it has no such setting.
+    """
+    kind, _, rest = name.strip().partition("(")
+    words = [word.strip() for word in rest.removesuffix(")").split(",") if word.strip()]
+    if kind not in PILOTS or (rest and not rest.endswith(")")):
+        raise ConfigError(f"There is no pilot {name!r}; there are {', '.join(PILOTS)}.")
+    if kind != "planner" or not words:
+        if words:
+            raise ConfigError(f"The pilot {kind} has no settings: leave out ({', '.join(words)}).")
+        return PILOTS[kind]()
+    cfg = build_config(PlannerConfig, [], words)
+    check_settings(cfg)
+    return PlannerPilot(cfg)

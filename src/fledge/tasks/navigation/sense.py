@@ -3,7 +3,7 @@
 import warp as wp
 
 from fledge.core.random import Purpose
-from fledge.sim.crowd import height_of, is_cylinder, width_class, width_of
+from fledge.sim.crowd import height_of, is_cylinder, kind_of, width_class, width_of
 from fledge.sim.quadrotor import yaw_of
 from fledge.sim.random import TWO_PI, normal2, uniform4
 from fledge.sim.raycast import cast_four, ray_box, ray_cylinder
@@ -72,7 +72,7 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
     last = p.decimation - 1
     for j in range(maps.crowd.count[slot]):
         c = maps.crowd.trail[last, slot, j]
-        reach = width_of(j) * 0.70710678  # circumscribed circle of a square footprint
+        reach = width_of(kind_of(maps.crowd, j)) * 0.70710678  # circumscribed circle of a square footprint
         dx = c[0] - pos[0]
         dy = c[1] - pos[1]
         away = wp.sqrt(dx * dx + dy * dy)
@@ -91,11 +91,13 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
                     cosine = beams.cosine[v / 4][v % 4]
                     ray = wp.vec3(cosine * wp.cos(angle), cosine * wp.sin(angle), cosine * beams.slope[v / 4][v % 4])
                     d = float(0.0)
-                    if is_cylinder(j):
-                        d = ray_cylinder(pos, ray, c, 0.5 * width_of(j), 0.5 * height_of(j))
+                    if is_cylinder(kind_of(maps.crowd, j)):
+                        d = ray_cylinder(
+                            pos, ray, c, 0.5 * width_of(kind_of(maps.crowd, j)), 0.5 * height_of(kind_of(maps.crowd, j))
+                        )
                     else:
-                        w = 0.5 * width_of(j)
-                        d = ray_box(pos, ray, c, wp.vec3(w, w, 0.5 * height_of(j)))
+                        w = 0.5 * width_of(kind_of(maps.crowd, j))
+                        d = ray_box(pos, ray, c, wp.vec3(w, w, 0.5 * height_of(kind_of(maps.crowd, j))))
                     n = h * p.elevations + v
                     obs.lidar[i, n] = wp.max(obs.lidar[i, n], p.range_m - d)
 
@@ -149,6 +151,10 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
     obs.direction[i, 0] = goal[0] - start[0]
     obs.direction[i, 1] = goal[1] - start[1]
     obs.direction[i, 2] = 0.0
+    if obs.pose.shape[1] > 0:
+        turned = yaw_of(drones.quat[i]) - wp.atan2(x_axis[1], x_axis[0])
+        obs.pose[i, 0] = drones.pos[i][2]
+        obs.pose[i, 1] = turned - TWO_PI * wp.floor(turned / TWO_PI + 0.5)
 
 
 @wp.func
@@ -189,7 +195,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
             tag = float(1.0)
-            if is_cylinder(j):
+            if is_cylinder(kind_of(maps.crowd, j)):
                 offset = wp.vec3(offset[0], offset[1], 0.0)
                 tag = 0.0
             away = wp.length(offset)
@@ -200,9 +206,9 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
                 obs.obstacles[i, row + 5 + m] = vel[m]
             obs.obstacles[i, row + 3] = wp.sqrt(near[k])
             obs.obstacles[i, row + 4] = offset[2]
-            obs.obstacles[i, row + 8] = float(width_class(j))
+            obs.obstacles[i, row + 8] = float(width_class(kind_of(maps.crowd, j)))
             obs.obstacles[i, row + 9] = tag
-            surface = away - 0.5 * width_of(j)
+            surface = away - 0.5 * width_of(kind_of(maps.crowd, j))
             logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.range_m))
             closest = wp.min(closest, surface)
     return wp.vec2(logs / 5.0, closest)
@@ -245,9 +251,12 @@ def draw_grid(
     for j in range(maps.crowd.count[slot]):
         centre = maps.crowd.trail[last, slot, j]
         offset = to_goal_frame(centre - pos, x_axis)
-        w = 0.5 * width_of(j)
+        w = 0.5 * width_of(kind_of(maps.crowd, j))
         along = (float(r) + 0.5 - half) * p.grid_resolution - offset[0]
-        tall = is_cylinder(j) or wp.abs(offset[2]) <= 0.5 * height_of(j) + p.radius
+        tall = (
+            is_cylinder(kind_of(maps.crowd, j))
+            or wp.abs(offset[2]) <= 0.5 * height_of(kind_of(maps.crowd, j)) + p.radius
+        )
         if tall and wp.abs(along) <= w:
             across = wp.sqrt(wp.max(w * w - along * along, 0.0))
             low = int(wp.ceil((offset[1] - across) / p.grid_resolution + half - 0.5))

@@ -75,6 +75,8 @@ def flight_crowd(track: Track) -> Crowd | None:
     else:
         return None
     numbers = np.arange(max(KINDS, int(ids.max(initial=0)) + 1))
+    if isinstance(one := track.scene.get("one_kind"), int):
+        numbers = np.full_like(numbers, one)
     width, tall = 0.25 * (numbers % 4 + 1), numbers % KINDS >= 4
     sizes = np.stack([width, width, np.where(tall, 5.0, 1.0)], axis=1).astype(np.float32)
     return Crowd(ids, pos.astype(np.float32), sizes, tall, detected(track, ids, pos))

@@ -13,10 +13,11 @@ from fledge.tasks.navigation.config import EDGE_M, Starts
 
 NEAREST = 5
 OBSTACLE_FEATURES = 10
-STARTS = {Starts.edges: 0, Starts.rows: 1, Starts.mixed: 2, Starts.crossing: 3}
+STARTS = {Starts.edges: 0, Starts.rows: 1, Starts.mixed: 2, Starts.crossing: 3, Starts.lane: 4}
 ROWS = wp.constant(STARTS[Starts.rows])
 MIXED = wp.constant(STARTS[Starts.mixed])
 CROSSING = wp.constant(STARTS[Starts.crossing])
+LANE = wp.constant(STARTS[Starts.lane])
 EDGE = wp.constant(EDGE_M)
 
 
@@ -132,6 +133,7 @@ class Obs:
     lidar: wp.array2d(dtype=wp.float32)  # [N, H * V] range - distance
     direction: wp.array2d(dtype=wp.float32)  # [N, 3] m, horizontal start to goal
     obstacles: wp.array2d(dtype=wp.float32)  # [N, 5 * 10]
+    pose: wp.array2d(dtype=wp.float32)  # [N, 2] height m, yaw rad in the goal frame ([N, 0] when off)
     grid: wp.array2d(dtype=wp.uint8)  # [N, size * size] 1 = occupied ([0, 0] when off)
 
 

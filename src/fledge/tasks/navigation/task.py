@@ -21,6 +21,7 @@ from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv
 from fledge.tasks.base import Task, Track, World
+from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.config import (
     EDGE_M,
     ActionForm,
@@ -39,7 +40,8 @@ from fledge.tasks.navigation.grid_q import GridQ
 from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 from fledge.tasks.navigation.objects import flight_objects
-from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
+from fledge.tasks.navigation.pilots import PILOTS, Planning, make_pilot
+from fledge.tasks.navigation.shield import SHIELDS, Shielded
 from fledge.tasks.navigation.stage import flight_actors, flight_beams, flight_crowd, flight_instruments, flight_stage
 from fledge.tasks.objects import SceneObject
 from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
@@ -81,14 +83,18 @@ class NavigationTask(Task):
         "least_clearance": "least m",
         "control_effort": "effort",
         "mean_success_seconds": "s",
+        "shield_share": "changed",
+        "shield_change": "by",
     }
     legend = (
         "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
         "share of the time over bare ground. detour: way over straight line (a flight ends within the goal's radius, so a "
         "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
-        "mean change of the commanded velocity, m/s per second."
+        "mean change of the commanded velocity, m/s per second. Behind a shield: share of decisions changed, by m/s."
     )
     judged_in = "crossing"
+    shields = tuple(SHIELDS)
+    benchmarks = BENCHMARKS
     unit = "drones"
     labels = {
         "success": "success",
@@ -154,7 +160,7 @@ class NavigationTask(Task):
             cfg,
             num_envs=EVAL_DRONES,
             movers_cycle=[1.0],
-            starts=Starts.crossing if cfg.starts is Starts.crossing else Starts.edges,
+            starts=cfg.starts if cfg.starts in (Starts.crossing, Starts.lane) else Starts.edges,
             success_ends_episode=True,
             map_refresh_steps=0,
         )
@@ -219,7 +225,24 @@ class NavigationTask(Task):
         raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
 
     def pilots(self) -> Mapping[str, Callable[[], BaseAgent]]:
-        return {"straight": StraightPilot, "gap": GapPilot}
+        return PILOTS
+
+    def find_pilot(self, name: str) -> BaseAgent | None:
+        return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
+
+    def equip(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
+        """Who reads `pose` gets it."""
+        return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes)
+
+    def check_fit(self, agent: BaseAgent, env: TensorEnv) -> None:
+        """Also tells agents that plan which sensors and limits they have."""
+        super().check_fit(agent.agent if isinstance(agent, Shielded) else agent, env)
+        if isinstance(agent, Planning):
+            assert isinstance(env, NavigationEnv)
+            agent.meet(env.cfg)
+
+    def shielded(self, agent: BaseAgent, shield: str) -> BaseAgent:
+        return Shielded(agent, shield)
 
     def load_foreign(self, path: Path) -> BaseAgent:
         """NavRL's policy from its released file."""
@@ -240,7 +263,7 @@ class NavigationTask(Task):
     def classify(self, env: TensorEnv) -> Tensor:
         """By the sides that start and goal lie on; of starts inside the forest there is one class."""
         assert isinstance(env, NavigationEnv)
-        if env.cfg.walls:
+        if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
         start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))
         kind = torch.where(start % 2 == goal % 2, CLASSES.index("opposite"), CLASSES.index("adjacent"))

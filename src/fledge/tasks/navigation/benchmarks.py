@@ -1,0 +1,70 @@
+"""Protocols that drone navigation is compared by. What others published stands beside, as theirs: other simulators, sensors
+and drones."""
+
+from __future__ import annotations
+
+from fledge.tasks.base import Benchmark
+
+PILOTS = ("straight", "gap", "orca", "planner", "fledge-nav")
+BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # MOTAR's, in 24 x 24 m
+P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # movers, cylinders: P2M, FAPP, NavRL, Obsnet
+    (7, 7): (0.95, 0.90, 0.45, 0.20),
+    (13, 13): (0.65, 0.30, 0.30, 0.30),
+    (25, 19): (0.40, 0.25, 0.20, 0.20),
+    (25, 0): (0.50, 0.20, 0.15, 0.25),
+    (0, 44): (0.60, 0.75, 0.80, None),
+}
+FOREST_M2, ARENA_M2 = 40.0 * 40.0, 24.0 * 24.0
+
+
+def movers(*counts: int) -> dict[str, list[str]]:
+    return {f"{count} movers": [f"env.moving_obstacles={count}"] for count in counts}
+
+
+def as_dense(bars: int) -> list[str]:
+    """Columns in our forest that stand as densely as so many bars in MOTAR's arena."""
+    return [f"env.static_obstacles={round(bars * FOREST_M2 / ARENA_M2)}", "env.moving_obstacles=0"]
+
+
+BENCHMARKS = {
+    "crossing": Benchmark(
+        title="From side to side of a walled forest of 350 columns",
+        preset="crossing",
+        worlds=movers(0, 40, 80),
+        policies=(*PILOTS, "fledge-nav+orca", "fledge-nav+planner"),
+    ),
+    "navrl": Benchmark(
+        title="NavRL's forest of 350 columns: starts and goals on all four edges (E), and north to south in rows (R)",
+        preset="default",
+        worlds={
+            f"{mark} {count}": [f"env.starts={starts}", f"env.moving_obstacles={count}"]
+            for mark, starts in (("E", "edges"), ("R", "rows"))
+            for count in (0, 40, 80, 120)
+        },
+        policies=PILOTS,
+        published={"NavRL, in training": {"E 80": 0.83, "E 120": 0.69}},
+        source="NavRL (Xu et al., RA-L 2025) reports success during training with its curriculum, in Isaac Sim.",
+    ),
+    "p2m": Benchmark(
+        title="P2M's arena, 30 m between walls: movers + standing cylinders",
+        preset="p2m",
+        worlds={
+            f"{moving}+{standing}": [f"env.moving_obstacles={moving}", f"env.static_obstacles={standing}"]
+            for moving, standing in P2M
+        },
+        policies=PILOTS,
+        published={
+            who: {f"{m}+{s}": rate for (m, s), rates in P2M.items() if (rate := rates[k]) is not None}
+            for k, who in enumerate(("P2M", "FAPP", "NavRL", "Obsnet"))
+        },
+        source="P2M (arclab-hku, RA-L 2026) reports about 20 trials each, in its simulator; taken over second-hand.",
+    ),
+    "density": Benchmark(
+        title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",
+        preset="crossing",
+        worlds={f"{bars} bars": as_dense(bars) for bars in BARS},
+        policies=PILOTS,
+        published={"MOTAR": {f"{bars} bars": rate for bars, rate in BARS.items()}},
+        source="MOTAR reports an arena of 24 m with bars, drone and sensors of its own: compare the slope, not the level.",
+    ),
+}

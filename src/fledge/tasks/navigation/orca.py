@@ -1,0 +1,171 @@
+"""Velocity obstacles: which commands lead into something within a horizon, and the nearest command that does not.
+
+Optimal reciprocal collision avoidance (J. van den Berg, S. Guy, M. Lin, D. Manocha, ISRR 2009), in three dimensions, where
+nobody else gives way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
+rounded tip; the way u from v to its surface, with its normal n, leaves the half-space
+
+    (v' - command - u) . n >= 0
+
+of allowed commands. The command flown is the allowed one nearest to what is wanted, no faster than the limit; where none is
+allowed, the one that violates all half-spaces least (found by letting them back evenly, by bisection).
+
+The drone follows a command with a lag L: what it does within t is L * velocity + (t - L) * command. So obstacles are taken
+where they would be for a drone that coasts for L, and the horizon is as much shorter.
+"""
+
+import warp as wp
+
+EPSILON = wp.constant(1.0e-5)
+BISECTIONS = wp.constant(14)
+
+
+@wp.struct
+class Answer:
+    """A command, and whether there is one."""
+
+    found: bool
+    v: wp.vec3
+
+
+@wp.func
+def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon: float, step: float) -> wp.vec4:
+    """Allowed commands as (n, b): n . v' >= b. `v` is the command minus the obstacle's velocity.
+
+    Outside (|p| > R) with horizon t the tip of the forbidden cone is a ball of radius R/t around p/t.
+    """
+    inside = wp.length_sq(p) <= radius * radius
+    t = horizon
+    if inside:
+        t = step
+    w = v - p / t
+    scale = radius / t
+    wp_dot = wp.dot(w, p)
+    ball = inside or (wp_dot < 0.0 and wp_dot * wp_dot > radius * radius * wp.length_sq(w))
+    if not ball:
+        a = wp.length_sq(p)
+        b = wp.dot(p, v)
+        # sqrt(b² - a c) with c = |v|² - |p x v|² / (|p|² - R²), by Lagrange's identity, without its cancellation
+        root = wp.length(wp.cross(p, v)) * radius / wp.sqrt(a - radius * radius)
+        along = (b + root) / a
+        w = v - along * p
+        scale = radius * along
+    length = wp.length(w)
+    n = -wp.normalize(p)  # from the middle of a ball any way out will do
+    if length > EPSILON:
+        n = w / length
+    u = (scale - length) * n
+    return wp.vec4(n[0], n[1], n[2], wp.dot(command + u, n))
+
+
+@wp.func
+def normal_of(plane: wp.vec4) -> wp.vec3:
+    return wp.vec3(plane[0], plane[1], plane[2])
+
+
+@wp.func
+def on_line(
+    planes: wp.array2d(dtype=wp.vec4), i: int, a: int, b: int, back: float, wanted: wp.vec3, limit: float
+) -> Answer:
+    """The point nearest to `wanted` where planes a and b meet, inside the ball and all planes before b."""
+    answer = Answer()
+    na = normal_of(planes[i, a])
+    nb = normal_of(planes[i, b])
+    way = wp.cross(na, nb)
+    square = wp.length_sq(way)
+    if square < EPSILON:
+        return answer
+    cosine = wp.dot(na, nb)
+    ba = planes[i, a][3] - back
+    bb = planes[i, b][3] - back
+    point = ((ba - bb * cosine) * na + (bb - ba * cosine) * nb) / square
+    rest = limit * limit - wp.length_sq(point)
+    if rest < 0.0:
+        return answer
+    way = way / wp.sqrt(square)
+    high = wp.sqrt(rest)  # `point` is the line's nearest to the origin
+    low = -high
+    for k in range(b):
+        slope = wp.dot(normal_of(planes[i, k]), way)
+        lack = planes[i, k][3] - back - wp.dot(normal_of(planes[i, k]), point)
+        if wp.abs(slope) < EPSILON:
+            if lack > EPSILON:
+                return answer
+        elif slope > 0.0:
+            low = wp.max(low, lack / slope)
+        else:
+            high = wp.min(high, lack / slope)
+    if low > high:
+        return answer
+    answer.found = True
+    answer.v = point + wp.clamp(wp.dot(way, wanted - point), low, high) * way
+    return answer
+
+
+@wp.func
+def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wanted: wp.vec3, limit: float) -> Answer:
+    """The point nearest to `wanted` on plane a, inside the ball and all planes before it."""
+    answer = Answer()
+    n = normal_of(planes[i, a])
+    b = planes[i, a][3] - back
+    if wp.abs(b) > limit:
+        return answer
+    middle = b * n
+    radius = wp.sqrt(limit * limit - b * b)
+    offset = wanted - wp.dot(wanted, n) * n  # of the foot of `wanted`, from the middle of the disc
+    length = wp.length(offset)
+    if length > radius:
+        offset = offset * (radius / length)
+    v = middle + offset
+    for k in range(a):
+        if wp.dot(normal_of(planes[i, k]), v) < planes[i, k][3] - back - EPSILON:
+            edge = on_line(planes, i, a, k, back, wanted, limit)
+            if not edge.found:
+                return answer
+            v = edge.v
+    answer.found = True
+    answer.v = v
+    return answer
+
+
+@wp.func
+def nearest_allowed(
+    planes: wp.array2d(dtype=wp.vec4), i: int, count: int, back: float, wanted: wp.vec3, limit: float
+) -> Answer:
+    """The point nearest to `wanted` inside the ball and all planes, each let back by `back` (R. Seidel, 1991)."""
+    answer = Answer()
+    v = wanted
+    length = wp.length(v)
+    if length > limit:
+        v = v * (limit / length)
+    for a in range(count):
+        if wp.dot(normal_of(planes[i, a]), v) < planes[i, a][3] - back - EPSILON:
+            face = on_plane(planes, i, a, back, wanted, limit)
+            if not face.found:
+                return answer
+            v = face.v
+    answer.found = True
+    answer.v = v
+    return answer
+
+
+@wp.func
+def safest(planes: wp.array2d(dtype=wp.vec4), i: int, count: int, wanted: wp.vec3, limit: float) -> wp.vec3:
+    """The allowed command nearest to `wanted`; where none is allowed, the one that violates least."""
+    best = nearest_allowed(planes, i, count, 0.0, wanted, limit)
+    if best.found:
+        return best.v
+    low = float(0.0)
+    high = float(0.0)
+    for a in range(count):
+        high = wp.max(high, planes[i, a][3])  # standing still violates by no more
+    high = high + 0.01
+    best = nearest_allowed(planes, i, count, high, wanted, limit)
+    for _k in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        trial = nearest_allowed(planes, i, count, middle, wanted, limit)
+        if trial.found:
+            best = trial
+            high = middle
+        else:
+            low = middle
+    return best.v

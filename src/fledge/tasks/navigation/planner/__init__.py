@@ -1,0 +1,1 @@
+"""A sampling planner on the drone's own sensors: local map, candidates, the pilot. See docs/planner.md."""

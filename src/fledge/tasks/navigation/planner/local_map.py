@@ -1,0 +1,214 @@
+"""What a drone remembers of its LiDAR: a map that rolls along with it, and tells the room around any point at once.
+
+The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) lives at
+(ix mod size, iy mod size), and is wiped when it leaves the window of size x size cells around the drone. Heights are
+told apart in 16 bands of 0.25 m above the ground. A cell does not hold whether it is hit, but how near a hit is:
+
+    word 0   ring 3 | ring 2 | ring 1 | ring 0      16 bits each, a bit for a band; ring k has a bit
+    word 1   ring 7 | ring 6 | ring 5 | ring 4      where a hit of that band lies at ring k's distance
+
+    ring        0     1     2     3     4     5     6     7
+    up to, m    0   0.2   0.3   0.4   0.5   0.6   0.7   0.8     horizontally, between the middles of two cells
+
+So a new hit is drawn once, as a disc of rings (197 words), known ones cost a look, and a query costs two words however
+far ahead it is asked. 16 bytes a cell: 128 x 128 cells, ±6.4 m, are 256 KiB a drone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import warp as wp
+
+CELL_M = 0.1
+BANDS = 16
+BAND_M = 0.25
+RING_EDGES_M = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+GROUND_M = 0.1  # what is hit lower than this is the ground, which the floor of the flight keeps away from
+REACH_CELLS = 8  # of the widest ring
+INSIDE_M = 0.02  # a hit counts where the beam would be this much later: inside what it hit
+
+C_CELL = wp.constant(CELL_M)
+C_INV_CELL = wp.constant(1.0 / CELL_M)
+C_BANDS = wp.constant(BANDS)
+C_INV_BAND = wp.constant(1.0 / BAND_M)
+C_GROUND = wp.constant(GROUND_M)
+C_INSIDE = wp.constant(INSIDE_M)
+C_RINGS = wp.constant(len(RING_EDGES_M))
+
+
+def window_cells(range_m: float, least: int = 128) -> int:
+    """Cells along a side of a map that holds every hit with its rings, and 6 m of way: a power of two."""
+    needed = 2 * (math.ceil(range_m / CELL_M) + REACH_CELLS + 2)
+    return max(least, 1 << (needed - 1).bit_length())
+
+
+def disc() -> np.ndarray:
+    """Offsets in cells and ring of all cells that a hit is seen from, [197, 3] int32: the nearest first."""
+    span = range(-REACH_CELLS, REACH_CELLS + 1)
+    rows = []
+    for dx in span:
+        for dy in span:
+            ring = ring_of(math.hypot(dx, dy) * CELL_M)
+            if ring < len(RING_EDGES_M):
+                rows.append((dx, dy, ring))
+    rows.sort(key=lambda row: (row[2], row[0], row[1]))
+    return np.array(rows, np.int32)
+
+
+def ring_of(distance_m: float) -> int:
+    """The ring of a distance; 8 beyond all."""
+    return int(np.searchsorted(np.array(RING_EDGES_M) + 1e-6, distance_m))
+
+
+def ring_distances() -> np.ndarray:
+    """What a ring says about the distance, m: the mean of its cells, [9] float32; the last one is beyond all."""
+    rows = disc()
+    away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
+    means = [away[rows[:, 2] == k].mean() for k in range(len(RING_EDGES_M))]
+    return np.array([*means, 1.0e6], np.float32)
+
+
+@wp.struct
+class LocalMap:
+    """Maps of N drones. `size` is a power of two."""
+
+    size: int
+    cells: wp.array2d(dtype=wp.uint64)  # [N, size * size * 2]
+    centre: wp.array(dtype=wp.vec2i)  # [N] cell of the drone
+    fresh: wp.array(dtype=wp.bool)  # [N] nothing is remembered yet
+    disc: wp.array(dtype=wp.vec3i)  # dx, dy, ring
+
+
+@wp.struct
+class Scan:
+    """A scan and how to read it. H azimuths, V elevations."""
+
+    lidar: wp.array2d(dtype=wp.float32)  # [N, H * V] range - distance
+    azimuths: int
+    cosine: wp.array(dtype=wp.float32)  # [V]
+    sine: wp.array(dtype=wp.float32)  # [V]
+    range_m: float
+    standing: int  # whatever is hit stands on the ground
+    memory: int
+
+
+@wp.func
+def to_cell(x: float) -> int:
+    return int(wp.floor(x * C_INV_CELL))
+
+
+@wp.func
+def place_of(m: LocalMap, ix: int, iy: int) -> int:
+    """Index of a cell's first word. Sizes are powers of two, so negative cells wrap too."""
+    last = m.size - 1
+    return 2 * ((ix & last) * m.size + (iy & last))
+
+
+@wp.func
+def bands_between(low: float, high: float) -> wp.uint32:
+    """Bits of the bands that a span of heights touches."""
+    a = wp.clamp(int(wp.floor(low * C_INV_BAND)), 0, C_BANDS)
+    b = wp.clamp(int(wp.floor(high * C_INV_BAND)), -1, C_BANDS - 1)
+    if a > b:
+        return wp.uint32(0)
+    return (wp.uint32(2) << wp.uint32(b)) - (wp.uint32(1) << wp.uint32(a))
+
+
+@wp.func
+def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
+    """Forget one line of cells, which is about to lie on the other side of the window."""
+    for k in range(m.size):
+        at = place_of(m, line, k)
+        if along_x == 0:
+            at = place_of(m, k, line)
+        m.cells[i, at] = wp.uint64(0)
+        m.cells[i, at + 1] = wp.uint64(0)
+
+
+@wp.func
+def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
+    """Move the window so that cell (ix, iy) is its middle."""
+    old = m.centre[i]
+    m.centre[i] = wp.vec2i(ix, iy)
+    dx = ix - old[0]
+    dy = iy - old[1]
+    if m.fresh[i] or forget == 1 or wp.abs(dx) >= m.size or wp.abs(dy) >= m.size:
+        for k in range(2 * m.size * m.size):
+            m.cells[i, k] = wp.uint64(0)
+        m.fresh[i] = False
+        return
+    half = m.size / 2
+    for k in range(wp.abs(dx)):
+        if dx > 0:
+            wipe_line(m, i, old[0] + half + k, 1)
+        else:
+            wipe_line(m, i, old[0] - half - 1 - k, 1)
+    for k in range(wp.abs(dy)):
+        if dy > 0:
+            wipe_line(m, i, old[1] + half + k, 0)
+        else:
+            wipe_line(m, i, old[1] - half - 1 - k, 0)
+
+
+@wp.func
+def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
+    """Draw the rings around a hit, unless its bands are known."""
+    known = wp.uint32(m.cells[i, place_of(m, ix, iy)] & wp.uint64(0xFFFF))
+    if (known & bands) == bands:
+        return
+    for k in range(m.disc.shape[0]):
+        d = m.disc[k]
+        at = place_of(m, ix + d[0], iy + d[1]) + d[2] / 4
+        m.cells[i, at] = m.cells[i, at] | (wp.uint64(bands) << wp.uint64(16 * (d[2] & 3)))
+
+
+@wp.func
+def remember(m: LocalMap, i: int, scan: Scan, pos: wp.vec3, yaw: float):
+    """Take a scan into the map. `pos` is in the goal frame, its height above the ground; `yaw` against that frame."""
+    roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - scan.memory)
+    elevations = scan.cosine.shape[0]
+    for h in range(scan.azimuths):
+        angle = yaw + 6.283185307179586 * float(h) / float(scan.azimuths)
+        dx = wp.cos(angle)
+        dy = wp.sin(angle)
+        for v in range(elevations):
+            value = scan.lidar[i, h * elevations + v]
+            if value > 0.0:
+                d = scan.range_m - value + C_INSIDE
+                z = pos[2] + d * scan.sine[v]
+                if z > C_GROUND:
+                    low = z
+                    if scan.standing == 1:
+                        low = 0.0
+                    bands = bands_between(low, z)
+                    if bands != wp.uint32(0):
+                        flat = d * scan.cosine[v]
+                        draw_hit(m, i, to_cell(pos[0] + flat * dx), to_cell(pos[1] + flat * dy), bands)
+
+
+@wp.func
+def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
+    """The ring of the nearest remembered hit of these bands around a point; 8 where there is none, or off the map."""
+    ix = to_cell(x)
+    iy = to_cell(y)
+    c = m.centre[i]
+    half = m.size / 2
+    if ix < c[0] - half or ix >= c[0] + half or iy < c[1] - half or iy >= c[1] + half:
+        return C_RINGS
+    at = place_of(m, ix, iy)
+    spread = wp.uint64(bands)
+    spread = spread | (spread << wp.uint64(16))
+    spread = spread | (spread << wp.uint64(32))
+    ring = int(0)
+    word = m.cells[i, at] & spread
+    if word == wp.uint64(0):
+        word = m.cells[i, at + 1] & spread
+        ring = 4
+        if word == wp.uint64(0):
+            return C_RINGS
+    while (word & wp.uint64(0xFFFF)) == wp.uint64(0):
+        word = word >> wp.uint64(16)
+        ring = ring + 1
+    return ring

@@ -1,0 +1,307 @@
+"""The search: every candidate is flown ahead through the local map and past the movers; the cheapest is the command.
+
+Cost of a candidate, in metres of way:
+
+    metres lost     of those that flying straight to the goal at full speed would gain within the horizon
+    + margin_cost * sum over looks of (margin - clearance) * exp(-t / fading)    where clearance < margin
+    or  crash_cost - crash_relief * t     where the body touches something at time t
+    or  t - REACHED                       where the goal is reached at time t
+
+A candidate is a velocity command that is held, or a brief one, after which the drone stops: where every held command ends
+at a column, those lead on step by step. The drone answers linearly, so where it is after k looks is
+    pos + a_k * velocity + b_k * acceleration + c_k * command
+with three numbers a look that are worked out once (`response`). Candidates come in a fixed order, the likely ones first;
+one whose metres lost already exceed the cheapest so far is not flown, and flying stops when its cost does. That changes
+no result: of equal ones the first counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import warp as wp
+
+from fledge.sim.quadrotor import DAMPING, VELOCITY_GAIN
+from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
+from fledge.tasks.navigation.planner.way import Ways, way_from
+
+REACHED = 1000.0  # m: what reaching the goal is worth
+BODY_M = 0.2  # hits this much above or below the drone's middle are in its way
+VERTICAL_LAG_S = 0.03  # thrust answers at once, tilt does not
+FLOOR_M, CEILING_M = 0.1, 0.1  # kept from the heights at which a flight ends
+MOVERS = 5
+BOX_HALF_M = 0.5
+
+C_REACHED = wp.constant(REACHED)
+C_BODY = wp.constant(BODY_M)
+C_MOVERS = wp.constant(MOVERS)
+C_BOX_HALF = wp.constant(BOX_HALF_M)
+FAR = wp.constant(1.0e6)
+TOUCH = wp.constant(0.02)  # m
+
+
+def candidates(cfg: PlannerConfig) -> np.ndarray:
+    """Commands against the direction to the goal, [C, 3] m/s: the likely ones first, hovering last."""
+    rows = []
+    for speed in (cfg.fast, cfg.middle, cfg.slow):
+        for climb in (0.0, -cfg.climb, cfg.climb) if cfg.climb else (0.0,):
+            for k in sorted(range(cfg.headings), key=lambda k: (min(k, cfg.headings - k), k)):
+                angle = 2 * math.pi * k / cfg.headings
+                rows.append((speed * math.cos(angle), speed * math.sin(angle), climb))
+    return np.array([*rows, (0.0, 0.0, 0.0)], np.float32)
+
+
+def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
+    """What velocity, acceleration and command do to the position at every look: held, and brief, [2, T, 3]."""
+    times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
+    held = response(times, lag_s)[:, 0]
+    brief = held.copy()
+    after = round(cfg.brief_s / cfg.step_s)
+    if 0 < after < len(times):  # the end of a command is the beginning of its opposite
+        brief[after:, 2] -= held[: len(times) - after, 2]
+    return np.stack([held, brief])
+
+
+def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
+    """What velocity, acceleration and command each do to position, velocity and acceleration: [T, 3, 3].
+
+    v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
+    """
+    lag = max(lag_s, 1e-3)
+    # rows: d/dt of position, velocity, acceleration, command
+    rate = np.zeros((4, 4))
+    rate[0, 1] = 1.0
+    rate[1, 1:3] = -DAMPING, 1.0
+    rate[2, 1:] = -VELOCITY_GAIN / lag, -1.0 / lag, VELOCITY_GAIN / lag
+    parts = 2**16
+    return np.stack([np.linalg.matrix_power(np.eye(4) + rate * (t / parts), parts)[:3, 1:] for t in seconds])
+
+
+@wp.struct
+class Search:
+    """What every drone's search shares. C candidates, T looks."""
+
+    commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
+    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of horizontal way: of commands that are held, and of brief ones
+    upright: wp.array2d(dtype=wp.vec3)  # [2, T] of vertical way
+    kinds: int  # 2 with brief commands, else 1
+    price: wp.array(dtype=wp.float32)  # [T] of a metre too near to what stands
+    mover_price: wp.array(dtype=wp.float32)  # [T] and to movers
+    ring_m: wp.array(dtype=wp.float32)  # [9] what a ring says about the distance, m
+    step_s: float
+    body: float  # m: radius and skin
+    margin: float
+    mover_margin: float
+    crash_cost: float
+    crash_relief: float
+    goal_radius: float
+    floor: float
+    ceiling: float
+    gain: float  # m towards the goal within the horizon at full speed
+    alarm: int  # looks within which a shield minds a crash
+    near: float  # m: a goal nearer than this may be reached within the horizon
+
+
+@wp.struct
+class Own:
+    """What a drone knows about itself. Goal frame, the goal at (0, 0), heights above the ground."""
+
+    pos: wp.vec3
+    vel: wp.vec3
+    acc: wp.vec3
+    goal: wp.vec3
+    ahead: wp.vec2  # horizontal unit vector to the goal
+    way: float  # m to the goal
+    body: wp.vec2  # m: how near is a crash, to what stands and to movers
+
+
+@wp.struct
+class Movers:
+    """The nearest movers of every drone, [N, 5]; goal frame as in `Own`."""
+
+    place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR where there is none
+    motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: endless)
+
+
+@wp.func
+def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
+    """Row k of `dynamic_obstacle` as place and motion."""
+    row = 10 * k
+    flat = rows[i, row + 3]
+    ux = rows[i, row]
+    uy = rows[i, row + 1]
+    uz = rows[i, row + 2]
+    if ux == 0.0 and uy == 0.0 and uz == 0.0:
+        movers.place[i, k] = wp.vec4(FAR, FAR, 0.0, 0.0)
+        movers.motion[i, k] = wp.vec4()
+        return
+    scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
+    half = float(FAR)
+    if rows[i, row + 9] > 0.5:
+        half = C_BOX_HALF
+    wide = 0.125 * (rows[i, row + 8] + 1.0)
+    movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, pos[2] + rows[i, row + 4], wide)
+    movers.motion[i, k] = wp.vec4(rows[i, row + 5], rows[i, row + 6], rows[i, row + 7], half)
+
+
+@wp.func
+def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
+    """Distance from a point to the surface of mover k at time t, m: the larger of level and upright distance of a box."""
+    p = movers.place[i, k]
+    v = movers.motion[i, k]
+    x = p[0] + t * v[0] - at[0]
+    y = p[1] + t * v[1] - at[1]
+    gap = wp.sqrt(x * x + y * y) - p[3]
+    return wp.max(gap, wp.abs(p[2] + t * v[2] - at[2]) - v[3])
+
+
+@wp.func
+def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
+    """Distance from a point to the nearest remembered hit at its height, m."""
+    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - C_BODY, at[2] + C_BODY))]
+
+
+@wp.func
+def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
+    """Distance from a point to the nearest mover at time t, m."""
+    gap = mover_gap(movers, i, 0, at, t)
+    for k in range(1, C_MOVERS):
+        gap = wp.min(gap, mover_gap(movers, i, k, at, t))
+    return gap
+
+
+@wp.func
+def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
+    """How near is a crash: the body with its skin; or, where the drone is nearer already, any nearer than now."""
+    return wp.vec2(
+        wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
+    )
+
+
+@wp.func
+def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
+    """Room between the drone's body at a point and what stands, and movers, m; below 0 it touches."""
+    if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
+        return wp.vec2(-1.0, -1.0)
+    return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
+
+
+@wp.func
+def nearness(s: Search, room: wp.vec2, k: int) -> float:
+    """What it costs to be so near at look k."""
+    return s.price[k] * wp.max(s.margin - room[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - room[1], 0.0)
+
+
+@wp.func
+def at_look(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
+    """Where the drone is at look k under a command."""
+    f = s.flat[brief, k]
+    u = s.upright[brief, k]
+    return wp.vec3(
+        own.pos[0] + f[0] * own.vel[0] + f[1] * own.acc[0] + f[2] * command[0],
+        own.pos[1] + f[0] * own.vel[1] + f[1] * own.acc[1] + f[2] * command[1],
+        own.pos[2] + u[0] * own.vel[2] + u[1] * own.acc[2] + u[2] * command[2],
+    )
+
+
+@wp.func
+def turned(s: Search, own: Own, c: int) -> wp.vec3:
+    """Candidate c in the goal frame."""
+    v = s.commands[c]
+    return wp.vec3(own.ahead[0] * v[0] - own.ahead[1] * v[1], own.ahead[1] * v[0] + own.ahead[0] * v[1], v[2])
+
+
+@wp.func
+def to_go(w: Ways, i: int, own: Own, at: wp.vec3) -> float:
+    """Length of the way from a point to the goal, m."""
+    flat = way_from(w, i, at[0], at[1])
+    up = own.goal[2] - at[2]
+    return wp.sqrt(flat * flat + up * up)
+
+
+@wp.func
+def lost(s: Search, w: Ways, i: int, own: Own, command: wp.vec3, brief: int) -> float:
+    """Metres that a command loses against flying to the goal at full speed."""
+    return to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.way + s.gain
+
+
+@wp.func
+def cost_of(
+    s: Search,
+    m: LocalMap,
+    w: Ways,
+    i: int,
+    movers: Movers,
+    own: Own,
+    command: wp.vec3,
+    brief: int,
+    enough: float,
+) -> float:
+    """Cost of a command, or anything from `enough` on as soon as it is known to reach that."""
+    cost = lost(s, w, i, own, command, brief)
+    close = wp.length(own.goal - own.pos) < s.near
+    for k in range(s.flat.shape[1]):
+        if cost >= enough and not close:
+            return cost
+        t = float(k + 1) * s.step_s
+        at = at_look(s, own, command, brief, k)
+        room = room_at(s, m, i, movers, own, at, t)
+        if wp.min(room) < 0.0:
+            return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
+        if close and wp.length(own.goal - at) < s.goal_radius:
+            return t - C_REACHED
+        cost = cost + nearness(s, room, k)
+    return cost
+
+
+@wp.func
+def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> wp.vec3:
+    """The cheapest command, held or brief; the first of equals."""
+    best = wp.vec3()
+    least = float(FAR)
+    for brief in range(s.kinds):
+        for c in range(s.commands.shape[0]):
+            command = turned(s, own, c)
+            cost = cost_of(s, m, w, i, movers, own, command, brief, least)
+            if cost < least:
+                least = cost
+                best = command
+    return best
+
+
+@wp.func
+def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3) -> float:
+    """When a command leads into something, s; FAR if not before the alarm."""
+    for k in range(s.alarm):
+        t = float(k + 1) * s.step_s
+        if wp.min(room_at(s, m, i, movers, own, at_look(s, own, command, 0, k), t)) < 0.0:
+            return t
+    return FAR
+
+
+@wp.func
+def nearest_safe(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
+    """What is wanted, unless it leads into something before the alarm; then the candidate that is least another command,
+    nearness and a later crash added at their prices."""
+    crash = crash_time(s, m, i, movers, own, wanted)
+    if crash == FAR:
+        return wanted
+    best = wanted
+    least = s.crash_cost - s.crash_relief * crash
+    for c in range(s.commands.shape[0]):
+        command = turned(s, own, c)
+        cost = wp.length(command - wanted)
+        for k in range(s.alarm):
+            if cost < least:
+                t = float(k + 1) * s.step_s
+                room = room_at(s, m, i, movers, own, at_look(s, own, command, 0, k), t)
+                if wp.min(room) < 0.0:
+                    cost = cost + s.crash_cost - s.crash_relief * t
+                    break
+                cost = cost + nearness(s, room, k)
+        if cost < least:
+            least = cost
+            best = command
+    return best

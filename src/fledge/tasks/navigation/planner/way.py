@@ -1,0 +1,109 @@
+"""The way to the goal from every place around the drone, through what it remembers: so that it leaves dead ends.
+
+A grid of 64 x 64 places 0.2 m apart around the drone, at its height. A place has the length of the shortest way from there
+to the goal; who leaves the grid flies straight on, since nobody knows what stands there. Ways through places near a hit
+count as longer (`slowness`), through a column as much longer. Solved by sweeping back and forth over the grid (a weighted
+chamfer distance), every few decisions.
+"""
+
+import warp as wp
+
+from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
+
+PLACES = 64
+PLACE_M = 0.2
+C_PLACES = wp.constant(PLACES)
+C_PLACE = wp.constant(PLACE_M)
+C_INV_PLACE = wp.constant(1.0 / PLACE_M)
+UNKNOWN = wp.constant(1.0e6)
+
+
+@wp.struct
+class Ways:
+    """Grids of N drones."""
+
+    length: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] m to the goal
+    slow: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES]
+    corner: wp.array(dtype=wp.vec2)  # [N] m: place (0, 0), goal frame
+    age: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
+    slowness: wp.array(dtype=wp.float32)  # [9] by ring
+    every: int  # decisions between two looks; 0: never, ways are straight
+    rounds: int  # of sweeping, there and back
+
+
+@wp.func
+def survey(w: Ways, m: LocalMap, i: int, pos: wp.vec3, body: float):
+    """Set up a drone's grid: straight ways at its border, nothing known inside."""
+    x0 = wp.floor(pos[0] * C_INV_PLACE) * C_PLACE - 0.5 * float(C_PLACES) * C_PLACE + 0.5 * C_PLACE
+    y0 = wp.floor(pos[1] * C_INV_PLACE) * C_PLACE - 0.5 * float(C_PLACES) * C_PLACE + 0.5 * C_PLACE
+    w.corner[i] = wp.vec2(x0, y0)
+    bands = bands_between(pos[2] - body, pos[2] + body)
+    last = C_PLACES - 1
+    for r in range(C_PLACES):
+        x = x0 + float(r) * C_PLACE
+        for c in range(C_PLACES):
+            y = y0 + float(c) * C_PLACE
+            at = r * C_PLACES + c
+            w.slow[i, at] = C_PLACE * w.slowness[ring_at(m, i, x, y, bands)]
+            length = float(UNKNOWN)
+            away = wp.sqrt(x * x + y * y)
+            if r == 0 or c == 0 or r == last or c == last or away < 2.0 * C_PLACE:
+                length = away
+            w.length[i, at] = length
+
+
+@wp.func
+def sweep(w: Ways, i: int):
+    """Let every place learn from its neighbours, there and back again."""
+    for k in range(w.rounds * 2):
+        step = int(1)
+        if k % 2 == 1:
+            step = -1
+        for n in range(1, C_PLACES - 1):
+            r = n
+            if step < 0:
+                r = C_PLACES - 1 - n
+            for q in range(1, C_PLACES - 1):
+                c = q
+                if step < 0:
+                    c = C_PLACES - 1 - q
+                at = r * C_PLACES + c
+                back = at - step * C_PLACES
+                straight = wp.min(w.length[i, back], w.length[i, at - step])
+                aslant = wp.min(w.length[i, back - step], w.length[i, back + step])
+                slow = w.slow[i, at]
+                found = wp.min(straight + slow, aslant + 1.41421356 * slow)
+                w.length[i, at] = wp.min(w.length[i, at], found)
+
+
+@wp.func
+def find_ways(w: Ways, m: LocalMap, i: int, pos: wp.vec3, body: float, fresh: bool):
+    """Bring a drone's grid up to date, if it is time."""
+    if fresh:
+        w.age[i] = 0
+    if w.every > 0:
+        if w.age[i] % w.every == 0:
+            survey(w, m, i, pos, body)
+            sweep(w, i)
+    w.age[i] = w.age[i] + 1
+
+
+@wp.func
+def way_from(w: Ways, i: int, x: float, y: float) -> float:
+    """Length of the way from a point to the goal, m, between places; straight off the grid."""
+    away = wp.sqrt(x * x + y * y)
+    if w.every == 0 or away < 1.0:
+        return away
+    corner = w.corner[i]
+    u = (x - corner[0]) * C_INV_PLACE
+    v = (y - corner[1]) * C_INV_PLACE
+    r = int(wp.floor(u))
+    c = int(wp.floor(v))
+    if r < 0 or c < 0 or r >= C_PLACES - 1 or c >= C_PLACES - 1:
+        return away
+    at = r * C_PLACES + c
+    a = u - float(r)
+    b = v - float(c)
+    low = (1.0 - b) * w.length[i, at] + b * w.length[i, at + 1]
+    high = (1.0 - b) * w.length[i, at + C_PLACES] + b * w.length[i, at + C_PLACES + 1]
+    return (1.0 - a) * low + a * high

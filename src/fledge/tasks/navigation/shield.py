@@ -1,0 +1,80 @@
+"""A shield: between a policy's command and the drone, something that looks where the command leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.agents.base import BaseAgent, Obs
+from fledge.core.errors import ConfigError
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig
+from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.steering import Steering
+
+CHANGED = 1.0e-3  # m/s: less is no change
+SHIELDS: dict[str, Callable[[], Steering]] = {"orca": OrcaPilot, "planner": lambda: PlannerPilot(shield=True)}
+
+
+class Shielded(BaseAgent):
+    """A policy whose commands go through a shield.
+
+    Args:
+        agent: Any agent that acts with velocities.
+        shield: "orca": the nearest command outside all velocity obstacles. "planner": the command itself, unless it leads
+            into something on the local map or into a mover; then the candidate that is least another command.
+    """
+
+    def __init__(self, agent: BaseAgent, shield: str) -> None:
+        super().__init__()
+        if shield not in SHIELDS:
+            raise ConfigError(f"There is no shield {shield!r}; there are {', '.join(SHIELDS)}.")
+        self.agent, self.kind, self.shield = agent, shield, SHIELDS[shield]()
+        self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
+        self._sums: Tensor | None = None  # decisions, changed ones, m/s of change
+
+    def get_name(self) -> str:
+        return f"{self.agent.get_name()}+{self.kind}"
+
+    def meet(self, world: NavigationConfig) -> None:
+        """Fly in this world from here on."""
+        if world.action_form is not ActionForm.velocity:
+            raise ConfigError("A shield turns velocities: leave it out with env.action_form=headings.")
+        self.shield.meet(world)
+        if isinstance(self.agent, Steering | Shielded):
+            self.agent.meet(world)
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
+        """Action [B, 3]."""
+        action = self.agent.act(obs, deterministic)
+        assert isinstance(action, Tensor)
+        limit = self.shield.world.speed_limit
+        wanted = limit * (2.0 * action.detach().clamp(0.0, 1.0) - 1.0)
+        command = self.shield.command(obs, wanted).clamp(-limit, limit)
+        change = (command - wanted).norm(dim=-1)
+        changed = change > CHANGED
+        sums = torch.stack([torch.ones_like(change), changed.to(change.dtype), change]).double().sum(dim=1)
+        self._sums = sums if self._sums is None else self._sums + sums
+        return torch.where(changed[:, None], self.shield.as_action(command), action)
+
+    def figures(self) -> dict[str, float]:
+        """Share of decisions that were changed, and by how much those were, m/s; then it counts anew."""
+        if self._sums is None:
+            return {}
+        decisions, changed, change = self._sums.tolist()
+        self._sums = None
+        return {"shield_share": changed / decisions, "shield_change": change / max(changed, 1.0)}
+
+    def reset(self, env_mask: Tensor | None = None) -> None:
+        self.agent.reset(env_mask)
+        self.shield.reset(env_mask)
+
+    def memory(self) -> dict[str, Any]:
+        return {"agent": self.agent.memory(), "shield": self.shield.memory()}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        self.agent.recall(memory["agent"])
+        self.shield.recall(memory["shield"])
