@@ -10,8 +10,8 @@ from fledge.sim.airframe import Flyer, move
 from fledge.sim.missile import fly_missile
 from fledge.tasks.aircombat.fight import slew
 from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
+from fledge.tasks.aircombat.spacetime.geometry import launch_at, unit
 from fledge.tasks.aircombat.spacetime.manoeuvres import choose_rudder, left_angle, turn_by
-from fledge.tasks.aircombat.spacetime.solve import geometry_of, shooter_at, target_at, unit
 
 
 @wp.kernel(enable_backward=False)
@@ -57,9 +57,9 @@ def trace_target(
 ):
     """The target's place and speed [geometry, time], as it flies a manoeuvre against one who stays where the shooter is."""
     i = first + wp.tid()
-    g = geometry_of(geometries[i])
-    from_there = shooter_at(g)
-    target = target_at(g, ranges[i])
+    launch = launch_at(geometries[i], ranges[i])
+    from_there = launch.shooter
+    target = launch.target
     rudder = float(0.0)
     for k in range(out.shape[1]):
         out[i, k] = wp.vec3(target.pos[0], target.pos[1], target.speed)
@@ -81,9 +81,9 @@ def hold_both(
 ):
     """Geometry and range [geometry, time], every dt, as both sides hold their course at full throttle."""
     i = first + wp.tid()
-    g = geometry_of(geometries[i])
-    one = shooter_at(g)
-    two = target_at(g, ranges[i])
+    launch = launch_at(geometries[i], ranges[i])
+    one = launch.shooter
+    two = launch.target
     for k in range(later.shape[1]):
         r = two.pos - one.pos
         later[i, k] = wp.vec4(one.speed, two.speed, left_angle(one.dir, r), left_angle(two.dir, -r))

@@ -1,7 +1,6 @@
 """Kill ranges of one geometry, by fly-outs: the truth that tables interpolate.
 
-A geometry is own speed, target's speed (m/s), off-boresight and aspect (rad, left positive): the angle from the shooter's nose
-to the target, and from the target's nose to the shooter. Aspect 0 is a target that comes nose-on, pi a tail chase.
+`geometry.py` says what a geometry is.
 
     r_max     the target holds its course
     r_left    it turns away to the left at launch, and runs        r_right   the same to the right
@@ -17,8 +16,8 @@ gone (a missile fired far off its boresight cannot turn in time at any range), i
 
 import warp as wp
 
-from fledge.sim.airframe import Flyer
-from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
+from fledge.tasks.aircombat.spacetime.flyout import FlyOut, Physics, fly_out
+from fledge.tasks.aircombat.spacetime.geometry import launch_at
 from fledge.tasks.aircombat.spacetime.manoeuvres import (
     AWAY_LEFT,
     AWAY_RIGHT,
@@ -38,59 +37,22 @@ HALVINGS = wp.constant(6)
 NEAREST = wp.constant(1000.0)  # m: closer, everything counts as within reach
 COARSE = wp.constant(2.0)  # steps of the search from outside are longer by this
 NO_ESCAPE = wp.constant(-1)  # stands for all of DEFENCES
-PI = wp.constant(3.14159265358979)
-
-
-@wp.struct
-class Geometry:
-    """Who points where, apart from the range."""
-
-    own_speed: float
-    target_speed: float
-    off_boresight: float
-    aspect: float
 
 
 @wp.func
-def geometry_of(v: wp.vec4) -> Geometry:
-    out = Geometry()
-    out.own_speed = v[0]
-    out.target_speed = v[1]
-    out.off_boresight = v[2]
-    out.aspect = v[3]
-    return out
+def fly_at(p: Physics, geometry: wp.vec4, away: float, manoeuvre: int, dt: float) -> FlyOut:
+    """A shot at this geometry and range."""
+    launch = launch_at(geometry, away)
+    return fly_out(p, launch.shooter, p.motor.burn, launch.target, manoeuvre, dt, 0.0)
 
 
 @wp.func
-def unit(angle: float) -> wp.vec2:
-    return wp.vec2(wp.cos(angle), wp.sin(angle))
+def kills_one(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> bool:
+    return fly_at(p, g, away, manoeuvre, dt).killed == 1
 
 
 @wp.func
-def shooter_at(g: Geometry) -> Flyer:
-    """The shooter, and so its missile: at the origin, pointing east."""
-    out = Flyer()
-    out.dir = wp.vec2(1.0, 0.0)
-    out.speed = g.own_speed
-    return out
-
-
-@wp.func
-def target_at(g: Geometry, away: float) -> Flyer:
-    out = Flyer()
-    out.pos = away * unit(g.off_boresight)
-    out.dir = unit(g.off_boresight + PI - g.aspect)
-    out.speed = g.target_speed
-    return out
-
-
-@wp.func
-def kills_one(p: Physics, g: Geometry, away: float, manoeuvre: int, dt: float) -> bool:
-    return fly_out(p, shooter_at(g), p.motor.burn, target_at(g, away), manoeuvre, dt, 0.0).killed == 1
-
-
-@wp.func
-def kills(p: Physics, g: Geometry, away: float, manoeuvre: int, dt: float) -> bool:
+def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> bool:
     """Whether a shot at this range kills. The likeliest escapes come first."""
     if manoeuvre != NO_ESCAPE:
         return kills_one(p, g, away, manoeuvre, dt)
@@ -106,7 +68,7 @@ def kills(p: Physics, g: Geometry, away: float, manoeuvre: int, dt: float) -> bo
 
 
 @wp.func
-def bisect(p: Physics, g: Geometry, manoeuvre: int, killing: float, missing: float, dt: float) -> float:
+def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: float, dt: float) -> float:
     """The border between a range that kills and one that does not; on the side that does not."""
     inside = killing
     outside = missing
@@ -120,7 +82,7 @@ def bisect(p: Physics, g: Geometry, manoeuvre: int, killing: float, missing: flo
 
 
 @wp.func
-def largest_range(p: Physics, g: Geometry, manoeuvre: int, farthest: float, dt: float) -> float:
+def largest_range(p: Physics, g: wp.vec4, manoeuvre: int, farthest: float, dt: float) -> float:
     """The largest range, up to `farthest`, at which a shot kills; 0 if none does."""
     if farthest <= NEAREST:
         return 0.0
@@ -142,7 +104,7 @@ def largest_range(p: Physics, g: Geometry, manoeuvre: int, farthest: float, dt: 
 
 
 @wp.func
-def smallest_range(p: Physics, g: Geometry, manoeuvre: int, largest: float, dt: float) -> float:
+def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: float) -> float:
     """The other end of the interval of ranges that kill, at least half of the largest."""
     if largest == 0.0 or kills(p, g, 0.7 * largest, manoeuvre, dt):
         return 0.5 * largest
@@ -169,7 +131,7 @@ def solve_ranges(
     `farthest` are bounds of r_max, and of r_left and r_right. `smallest` of r_ne is not worked out, and of length 0 none is.
     """
     i = first + wp.tid()
-    g = geometry_of(geometries[i])
+    g = geometries[i]
     left = largest_range(p, g, AWAY_LEFT, farthest[1], dt)
     right = largest_range(p, g, AWAY_RIGHT, farthest[1], dt)
     hold = largest_range(p, g, HOLD, farthest[0], dt)
@@ -196,6 +158,5 @@ def fly_outs(
 ):
     """A shot at each geometry and range: killed, time, closest approach."""
     i = first + wp.tid()
-    g = geometry_of(geometries[i])
-    end = fly_out(p, shooter_at(g), p.motor.burn, target_at(g, ranges[i]), manoeuvre, dt, 0.0)
+    end = fly_at(p, geometries[i], ranges[i], manoeuvre, dt)
     out[i] = wp.vec3(float(end.killed), end.time, end.miss)
