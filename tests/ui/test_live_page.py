@@ -45,6 +45,7 @@ def test_a_training_is_watched_live_and_a_lost_server_is_found_again(
         browser.until(f"{P}?.film && !{P}.message.textContent.includes('trying again')", 240)
         strange = [error for error in browser.errors() if "net::ERR_" not in error and "WebSocket" not in error]
         assert strange == []
+        browser.open("about:blank")  # the page would miss its server
     finally:
         for process in (training, *([app.process] if app else [])):
             process.terminate()

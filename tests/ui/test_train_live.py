@@ -50,6 +50,7 @@ def test_a_training_is_seen_while_it_learns_and_its_page_ends_with_it(tmp_path: 
         with pytest.raises(OSError, match="refused"):
             opener.open(found[1], timeout=5)
         browser.until("document.querySelector('.ft-trouble').innerText.includes('trying again')")
+        browser.open("about:blank")
         browser.errors()  # of a server that is gone
     finally:
         training.kill()
