@@ -123,8 +123,7 @@ class NavigationConfig:
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """edges: anywhere on all four. rows: NavRL's evaluation, y = 24 to -24. mixed: a share inside. crossing: side to side.
-    lane: along the arena, (0, -15) to (0, 15) at 2 m."""
+    """edges: on all four. rows: NavRL's, y = 24 to -24. mixed: a share inside. crossing: side to side. lane: the arena's."""
     walls: bool = False
     """With starts=crossing: walls along the forest's two other sides, so no way round; who leaves the map is out."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
