@@ -46,7 +46,7 @@ def fly(pilot: PlannerPilot, steps: int, seed: int = 3, threads: int = 1) -> lis
     "changes",
     [
         {"brief_s": 0.0, "lag_s": 0.0, "skin_m": 0.0},
-        {"lag_s": 0.15, "skin_m": 0.07, "standing": True},
+        {"lag_s": 0.15, "skin_m": 0.07, "standing": False},
         {"memory": False, "fast": 1.5, "mover_margin_m": 1.5},
     ],
     ids=str,

@@ -53,5 +53,5 @@ class PlannerConfig:
     """As a shield: a command that leads into something within this time is not flown, s."""
     memory: bool = True
     """Keep past LiDAR hits; without, the last scan alone."""
-    standing: bool = False
-    """Take for granted that whatever is hit stands on the ground."""
+    standing: bool = True
+    """Take for granted that whatever is hit stands on the ground; false where there is room beneath things."""
