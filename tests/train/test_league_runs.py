@@ -33,6 +33,7 @@ WORDS = [
     "league.promote_at=0.05",
     "league.self_beaten_at=0.05",
     "league.past_selves=2",
+    "league.mirror=0.3",
     "save_interval=5",
     f"total_frames={12 * 32 * 16}",
 ]

@@ -46,6 +46,8 @@ class LeagueConfig:
     """Share of the decided fights against the newest past self at which another one joins."""
     priority: float = setting(1.0, at_least=0)
     """How much more often hard opponents are met; 0: all alike."""
+    mirror: float = setting(0.0, at_least=0, below=1, resume="restart")
+    """Share of the fights against the learner as it is now, on both sides as it explores; the league has the others."""
 
 
 class League:

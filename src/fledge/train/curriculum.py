@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 from fledge.envs.versus import VersusEnv
@@ -42,11 +43,39 @@ class Curriculum:
         pass
 
 
-class LeagueCurriculum(Curriculum):
-    """A league's opponents in every env of a run."""
+class Mirror(BaseAgent):
+    """The learner as it was when the rollout began, exploring as it does: who meets himself finds his own holes."""
 
-    def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv], league: League, ranks: Ranks) -> None:
+    def __init__(self, policy: nn.Module) -> None:
+        super().__init__()
+        self.weights = policy.state_dict
+        self.copy = copy.deepcopy(policy).eval().requires_grad_(False)
+
+    def catch_up(self) -> None:
+        self.copy.load_state_dict(self.weights())
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Any:
+        return self.copy.act(obs, deterministic=False)
+
+
+class LeagueCurriculum(Curriculum):
+    """A league's opponents in every env of a run, and before them the mirror, where there is one.
+
+    Args:
+        mirror: Flies against itself in a share of the fights that the league hears nothing of.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: Any,
+        envs: Sequence[TensorEnv],
+        league: League,
+        ranks: Ranks,
+        mirror: Mirror | None = None,
+    ) -> None:
         super().__init__(task, settings, envs)
+        self.mirror = mirror
         worlds = [env.unwrapped for env in envs]
         self.worlds = [world for world in worlds if isinstance(world, VersusEnv)]
         if len(self.worlds) != len(worlds):
@@ -58,12 +87,19 @@ class LeagueCurriculum(Curriculum):
         self._seat()
 
     def _seat(self) -> None:
+        agents, weights = list(self.league.agents), self.league.weights()
+        if self.mirror is not None:
+            share = self.league.cfg.mirror
+            agents, weights = [self.mirror, *agents], [share, *((1.0 - share) * weight for weight in weights)]
         for world in self.worlds:
-            world.set_opponents(self.league.agents, self.league.weights())
+            world.set_opponents(agents, weights)
 
     def prepare(self, progress: float) -> None:
         super().prepare(progress)
-        self.known = torch.stack([world.take_results() for world in self.worlds]).sum(0)
+        met = torch.stack([world.take_results() for world in self.worlds]).sum(0)
+        self.known = met if self.mirror is None else met[1:]
+        if self.mirror is not None:
+            self.mirror.catch_up()
         self._seat()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
@@ -103,4 +139,6 @@ def make_curriculum(
             task.check_fit(agent, envs[0])  # now, not when it joins
         return None if agent is None else agent.to(device)
 
-    return LeagueCurriculum(task, cfg.curriculum, envs, League(cfg.league, find_agent, make_self), ranks)
+    league = League(cfg.league, find_agent, make_self)
+    mirror = Mirror(policy) if cfg.league.mirror else None
+    return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, mirror)
