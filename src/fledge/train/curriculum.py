@@ -49,7 +49,7 @@ class Mirror(BaseAgent):
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
         self.weights = policy.state_dict
-        self.copy = copy.deepcopy(policy).eval().requires_grad_(False)
+        self.copy: Any = copy.deepcopy(policy).eval().requires_grad_(False)
 
     def catch_up(self) -> None:
         self.copy.load_state_dict(self.weights())
