@@ -18,7 +18,7 @@ from fledge.tasks.registry import find_task
 from fledge.ui import film as films
 from fledge.ui.convert import film_as_json
 from fledge.ui.film import list_films, make_beams, make_film, task_of
-from fledge.ui.films import Library, sentence
+from fledge.ui.films import Library
 from fledge.ui.shelf import Shelf
 from tests.ui.footage import record_flights, record_generic
 
@@ -166,7 +166,7 @@ def test_frames_that_are_not_the_tasks_are_one_sentence(tmp_path: Path) -> None:
     assert library.list(id)["episodes"][0]["outcome"] == "success"
     with pytest.raises(FormatError, match="says that it is of navigation") as error:
         library.film(id, 0)
-    assert str(tmp_path) not in sentence(error.value, library, id)
+    assert str(tmp_path) not in library.shelf.hide_place(str(error.value), id)
     with pytest.raises(InputError, match="no episode 7"):
         library.film(id, 7)
     with pytest.raises(InputError, match="no such recording"):

@@ -82,6 +82,7 @@ class Server:
         app: The whole, guarded: what a server runs.
         closing: Called when the server stops.
         arena: Fights that are played, once there are any.
+        library: Recordings that are shown, once somebody looks.
     """
 
     config: AppConfig
@@ -91,6 +92,7 @@ class Server:
     closing: list[Any] = field(default_factory=list)
     sock: socket.socket | None = None
     arena: Any = None
+    library: Any = None
 
     @property
     def url(self) -> str:

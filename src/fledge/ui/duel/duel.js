@@ -57,13 +57,13 @@ class Duel extends HTMLElement {
     this.banner = el("div", { class: "fd-banner", hidden: true });
     this.pads = el("div", { class: "fd-pads", hidden: true, "aria-label": "Controls" });
     this.helpLine = el("p", { class: "fd-help" });
-    const tools = el("div", { class: "fd-tools" },
+    this.tools = el("div", { class: "fd-tools" },
       choice("View", [["both", "north up"], ["own", "nose up"]], "both", (value) => { this.map.mode = value; this.map.jumped = true; }),
       choice("Rings", [["both", "both rings"], ["enemy", "enemy's rings"], ["own", "own rings"], ["none", "no rings"]], "both", (value) => { this.map.rings = value; }),
       button("+", () => this.map.zoomBy(1.3), { "aria-label": "Zoom in" }),
       button("−", () => this.map.zoomBy(1 / 1.3), { "aria-label": "Zoom out" })); // prettier-ignore
     this.verdict = el("div", { class: "fd-call", role: "status" });
-    const mapPanel = el("section", { class: "fd-map fl-panel" }, tools, this.mapCanvas, this.banner, this.verdict);
+    const mapPanel = el("section", { class: "fd-map fl-panel" }, this.tools, this.mapCanvas, this.banner, this.verdict);
     const graphPanel = el("section", { class: "fd-graph fl-panel" },
       el("h2", { text: "Space-time: where missiles fired now can be, and where you can" }), this.graphCanvas); // prettier-ignore
     const side = el("div", { class: "fd-side" }, graphPanel, el("div", { class: "fd-both" }, this.gauges[0].element, this.gauges[1].element));
@@ -288,6 +288,12 @@ class Duel extends HTMLElement {
       setText(this.verdict, call.text);
       this.verdict.dataset.level = call.level;
     }
+    const shown = [this.tools, this.verdict, this.banner].filter((above) => !above.hidden);
+    const map = this.mapCanvas.getBoundingClientRect();
+    this.map.covered = shown.map((above) => {
+      const box = above.getBoundingClientRect();
+      return [box.left - map.left, box.top - map.top, box.right - map.left, box.bottom - map.top];
+    });
     this.slider.min = String(this.store.first);
     this.slider.max = String(Math.max(this.store.last, this.store.first + 1));
     if (this.scrub === null) this.slider.value = String(this.store.last);
