@@ -136,8 +136,11 @@ class Library:
                 recording = Recording(path)
                 self._open[key] = (recording, task_of(recording, self.task))
             self._open.move_to_end(key)
-            while len(self._open) > OPEN:
-                self._open.popitem(last=False)  # closed when whoever reads it is done
+            gone = [
+                other for other in self._open if other != key and not Path(other[0]).exists()
+            ]  # a training's old ones
+            while gone or len(self._open) > OPEN:
+                self._open.pop(gone.pop() if gone else next(iter(self._open)))  # closed when whoever reads it is done
             recording, task = self._open[key]
         recording.refresh()
         return recording, task
