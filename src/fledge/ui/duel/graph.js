@@ -25,7 +25,7 @@ export class SpaceTimeGraph {
     const { paper } = this;
     const away = graph.range_m;
     this.fit(away);
-    this.box = { left: 40, right: paper.width - 10, top: 26, bottom: paper.height - 98 };
+    this.box = { left: 40, right: paper.width - 10, top: 26, bottom: paper.height - 104 };
     this.times = graph.times_s;
     this.drawAxes();
     const ctx = paper.ctx;
@@ -46,7 +46,7 @@ export class SpaceTimeGraph {
     this.names = { own, other, ownS: whose(own), otherS: whose(other) };
     this.drawLabels(graph, me, away);
     this.drawZones(`${this.names.ownS} shot`, graph.sides[me].shot, 0, 1, away, paper.side[me], this.box.bottom + 40);
-    this.drawZones(`${this.names.otherS} shot`, graph.sides[foe].shot, away, -1, 0, paper.side[foe], this.box.bottom + 64);
+    this.drawZones(`${this.names.otherS} shot`, graph.sides[foe].shot, away, -1, 0, paper.side[foe], this.box.bottom + 72);
   }
 
   // The ruler changes slowly, so that lines can be followed by the eye.

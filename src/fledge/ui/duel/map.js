@@ -12,6 +12,7 @@ export class TacticalMap {
     this.paper = new Paper(canvas);
     this.labels = new Labels(this.paper);
     this.covered = []; // what stands above the map: [left, top, right, bottom] in pixels
+    this.head = this.foot = 0; // pixels at the top and at the bottom in which nobody should fly
     this.mode = "both"; // both: north up, all in view. own: own aircraft in the middle, its nose up
     this.zoom = 1;
     this.rings = "both"; // both, enemy, own, none
@@ -43,11 +44,17 @@ export class TacticalMap {
     const xs = all.map((p) => p.x);
     const ys = all.map((p) => p.y);
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-    const { width, height } = this.paper;
+    const { width } = this.paper;
+    const { height } = this;
     const wide = (right - left) / 2 / Math.max(width / Math.min(width, height), 1);
     const tall = (high - low) / 2 / Math.max(height / Math.min(width, height), 1);
     const half = Math.max(1.35 * Math.max(wide, tall), 6000);
     return { x: (left + right) / 2, y: (low + high) / 2, half, turn: 0 };
+  }
+
+  // Of the map that is free to fly in.
+  get height() {
+    return Math.max(this.paper.height - this.head - this.foot, 120);
   }
 
   follow(moment, me) {
@@ -62,8 +69,7 @@ export class TacticalMap {
       const by = to.turn - this.view.turn;
       this.view.turn += 0.25 * Math.atan2(Math.sin(by), Math.cos(by));
     }
-    const { width, height } = this.paper;
-    this.scale = (this.zoom * Math.min(width, height)) / 2 / this.view.half;
+    this.scale = (this.zoom * Math.min(this.paper.width, this.height)) / 2 / this.view.half;
     this.cos = Math.cos(this.view.turn);
     this.sin = Math.sin(this.view.turn);
   }
@@ -73,7 +79,7 @@ export class TacticalMap {
     const dy = y - this.view.y;
     return [
       this.paper.width / 2 + this.scale * (this.cos * dx - this.sin * dy),
-      this.paper.height / 2 - this.scale * (this.sin * dx + this.cos * dy),
+      this.head + this.height / 2 - this.scale * (this.sin * dx + this.cos * dy),
     ];
   }
 
@@ -116,6 +122,7 @@ export class TacticalMap {
     this.labels.keepFree(x, y - 20, x + length, y + 3);
     const north = this.view.turn + Math.PI / 2;
     const [cx, cy] = [paper.width - 24, 28];
+    this.labels.keepFree(cx - 22, cy - 26, cx + 22, cy + 24);
     const tip = [cx + 13 * Math.cos(north), cy - 13 * Math.sin(north)];
     paper.line([[cx - 11 * Math.cos(north), cy + 11 * Math.sin(north)], tip], paper.colours.soft, 1.5);
     paper.text("N", cx + 21 * Math.cos(north), cy - 21 * Math.sin(north), paper.colours.soft, { align: "center", base: "middle", size: 11 });
@@ -142,16 +149,21 @@ export class TacticalMap {
       paper.line(closed(tr), colour, 1.6, [], 0.75);
       paper.area(ne, colour, enemy ? 0.09 : 0.03);
       paper.line(closed(ne), colour, 1, [6, 3], 0.7);
-      const seen = max.filter(([px, py]) => px > 30 && px < paper.width - 30 && py > 20 && py < paper.height - 20);
-      const topmost = (best, p) => (p[1] < best[1] ? p : best);
-      const [top, bottom] = [tr.reduce(topmost), ne.reduce((best, p) => (p[1] > best[1] ? p : best))];
-      this.labels.add("R_tr", top[0], top[1] - 4, colour, { rank: 4 });
-      this.labels.add("R_ne", bottom[0], bottom[1] + 12, colour, { rank: 5 });
-      if (seen.length) {
-        const at = seen.reduce(topmost);
-        this.labels.add("R_max", at[0], at[1] - 4, colour, { rank: 5 });
-      }
+      const highest = (best, p) => (p[1] < best[1] ? p : best);
+      const lowest = (best, p) => (p[1] > best[1] ? p : best);
+      this.nameRing("R_tr", tr, highest, -4, colour, 4);
+      this.nameRing("R_ne", ne, lowest, 12, colour, 5);
+      this.nameRing("R_max", max, highest, -4, colour, 5);
     }
+  }
+
+  // A ring's name stands where it is in view.
+  nameRing(name, ring, better, by, colour, rank) {
+    const { width, height } = this.paper;
+    const seen = ring.filter(([x, y]) => x > 24 && x < width - 24 && y > 16 && y < height - 16);
+    if (!seen.length) return;
+    const [x, y] = seen.reduce(better);
+    this.labels.add(name, x, y + by, colour, { rank });
   }
 
   // Where one's own manoeuvres lead, and where missiles will be if their targets hold.

@@ -77,8 +77,9 @@ def register(server: Server) -> None:
         with frame("play"):
             add_styles()
             if find(server, match) is None:
-                ui.label("This fight is over and gone.").classes("fl-note")
-                ui.link("Begin another", "/play")
+                with ui.element("section").classes("fl-panel fd-lobby"):
+                    ui.label("This fight is over and gone.")
+                    ui.link("Begin another", "/play")
                 return
             add_module("duel/duel.js")
             mount("fledge-duel", {"match": match})

@@ -62,8 +62,10 @@ def register(server: Server) -> None:
         found = server.shelf.find(entry)
         with frame("watch"):
             if found is None:
-                ui.label("There is no such recording here any more.").classes("fl-error")
-                ui.link("Back to the list", "/watch")
+                add_styles()
+                with ui.element("section").classes("fl-panel fp-empty"):
+                    ui.label("There is no such recording here any more.").classes("fl-error")
+                    ui.link("Back to the list", "/watch")
                 return
             show_player(found)
 
