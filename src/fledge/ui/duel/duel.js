@@ -285,7 +285,7 @@ class Duel extends HTMLElement {
     };
     this.map.covered = [this.tools, this.verdict, this.banner].filter((above) => !above.hidden).map(boxOf);
     this.map.head = boxOf(this.tools)[3];
-    this.map.foot = this.verdict.hidden ? 0 : map.height - boxOf(this.verdict)[1];
+    this.map.foot = this.verdict.hidden ? 0 : map.height - boxOf(this.verdict)[1] + 16; // a label stands below an aircraft
   }
 
   showSlow(moment, names) {
