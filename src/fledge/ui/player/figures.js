@@ -71,8 +71,8 @@ export class Figures {
       pen.strokeText(text, 2, y);
       pen.fillText(text, 2, y);
     };
-    note(shownFigure(row, row.high), 1, "top");
-    if (row.low !== row.high) note(shownFigure(row, row.low), height - 1, "bottom");
+    if (row.known) note(shownFigure(row, row.high), 1, "top");
+    if (row.known && row.low !== row.high) note(shownFigure(row, row.low), height - 1, "bottom");
     const x = this.film.end > 0 ? Math.min(1, Math.max(0, t / this.film.end)) * width : 0;
     pen.fillStyle = colour("accent");
     pen.fillRect(Math.min(width - 1.5, x), 0, 1.5, height);
@@ -80,6 +80,7 @@ export class Figures {
 
   trace(row, values, width, height) {
     const finite = values.filter(Number.isFinite);
+    row.known = finite.length > 0;
     row.low = finite.length ? finite.reduce((a, b) => Math.min(a, b)) : 0;
     row.high = finite.length ? finite.reduce((a, b) => Math.max(a, b)) : 1;
     const span = row.high - row.low || 1;
