@@ -142,6 +142,12 @@ def test_the_command_line_starts_without_torch() -> None:
     assert not loaded_by("import fledge.cli") & {"torch", "warp", "nicegui", "fastapi"}
 
 
+def test_the_app_starts_without_torch(tmp_path: Path) -> None:
+    pytest.importorskip("nicegui")
+    code = "from pathlib import Path; from fledge.ui.server import AppConfig, build; "
+    assert not loaded_by(f"{code}build(AppConfig(folders=[Path({str(tmp_path)!r})]))") & {"torch", "warp", "tensordict"}
+
+
 def test_every_lazy_name_resolves() -> None:
     for name in fledge.__all__:
         if name not in ("PettingZooEnv", "TorchRLEnv", "StableBaselinesVecEnv"):  # need an extra

@@ -6,6 +6,7 @@ are skipped, and say so. FLEDGE_SHOTS names a folder for the screenshots that te
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
@@ -104,6 +105,22 @@ class Browser:
     def errors(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
+    def forget(self) -> None:
+        """As if it had just been started."""
+        self.open("about:blank")
+        self.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+        self.size(*SIZES["wide"])
+        self.dark(False)
+        self.errors()
+
+    def picture(self, whole: bool) -> bytes:
+        """A PNG of what is seen, or of all of the page."""
+        wanted = {"format": "png", "captureBeyondViewport": whole}
+        if whole:
+            page = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+            wanted["clip"] = {"x": 0, "y": 0, "width": page["width"], "height": min(page["height"], 4000), "scale": 1}
+        return base64.b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", wanted)["data"])
+
     def size(self, width: int, height: int) -> None:
         """The page's size, as a phone's or a screen's."""
         self.driver.execute_cdp_cmd(
@@ -133,29 +150,41 @@ def make_driver(folder: Path, webgl: bool = True) -> Any:
     return webdriver.Chrome(options=options, service=Service(DRIVER))
 
 
-@pytest.fixture(scope="module")
-def new_browser(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Browser]]:
-    """Starts browsers, each with cookies of its own; most tests need only `browser`.
-
-    A module that draws nothing in 3-D says WEBGL = False: its pages are drawn in half the time.
-    """
+@pytest.fixture(scope="session")
+def browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool, int], Browser]]:
+    """Browsers that all modules share, for they take seconds to start: with WebGL or without, by number."""
     if DRIVER is None or CHROMIUM is None:
         pytest.skip("needs Debian's packages chromium and chromium-driver")
     pytest.importorskip("selenium")
     pytest.importorskip("nicegui")
-    started: list[Browser] = []
+    started: dict[tuple[bool, int], Browser] = {}
+
+    def get(webgl: bool, number: int) -> Browser:
+        if (webgl, number) not in started:
+            started[webgl, number] = Browser(make_driver(tmp_path_factory.mktemp("chromium"), webgl))
+        return started[webgl, number]
+
+    yield get
+    for browser in started.values():
+        browser.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def new_browser(request: pytest.FixtureRequest, browsers: Callable[[bool, int], Browser]) -> Callable[[], Browser]:
+    """Gives browsers, each with cookies of its own; most tests need only `browser`.
+
+    A module that draws nothing in 3-D says WEBGL = False: its pages are drawn in half the time.
+    """
+    count = 0
 
     def start() -> Browser:
-        started.append(
-            Browser(make_driver(tmp_path_factory.mktemp("chromium"), getattr(request.module, "WEBGL", True)))
-        )
-        return started[-1]
+        nonlocal count
+        found = browsers(getattr(request.module, "WEBGL", True), count)
+        count += 1
+        found.forget()
+        return found
 
-    yield start
-    for browser in started:
-        browser.driver.quit()
+    return start
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +202,17 @@ def browser(module_browser: Browser) -> Iterator[Browser]:
     module_browser.dark(False)
     module_browser.errors()
     yield module_browser
-    assert module_browser.errors() == []
+    complaints = module_browser.errors()
+    module_browser.open("about:blank")  # its server may go now
+    assert complaints == []
 
 
 @pytest.fixture
 def shoot(browser: Browser) -> Callable[..., None]:
-    """`shoot("training")`: the page wide and on a phone, light and dark, into FLEDGE_SHOTS; `settle` s to draw."""
+    """`shoot("training")`: the page wide and on a phone, light and dark, into FLEDGE_SHOTS; `settle` s to draw.
+
+    What is below the first screen of a phone is in `NAME_phone_whole.png`.
+    """
 
     def take(name: str, settle: float = 0.6) -> None:
         folder = os.environ.get("FLEDGE_SHOTS")
@@ -190,7 +224,10 @@ def shoot(browser: Browser) -> Callable[..., None]:
                 browser.size(width, height)
                 browser.dark(dark)
                 time.sleep(settle)
-                browser.driver.save_screenshot(f"{folder}/{name}_{size}_{'dark' if dark else 'light'}.png")
+                path = Path(folder, f"{name}_{size}_{'dark' if dark else 'light'}.png")
+                path.write_bytes(browser.picture(whole=False))
+        browser.dark(False)
+        Path(folder, f"{name}_phone_whole.png").write_bytes(browser.picture(whole=True))
         browser.size(*SIZES["wide"])
         browser.dark(False)
 

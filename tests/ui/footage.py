@@ -12,6 +12,7 @@ from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.recordings import save_recording
 from fledge.storage import RecordingWriter
 from fledge.tasks.registry import find_task
+from fledge.ui.roster import Roster
 
 
 @functools.cache
@@ -31,6 +32,16 @@ def record_flights(path: Path, **facts: Any) -> Path:
     found = flights()
     task = find_task("navigation")
     save_recording(path, task, found.highlights, found.decision_s, {"policy": "straight", **facts})
+    return path
+
+
+def record_duel(path: Path) -> Path:
+    """A recording of a fight between two pilots: missiles fly in it, and somebody dies."""
+    fight = Roster(find_task("aircombat")).begin(["envelope", "pursuit"], "head_on", seed=3)
+    while fight.over is None and fight.time_s < 90:
+        fight.step()
+    fight.save(path)
+    fight.close()
     return path
 
 

@@ -102,6 +102,15 @@ def test_a_path_that_climbs_finds_nothing(app: App, path: str) -> None:
         assert hidden not in body
 
 
+def test_a_page_that_is_not_there_is_a_sentence_and_a_way_back(app: App) -> None:
+    answer = get(app, "/nowhere/<img>", Accept="text/html").decode()
+    assert answer.startswith("HTTP/1.1 404")
+    assert "There is no such page here." in answer
+    assert 'href="/"' in answer
+    assert "HTTPException" not in answer
+    assert b'{"error":' in get(app, "/nowhere")
+
+
 def test_a_link_inside_a_run_does_not_lead_out(app: App, folder: Path) -> None:
     id = make_id(folder / "runs" / "linked")
     for path in (

@@ -13,12 +13,15 @@ import pytest
 from fledge.core.errors import FormatError, InputError
 from fledge.core.overrides import from_plain
 from fledge.storage import Recording, RecordingWriter
+from fledge.tasks.aircombat.stage import with_energy
 from fledge.tasks.base import Track
+from fledge.tasks.objects import objects_in
 from fledge.tasks.registry import find_task
 from fledge.ui import film as films
 from fledge.ui.convert import film_as_json
+from fledge.ui.export import slim
 from fledge.ui.film import list_films, make_beams, make_film, task_of
-from fledge.ui.films import Library, sentence
+from fledge.ui.films import Library
 from fledge.ui.shelf import Shelf
 from tests.ui.footage import record_flights, record_generic
 
@@ -166,7 +169,7 @@ def test_frames_that_are_not_the_tasks_are_one_sentence(tmp_path: Path) -> None:
     assert library.list(id)["episodes"][0]["outcome"] == "success"
     with pytest.raises(FormatError, match="says that it is of navigation") as error:
         library.film(id, 0)
-    assert str(tmp_path) not in sentence(error.value, library, id)
+    assert str(tmp_path) not in library.shelf.hide_place(str(error.value), id)
     with pytest.raises(InputError, match="no episode 7"):
         library.film(id, 7)
     with pytest.raises(InputError, match="no such recording"):
@@ -206,3 +209,31 @@ def test_a_training_that_began_another_file_still_answers_about_the_one_before(t
     assert unpack(library.film(id, 0))[0]["task"] == "elsewhere.py:task"
     with pytest.raises(InputError, match="not kept"):
         library.film(id, 0, of="../../../etc/passwd")
+    (tmp_path / "run" / "live" / "000001.frec").unlink()  # as a training removes its old ones
+    library.list(id)
+    assert [Path(path).name for path, _, _ in library._open] == ["000002.frec"], "what is gone is not kept open"
+
+
+def test_a_missile_has_the_energy_that_its_speed_leaves_it() -> None:
+    speeds = np.float32([[[150.0, 200.0]], [[700.0, 1200.0]], [[1300.0, 0.0]]])  # [T, side, slot]
+    pos = np.zeros((3, 1, 2, 2), np.float32)
+    frames = {"pos": np.zeros((3, 1, 2), np.float32), "missile_pos": pos, "missile_speed": speeds}
+    track = with_energy(Track(frames, {}, "win"))
+    energies = [thing.energy for thing in objects_in(track)]
+    assert energies[0] is None, "a fighter has a speed, no energy of this kind"
+    assert np.allclose(energies[1], [0.0, 0.3214, 1.0], atol=1e-3)
+    assert np.allclose(energies[2], [0.0, 1.0, 0.0])
+
+
+def test_a_graph_is_saved_without_what_is_not_drawn_and_short() -> None:
+    graph = {
+        "range_m": 29_400.37,
+        "closing": np.float32(0.1234),
+        "sides": [{"rings": [1], "hit_s": None, "words": "a"}],
+    }
+    graph["sides"] += [{"reach_m": [1.0, float("nan")], "points": [[1, 2]], "told": True}]
+    assert slim(graph) == {
+        "range_m": 29_400,
+        "closing": 0.12,
+        "sides": [{"hit_s": None, "words": "a"}, {"reach_m": [1, None], "told": True}],
+    }

@@ -59,13 +59,13 @@ def test_keys_fly_the_aircraft_and_fire(browser: Any, app: Any, shoot: Callable[
     keys(browser, "ArrowLeft", "keyup")
     browser.until(lambda: abs(frame(browser, "rudder")) < 0.05)
     browser.until(f"{DUEL}.graph.sides[1].incoming.length > 0")
-    assert "missile comes" in browser.text(".fd-red .fd-verdict")
+    browser.until(lambda: "missile comes" in browser.text(".fd-red .fd-verdict"))
     press(browser, "Pause")
     browser.until(f"{DUEL}.state.paused")
     shoot("play", 1.0)
 
 
-def test_it_goes_back_and_is_taken_over(browser: Any, app: Any) -> None:
+def test_it_goes_back_and_is_taken_over(browser: Any, app: Any, shoot: Callable[..., None]) -> None:
     begin(browser, app, "/play?blue=pursuit&red=placeholder&start=head_on&seed=5")
     assert "You watch" in browser.text(".fd-status")
     browser.run(f"{DUEL}.link.send({{do: 'speed', to: 4}})")
@@ -73,6 +73,7 @@ def test_it_goes_back_and_is_taken_over(browser: Any, app: Any) -> None:
     browser.run(f"{DUEL}.slider.value = 20; {DUEL}.slider.dispatchEvent(new Event('input'))")
     browser.until(f"{DUEL}.state.paused && {DUEL}.shown === 20")
     browser.until(f"{DUEL}.graphTick === 20")  # the graph is that moment's, too
+    shoot("play_past")
     then = browser.run(f"return Array.from({DUEL}.store.row(20))")
     browser.run(f"{DUEL}.link.send({{do: 'speed', to: 1}})")
     browser.run("document.querySelector('.fd-seat.fd-blue button').click()")  # take over
@@ -89,12 +90,14 @@ def test_two_browsers_and_a_lost_connection(
     browser.open(origin(app) + "/play?blue=you&red=you&start=head_on&seed=6")
     browser.until(f"{DUEL}?.state?.waiting.length === 1", 60)
     assert "Waiting for red" in browser.text(".fd-status")
+    shoot("play_waiting")
     other = new_browser()
     other.open(browser.driver.current_url)
     other.until(f"{DUEL}?.mine === 1 && {DUEL}.store?.last > 3", 60)
     keys(other, "KeyA")
     browser.until(lambda: frame(browser, "rudder", 1) > 0.9)  # the one sees what the other does
     keys(other, "KeyA", "keyup")
+    shoot("play_two")
     other.run(f"{DUEL}.link.socket.close()")
     other.until("document.querySelector('.fd-down') === null")
     last = other.run(f"return {DUEL}.store.last")

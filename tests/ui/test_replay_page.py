@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from fledge.ui.export import export_page
 from fledge.ui.film import task_of
 from fledge.ui.shelf import make_id
 from tests.ui.conftest import App, Browser
-from tests.ui.footage import record_flights, record_generic
+from tests.ui.footage import record_duel, record_flights, record_generic
 
 P = "document.querySelector('fledge-player')"
 
@@ -24,6 +25,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shelf")
     whole = record_flights(folder / "flights.frec").read_bytes()
     record_generic(folder / "<i>else.frec")
+    record_duel(folder / "duel.frec")
     (folder / "half.frec").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "newer.frec").write_bytes(whole.replace(b"fledge-recording 1\n", b"fledge-recording 9\n", 1))
     (folder / "no.frec").write_bytes(b"not at all")
@@ -42,7 +44,7 @@ def open_film(app: App, browser: Browser, path: Path, hash: str = "") -> None:
 
 def test_the_list_leads_to_a_recording(app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]) -> None:
     browser.open(f"{app.base}/watch")
-    browser.until("document.querySelectorAll('.fp-card').length == 5", 60)
+    browser.until("document.querySelectorAll('.fp-card').length == 6", 60)
     assert "<i>else.frec" in browser.text()
     shoot("watch_list")
     browser.find(f"a[href='/watch/{make_id(shelf / 'flights.frec')}']").click()
@@ -116,15 +118,61 @@ def test_a_world_that_is_not_known_shows_a_map(
     shoot("watch_map")
 
 
-def test_bad_recordings_are_told_in_a_sentence_and_the_page_goes_on(app: App, shelf: Path, browser: Browser) -> None:
+GRAPH = "document.querySelector('.fp-graph')"
+DRAWN = f"!{GRAPH}.hidden && {P}.meaning.key !== null"
+
+
+def amount_painted(browser: Browser) -> Any:
+    """How many pixels of the space-time graph are not empty."""
+    return browser.run(
+        "const c = document.querySelector('.fp-graph canvas');"
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "let n = 0; for (let k = 3; k < d.length; k += 4) n += d[k] > 0; return n;"
+    )
+
+
+def test_a_fight_shows_energies_and_its_space_time_graph(
+    app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]
+) -> None:
+    open_film(app, browser, shelf / "duel.frec")
+    launch = browser.run(f"return {P}.film.head.marks[0].t")
+    browser.run(f"{P}.play(false); {P}.seek({launch + 6})")
+    browser.until(DRAWN)
+    browser.until(lambda: amount_painted(browser) > 2000)
+    moment = f"{P}.film.at({launch + 6})"
+    energies = f"{P}.film.head.actors.map((_, k) => {P}.film.energy(k, {moment})).filter((e) => e !== null)"
+    assert max(browser.run(f"return {energies}")) > 0.2
+    assert "energy left" in browser.text(".fp-legend")
+    shoot("watch_duel", 1.5)
+
+
+def test_a_saved_fight_has_its_graph_without_a_server(
+    shelf: Path, browser: Browser, tmp_path: Path, shoot: Callable[..., None]
+) -> None:
+    with Recording(shelf / "duel.frec") as recording:
+        done = export_page(recording, task_of(recording), tmp_path / "duel.html")
+    assert done["bytes"] < 4e6
+    browser.open((tmp_path / "duel.html").as_uri())
+    browser.until(f"{P}?.film && {P}.t > 0.2", 60)
+    browser.run(f"{P}.play(false); {P}.seek({P}.film.head.marks[0].t + 6)")
+    browser.until(DRAWN)
+    browser.until(lambda: amount_painted(browser) > 2000)
+    shoot("saved_duel", 1.0)
+
+
+def test_bad_recordings_are_told_in_a_sentence_and_the_page_goes_on(
+    app: App, shelf: Path, browser: Browser, shoot: Callable[..., None]
+) -> None:
     for name, words in (("newer", "version 9"), ("no", "not a Fledge recording")):
         browser.open(f"{app.base}/watch/{make_id(shelf / f'{name}.frec')}")
         browser.until(f"({P}?.message.textContent ?? '').includes('{words}')", 60)
         assert str(shelf) not in browser.text()
         assert all("404" in error for error in browser.errors())
+    shoot("error_recording")
     open_film(app, browser, shelf / "half.frec")  # plays as far as it goes
     browser.open(f"{app.base}/watch/nothing")
     browser.until("document.body.innerText.includes('no such recording')")
+    shoot("error_gone")
 
 
 def test_a_page_that_was_saved_needs_no_server(

@@ -17,7 +17,8 @@ from fledge.core.specs import TensorSpec
 from fledge.storage import Recording
 from fledge.tasks.controls import Control, command_of, controls_of, without_buttons
 from fledge.ui import session
-from fledge.ui.session import Fight, Hands, Seat
+from fledge.ui.seats import Hands, Seat
+from fledge.ui.session import Fight
 
 TASK = find_task("aircombat")
 
@@ -66,7 +67,7 @@ def test_going_back_and_on_is_the_same_fight_bit_for_bit(fights: Any) -> None:
     assert fight.tick == 333
     assert fight.over is None
     assert np.array_equal(np.stack(fight.frames), before[:334])
-    assert np.array_equal(fight.layout.pack(fight._look()), before[333])
+    assert np.array_equal(fight.layout.pack(fight.look()), before[333])
     assert np.array_equal(fly(fight), before)
     assert fight.over == ending
     fight.rewind(0)
@@ -178,7 +179,7 @@ def test_the_past_is_bounded(fights: Any, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError, match=f"remembers {fight.first}"):
         fight.rewind(0)
     fight.rewind(fight.first + 7)
-    assert np.array_equal(fight.layout.pack(fight._look()), fight.frames[-1])
+    assert np.array_equal(fight.layout.pack(fight.look()), fight.frames[-1])
     assert np.array_equal(np.stack(fight.frames), whole[fight.first : fight.tick + 1])
 
 

@@ -113,6 +113,16 @@ def bench_watch(turns: int, num_envs: int, task: str, as_json: bool) -> None:
     _bench("watch", as_json, turns=turns, num_envs=num_envs, task=task)
 
 
+@bench.command("page")
+@click.option("--seconds", default=5.0, show_default=True, help="For which a page's frames are counted.")
+@click.option("--minutes", default=0.0, help="Watch a training live for so long, and follow the memory. [default: not]")
+@click.option("--every", default=30.0, show_default=True, help="Seconds from one look at the memory to the next.")
+@as_json
+def bench_page(seconds: float, minutes: float, every: float, as_json: bool) -> None:
+    """Frame rates of the browser app's pages, and the memory of server and page: in a headless Chromium."""
+    _bench("page", as_json, seconds=seconds, minutes=minutes, every=every)
+
+
 @bench.command("collect")
 @click.option("--rounds", default=5, show_default=True, help="Timed iterations of each collector.")
 @click.option("--num-envs", default=1024, show_default=True, help="Drones.")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,8 +19,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from fledge.bench.served import Served
 from fledge.bench.turns import ratio, spread
-from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
 from fledge.tasks.registry import find_task
 from fledge.train.config import make_config
@@ -38,15 +36,8 @@ class Viewer:
     """`fledge watch` in a process of its own, and a thread that asks it as the page does while `on`."""
 
     def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "fledge.cli", "watch", str(folder), "--port", "0", "--no-browser"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        told, found = "", None
-        while found is None and (line := self.process.stderr.readline()):
-            told, found = line.strip() or told, re.search(r"open (http\S+?)/? ", line)
-        if found is None:
-            raise ConfigError(f"`fledge watch` did not start: {told.removeprefix('fledge: ')}")
-        self.base, self.on, self.frames, self.answers = found[1], False, 0, 0
+        self.server = Served("watch", str(folder))
+        self.base, self.on, self.frames, self.answers = self.server.base, False, 0, 0
         self.ended = False
         page = urllib.request.urlopen(f"{self.base}/watch").read().decode()
         known = re.search(r"/watch/([0-9a-f]{12})", page)
@@ -80,8 +71,7 @@ class Viewer:
 
     def close(self) -> None:
         self.ended = True
-        self.process.terminate()
-        self.process.wait()
+        self.server.close()
 
 
 def run(

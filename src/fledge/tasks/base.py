@@ -32,120 +32,32 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fledge.agents import build
-from fledge.agents.base import Action, BaseAgent
+from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
 from fledge.agents.policy_file import load_weights, read_policy
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import check_config_class, read_yaml
 from fledge.core.random import Purpose, derive_seed
-from fledge.core.settings import setting
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
-from fledge.tasks.controls import Control, command_of, controls_of, without_buttons
+from fledge.tasks.parts import Benchmark, Defeat, Gauge, NoCurriculum, PolicyConfig, Track, World, shapes_of
+from fledge.tasks.shown import Shown
 from fledge.tasks.umpire import Umpire
 
-if TYPE_CHECKING:
-    from fledge.tasks.objects import SceneObject
-    from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
-
+__all__ = ["Benchmark", "Defeat", "Gauge", "NoCurriculum", "PolicyConfig", "Task", "Track", "World", "shapes_of"]
 MAX_EVAL_ENVS = 256
 
 
-@dataclass
-class PolicyConfig:
-    """Settings of the general networks."""
-
-    hidden: list[int] = setting([64, 64], at_least=1, items=(1, None), resume="weights")
-    """Widths of the network's layers."""
-    normalize: bool = setting(True, resume="weights")
-    """Read observations in units of their running mean and deviation (ppo only)."""
-    beta: bool = setting(False, resume="weights")
-    """Beta instead of normal distributions for actions with bounds (ppo only)."""
-
-
-@dataclass
-class NoCurriculum:
-    """A world without a curriculum has no settings for one."""
-
-
-@dataclass
-class Track:
-    """One recorded episode: what moved, step by step, and what stood still."""
-
-    frames: dict[str, np.ndarray]  # [steps, ...] per entry of `Task.snapshot`
-    scene: dict[str, Any]
-    outcome: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What else is known of it: its number in the evaluation, return, seconds per frame."""
-
-
-@dataclass
-class Defeat:
-    """Why an episode was lost."""
-
-    kind: str  # in a few words, the same for all that are alike
-    why: str  # in a sentence
-
-
-class Gauge:
-    """Follows the episodes of an evaluation, decision by decision. This one measures nothing."""
-
-    def begin(self, env: TensorEnv) -> None:
-        """Follow this env from here on; its episodes have just begun. What was measured before is kept."""
-
-    def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
-        """Note what is observed and commanded; `counted` [N] tells whose episode belongs to the evaluation."""
-
-    def after_step(self, outcome: Tensor, counted: Tensor) -> None:
-        """Note whose episode ended, and how: `outcome` [N], 0 where it goes on."""
-
-    def figures(self) -> dict[str, float]:
-        """The figures so far, by name."""
-        return {}
-
-
-@dataclass
-class World:
-    """What a policy file says about where its policy flies: settings of the env, and seconds per decision."""
-
-    env: dict[str, Any] = field(default_factory=dict)  # by dotted key, without "env."
-    decision_s: float | None = None
-
-
-def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
-    """What must agree between the action of a policy and of an env: shape and number of values of each entry."""
-    parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
-    return {name: (part.shape, part.num_values) for name, part in parts.items()}
-
-
-@dataclass
-class Benchmark:
-    """A protocol of the field: worlds to fly in, who else was flown there, and what others published."""
-
-    title: str
-    worlds: Mapping[str, Sequence[str]]
-    """Heading of a column -> `env.key=value` words."""
-    preset: str | None = None
-    """Env preset that all of them start from."""
-    policies: Sequence[str] = ()
-    """Who is flown beside those that the user names."""
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Who -> success by column, as others report it."""
-    source: str = ""
-    """Where those figures come from, and how far they can be compared."""
-
-
-class Task:
+class Task(Shown):
     """A world. See the head of this module.
 
     Args:
@@ -368,7 +280,7 @@ class Task:
                 "trained in another world."
             )
 
-    # ---- judging and showing ---------------------------------------------------------------------------------------
+    # ---- judging ---------------------------------------------------------------------------------------
 
     def gauge(self) -> Gauge:
         """What follows the episodes of an evaluation and tells how they went."""
@@ -385,86 +297,6 @@ class Task:
     def classify(self, env: TensorEnv) -> Tensor:
         """Which of `classes` each env's present episode belongs to, [N] int64 on the CPU."""
         return torch.zeros(env.num_envs, dtype=torch.int64)
-
-    def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """What stands still in the present episodes of some envs."""
-        return [{} for _ in ids]
-
-    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """What moves in some envs, now: [len(ids), ...] each; "pos" [len(ids), 3] in metres, if there is such a thing."""
-        return {}
-
-    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
-        """A matplotlib figure of recorded episodes."""
-        from fledge.tasks.drawing import draw_tracks
-
-        return draw_tracks(tracks, title)
-
-    def draw_closely(self, track: Track, title: str = "") -> Any:
-        """A matplotlib figure of one recorded episode, with all that is to be seen of it."""
-        return self.draw([track], title)
-
-    def explain(self, track: Track, side: int = 0) -> Defeat | None:
-        """Why a side lost a recorded episode, from what was recorded; None if it did not lose, or nobody knows.
-
-        Args:
-            side: 0 is the side whose outcome the track has, 1 the other.
-        """
-        return None
-
-    def objects(self, track: Track) -> list[SceneObject]:
-        """What moves in a recorded episode, as things that other programs know (see `tasks.objects`)."""
-        from fledge.tasks.objects import objects_in
-
-        return objects_in(track)
-
-    def stage_of(self, env: TensorEnv) -> Tensor:
-        """Which stage each env's present episode is on, [N] integers: those on one stage are watched beside each other."""
-        return torch.arange(env.num_envs) // env.group
-
-    def stage(self, scene: Mapping[str, Any]) -> Stage:
-        """What stands still in an episode with this scene, as shapes."""
-        from fledge.tasks.stage import Stage
-
-        return Stage()
-
-    def actors(self, track: Track) -> list[SceneObject]:
-        """Who moves in a recorded episode and leaves a trail."""
-        return self.objects(track)
-
-    def crowd(self, track: Track) -> Crowd | None:
-        """Obstacles that move in a recorded episode."""
-        return None
-
-    def beams(self, track: Track) -> Beams | None:
-        """What a ranging sensor of the first actor saw."""
-        return None
-
-    def instruments(self, track: Track) -> list[Instrument]:
-        """Figures over time, with units."""
-        from fledge.tasks.stage import motion_of, numbers_in, track_seconds
-
-        return [*motion_of(self.actors(track), track_seconds(track)), *numbers_in(track)]
-
-    def controls(self, env: TensorEnv) -> Sequence[Control]:
-        """What a person's hands move in an env; nothing: nobody can fly it by hand."""
-        return controls_of(env.action_spec)
-
-    def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
-        """The action of one row [1, ...] that hands mean; `values` has every control."""
-        return command_of(env.action_spec, values)
-
-    def hold(self, env: TensorEnv, action: Action) -> Action:
-        """A command as it goes on until the next decision, where moments are shorter than decisions: buttons are let go."""
-        return without_buttons(self.controls(env), action)
-
-    def graph(self, cfg: Any, frame: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-        """What a moment means, as plain data for a display; `frame` is what `snapshot` shows of one episode.
-
-        Raises:
-            InputError: when the frame, which may come from a stranger's recording, is none of this world.
-        """
-        return None
 
     def recorded(self) -> list[dict[str, Any]]:
         """Rows of `fledge eval` of other people's policies, for comparison where their files are not at hand."""

@@ -6,6 +6,7 @@
     pos          [T, 3] one thing          [T, M, 3] M of them          [T, M, S, 3] S that belong to each of M
     heading      one axis less: rad, counter-clockwise from +x          (missile_heading for missile_pos)
     alive        the same: whether it is there                          (missile_alive)
+    energy       the same: what it has left, 0 to 1                     (missile_energy)
 
 Two coordinates in place of three are a world without altitude. Positions that are not finite are not there.
 """
@@ -39,6 +40,7 @@ class SceneObject:
     present: np.ndarray | None = None  # [T] bool; None: always. Each time it comes back it is a new one
     parent: int | None = None  # which object of the list launched it
     size_m: float | None = None  # across, as it is; None: drawn as large as it takes to be seen
+    energy: np.ndarray | None = None  # [T] what it has left to fly with, 0 to 1; None: nobody knows
     destroyed: bool = False  # by what ended the episode; of what is gone before that, its kind tells
 
 
@@ -68,6 +70,7 @@ def _objects_of(frames: Mapping[str, np.ndarray], prefix: str, known: int) -> li
                 heading=_like(frames.get(f"{prefix}heading"), pos, at),
                 present=_present(frames.get(f"{prefix}alive"), pos, at),
                 parent=side if missile and side < known else None,
+                energy=_like(frames.get(f"{prefix}energy"), pos, at),
             )
         )
     return found

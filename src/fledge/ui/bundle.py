@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 DATA_ID = "fledge-data"  # of the element that holds the data
-IMPORT = re.compile(r'^import\s+(?:[^;]*?\s+from\s+)?"\./[^"]+";\n', re.MULTILINE)
+IMPORT = re.compile(r'^import\s+(?:[^;]*?\s+from\s+)?"\.\.?/[^"]+";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
 POLICY = "default-src 'none'; script-src {hash}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
 POLICY += "form-action 'none'"

@@ -62,6 +62,8 @@ def open_app(
     config = AppConfig(host, port, token, folders, names=names, with_parent=with_parent, task=task)
     Shelf(folders, with_parent)  # a wrong path is told before anything is loaded or bound
     sock = bind(config)
+    # NiceGUI looks at every object there is, torch's old ones too
+    warnings.filterwarnings("ignore", message=".*reduce_op.*")
     server = build(config)
     server.sock = sock
     serve(server, page(server), open_browser=not no_browser)
@@ -155,8 +157,6 @@ def play(words: tuple[str, ...], **options: Any) -> None:
         import nicegui  # noqa: F401
     from fledge.ui.invitation import read_invitation
 
-    # NiceGUI looks at every object there is, torch's old ones too
-    warnings.filterwarnings("ignore", message=".*reduce_op.*")
     arena, path = read_invitation(words)
 
     def page(server: Server) -> str:

@@ -1,7 +1,7 @@
 """A recording as one page that can be sent to someone: self-contained, interactive, without a server.
 
-It holds the player, three.js, and the films and beams of the chosen episodes, packed (`bundle` makes the file). Its policy
-forbids it to load or send anything, so what a stranger's recording says can do nothing but be read.
+It holds the player, three.js, and the films, beams and graphs of the chosen episodes, packed (`bundle` makes the file). Its
+policy forbids it to load or send anything, so what a stranger's recording says can do nothing but be read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import base64
 import gzip
 import html
 import json
-import re
+import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +20,26 @@ from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
 from fledge.tasks.base import Task
 from fledge.ui.bundle import DATA_ID, page
-from fledge.ui.film import list_films, make_beams, make_film, stage_key
+from fledge.ui.film import list_films, make_beams, make_film, make_graph, stage_key, thinning
 from fledge.ui.reel import text
+from fledge.ui.three import three_script
 
 MODULES = (
     "build", "palette", "film", "source", "stage3d", "actors3d", "crowd3d", "scene3d", "map2d", "figures", "episodes",
-    "transport", "live", "meaning", "player",
+    "transport", "live",
 )  # fmt: skip
+PARTS = (
+    *(f"player/{name}.js" for name in MODULES),
+    "duel/paper.js",
+    "duel/graph.js",
+    "player/meaning.js",
+    "player/player.js",
+)
 """In the order of who needs whom."""
 MAX_EPISODES = 64
 MAX_BYTES = 64 * 2**20  # of films, packed
-EXPORTS = re.compile(r"export\{([^{}]*)\};\s*(?://# sourceMappingURL=\S*\s*)?$")
-
-
-def three_path() -> Path:
-    """three.js with its controls, as NiceGUI ships it; ConfigError without NiceGUI."""
-    spec = find_spec("nicegui")
-    path = Path(spec.origin).parent / "elements" / "scene" / "dist" / "index.js" if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise ConfigError("A page needs the extra ui: pip install 'fledge[ui]'.")
-    return path
-
-
-def three_script() -> str:
-    """three.js as an object of the page, where the player finds it: a page that was saved imports nothing."""
-    source = three_path().read_text(encoding="utf-8")
-    found = EXPORTS.search(source)
-    assert found is not None, "NiceGUI's three.js has changed its form"
-    pairs = (name.split(" as ") for name in found[1].split(","))
-    names = ",".join(f"{pair[-1]}:{pair[0]}" for pair in pairs)
-    return f"globalThis.fledgeThree = (() => {{\n{source[: found.start()]}\nreturn {{{names}}};\n}})();\n"
+MAX_GRAPHS = 600  # in a page, of all its episodes; each takes some hundredths of a second to make
+GRAPH_S = 1.0  # from one to the next, where there are not too many
 
 
 def packed(data: bytes) -> str:
@@ -83,7 +72,35 @@ def pack_films(recording: Recording, task: Task, numbers: Sequence[int]) -> dict
     told["episodes"] = [row for row in told["episodes"] if row["number"] in films]
     told["left_out"] = len(recording) - len(films)
     told["closed"] = True
-    return {"list": told, "films": films, "beams": beams}
+    return {"list": told, "films": films, "beams": beams, "graphs": pack_graphs(recording, task, list(films))}
+
+
+def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[int, str]:
+    """What moments of the episodes mean, where the task says so: one a second, fewer where that would be too many."""
+    if type(task).graph is Task.graph:
+        return {}
+    seconds = sum(recording[number].length for number in numbers) * recording.seconds_per_frame
+    step = max(1, round(max(GRAPH_S, seconds / MAX_GRAPHS) / recording.seconds_per_frame))
+    found = {}
+    for number in numbers:
+        _, stride = thinning(recording, recording[number])
+        frames = range(0, -(-recording[number].length // stride), max(1, step // stride))
+        graphs = [make_graph(recording, task, number, frame) for frame in frames]
+        data = {"frames": list(frames), "graphs": [None if graph is None else slim(graph) for graph in graphs]}
+        found[number] = packed(json.dumps(data, allow_nan=False, separators=(",", ":")).encode())
+    return found
+
+
+def slim(graph: Any, without: Sequence[str] = ("rings", "fan", "points")) -> Any:
+    """A graph as far as it is drawn beside a map, to the metre and the hundredth."""
+    if isinstance(graph, dict):
+        return {name: slim(value) for name, value in graph.items() if name not in without}
+    if isinstance(graph, list | tuple):
+        return [slim(value) for value in graph]
+    if isinstance(graph, str | bool | None):
+        return graph
+    value = float(graph)
+    return None if not math.isfinite(value) else round(value) if abs(value) >= 100 else round(value, 2)
 
 
 def recording_page(recording: Recording, task: Task, numbers: Sequence[int] | None = None, title: str = "") -> str:
@@ -94,9 +111,8 @@ def recording_page(recording: Recording, task: Task, numbers: Sequence[int] | No
     facts = ", ".join(f"{k} {v}" for k, v in data["list"]["facts"].items() if k != "settings")
     body = f'<p class="fl-note fp-facts">{html.escape(facts)}</p>'
     body += f'<fledge-player data-options="{html.escape(json.dumps({"embedded": DATA_ID}))}"></fledge-player>'
-    parts = [f"player/{name}.js" for name in MODULES]
     name = text(title or recording.path.name)
-    return page(name, body, data, parts, ["style.css", "player/player.css"], before=three_script())
+    return page(name, body, data, PARTS, ["style.css", "player/player.css"], before=three_script())
 
 
 def export_page(recording: Recording, task: Task, target: Path, number: int | None = None) -> dict[str, Any]:

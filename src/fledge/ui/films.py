@@ -66,7 +66,7 @@ class Library:
         try:
             recording, task = self._recording(entry.path)
         except FledgeError as error:
-            return sentence(error, self, entry.id)
+            return self.shelf.hide_place(str(error), entry.id)
         found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
         counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
         return (
@@ -136,8 +136,11 @@ class Library:
                 recording = Recording(path)
                 self._open[key] = (recording, task_of(recording, self.task))
             self._open.move_to_end(key)
-            while len(self._open) > OPEN:
-                self._open.popitem(last=False)  # closed when whoever reads it is done
+            gone = [
+                other for other in self._open if other != key and not Path(other[0]).exists()
+            ]  # a training's old ones
+            while gone or len(self._open) > OPEN:
+                self._open.pop(gone.pop() if gone else next(iter(self._open)))  # closed when whoever reads it is done
             recording, task = self._open[key]
         recording.refresh()
         return recording, task
@@ -146,10 +149,3 @@ class Library:
 def check_number(recording: Recording, number: int) -> None:
     if not 0 <= number < len(recording):
         raise InputError(f"There is no episode {number}: this recording has {len(recording)}, counted from 0.")
-
-
-def sentence(error: FledgeError, library: Library, id: str) -> str:
-    """What to tell a page about an error; places on this machine stay here."""
-    text = str(error)
-    entry = library.shelf.find(id)
-    return text.replace(str(entry.path), entry.name) if entry is not None else text

@@ -14,6 +14,7 @@ Contract
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import html
@@ -48,6 +49,12 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
+
+STYLE = (
+    ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}"
+    "p{border-left:4px solid #0b6fae;padding-left:1rem}"
+)
+STYLE_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'"
 
 
 @dataclass(frozen=True)
@@ -221,9 +228,15 @@ async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> Non
         await receive()
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await answer(
-            send, refusal.status, f"<!doctype html><title>Fledge</title><p>{html.escape(refusal.sentence)}</p>"
-        )
+        await answer(send, refusal.status, small_page(refusal.sentence))
+
+
+def small_page(sentence: str, link: str = "") -> str:
+    """A page of one sentence, light or dark as the system has it; with `link`, and the way to the start page."""
+    way = f'<p><a href="{html.escape(link)}">To the start page</a></p>' if link else ""
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    body = f"<p>{html.escape(sentence)}</p>{way}"
+    return f'<!doctype html><html lang="en"><head>{head}<title>Fledge</title></head><body>{body}</body></html>'
 
 
 async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] | None = None) -> None:
@@ -231,7 +244,7 @@ async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] |
     body = page.encode()
     ours = {
         **HEADERS,
-        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+        "content-security-policy": f"default-src 'none'; style-src {STYLE_HASH}; frame-ancestors 'none'",
         "cache-control": "no-store",
     }
     ours |= {"content-type": "text/html; charset=utf-8", "content-length": str(len(body)), **(headers or {})}

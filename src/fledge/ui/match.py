@@ -22,7 +22,8 @@ from typing import Any
 
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.ui.roster import MAX_SEED, PERSON, Roster
-from fledge.ui.session import Fight, Seat
+from fledge.ui.seats import Seat
+from fledge.ui.session import Fight
 
 logger = logging.getLogger("fledge.ui")
 GRAPH_S = 0.15  # at least, from one graph to the next

@@ -92,6 +92,8 @@ def pack_actor(reel: Reel, place: int, actor: SceneObject, frames: int) -> dict[
         told["present"] = reel.add(f"{place}/present", there)
     if actor.heading is not None:
         told["heading"] = reel.add(f"{place}/heading", np.nan_to_num(actor.heading))
+    if actor.energy is not None:
+        told["energy"] = reel.add(f"{place}/energy", np.clip(np.nan_to_num(actor.energy), 0.0, 1.0))
     return told
 
 

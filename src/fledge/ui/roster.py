@@ -18,7 +18,8 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy, shipped_policies
 from fledge.tasks.base import Task
-from fledge.ui.session import Fight, Seat
+from fledge.ui.seats import Seat
+from fledge.ui.session import Fight
 
 PERSON = "you"
 MAX_NAME = 200  # letters

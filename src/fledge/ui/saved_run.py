@@ -14,7 +14,8 @@ from fledge.ui.metrics import Curves
 from fledge.ui.runs import Doctor, compare_settings, describe_fully, list_checkpoints
 from fledge.ui.shelf import Entry
 
-PARTS = tuple(f"charts/{name}.js" for name in ("format", "scale", "chart", "source", "tables", "training"))
+MODULES = ("format", "scale", "hub", "lines", "chart", "source", "tables", "summary", "training")
+PARTS = tuple(f"charts/{name}.js" for name in MODULES)
 STYLES = ("style.css", "charts/training.css")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
-from fledge.ui.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local
+from fledge.ui.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.ui.shelf import Shelf
 
 PAGES = ("training", "replay", "play")
@@ -82,6 +82,7 @@ class Server:
         app: The whole, guarded: what a server runs.
         closing: Called when the server stops.
         arena: Fights that are played, once there are any.
+        library: Recordings that are shown, once somebody looks.
     """
 
     config: AppConfig
@@ -91,6 +92,7 @@ class Server:
     closing: list[Any] = field(default_factory=list)
     sock: socket.socket | None = None
     arena: Any = None
+    library: Any = None
 
     @property
     def url(self) -> str:
@@ -120,6 +122,7 @@ def build(config: AppConfig) -> Server:
     )
     put_nonces()
     serve_assets(server.api)
+    tell_what_is_missing(nicegui_app)
     for name in PAGES:
         import_module(f"fledge.ui.pages.{name}").register(server)
     nicegui_app.on_shutdown(lambda: [close() for close in server.closing])
@@ -153,6 +156,18 @@ def put_nonces() -> None:
         return source.replace("<script", '<script nonce="{{ request.scope.state.nonce }}"')
 
     environment.loader = FunctionLoader(load)
+
+
+def tell_what_is_missing(nicegui_app: Any) -> None:
+    """A page that is not there is one sentence and a way back; who asks for data gets JSON."""
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+
+    @nicegui_app.exception_handler(404)
+    async def missing(request: Any, error: Exception) -> Response:
+        sentence = "There is no such page here."
+        if "text/html" not in request.headers.get("accept", ""):
+            return JSONResponse({"error": sentence}, 404)
+        return HTMLResponse(small_page(sentence, "/"), 404)
 
 
 def serve_assets(api: Any) -> None:

@@ -17,23 +17,20 @@ bit.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fledge.agents.base import Action, BaseAgent
+from fledge.agents.base import Action
 from fledge.core.errors import ConfigError, InputError
-from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
-from fledge.storage.recordings.writer import RecordingWriter
 from fledge.tasks.base import Task
-from fledge.tasks.controls import Control
+from fledge.ui.fight_file import save_fight
+from fledge.ui.moments import Ending, Kept, Layout
+from fledge.ui.seats import Hands, Seat
 
 TICK_S = 0.05
 KEY_EVERY = 20  # ticks from one kept state to the next
@@ -41,92 +38,6 @@ MAX_KEYS = 1024  # kept states: then every second one goes
 MAX_HISTORY_BYTES = 64 * 2**20  # of frames: then the first half goes
 SPEEDS = (0.1, 4.0)
 MAX_LAG_S = 0.25  # real time that is caught up with
-
-
-@dataclass(eq=False)
-class Seat:
-    """Who flies a side: an agent, or a person (`agent` is None)."""
-
-    name: str
-    agent: BaseAgent | None = None
-    decision_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._fresh = {} if self.agent is None else self.agent.memory()
-
-    def begin(self) -> None:
-        """A new fight: the agent forgets, and its random stream begins again."""
-        if self.agent is not None:
-            self.agent.reset()
-            self.agent.recall(self._fresh)
-
-
-class Hands:
-    """Where a person has put the controls."""
-
-    def __init__(self, controls: Sequence[Control]) -> None:
-        self.controls = {control.name: control for control in controls}
-        self.values = {control.name: control.rest for control in controls}
-
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Move some of them; what is not a control, or not a number, changes nothing."""
-        for name, value in values.items():
-            if (control := self.controls.get(name)) is not None:
-                self.values[name] = control.clamp(value)
-
-    def take(self) -> dict[str, float]:
-        """What they ask for in this tick; buttons are let go."""
-        asked = dict(self.values)
-        for control in self.controls.values():
-            if control.kind == "button":
-                self.values[control.name] = control.rest
-        return asked
-
-
-@dataclass
-class Kept:
-    """Everything that decides the future, at the beginning of a tick."""
-
-    tick: int
-    env: dict[str, Any]
-    obs: dict[str, torch.Tensor]
-    seats: list[Seat]
-    memories: list[dict[str, Any]]
-    held: list[Action | None]
-    due: list[int]
-    change: bool  # somebody sat down here: later commands are another's
-
-
-@dataclass
-class Ending:
-    """How a fight ended, for each side."""
-
-    outcomes: list[str]
-    tick: int
-
-
-@dataclass
-class Layout:
-    """Where the entries of a frame stand in its row of numbers."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    def __post_init__(self) -> None:
-        self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
-        self.width = sum(self.sizes.values())
-
-    def pack(self, frame: Mapping[str, np.ndarray]) -> np.ndarray:
-        """A frame as one row, float32."""
-        return np.concatenate([np.ravel(frame[name]).astype(np.float32) for name in self.shapes])
-
-    def unpack(self, row: np.ndarray) -> dict[str, np.ndarray]:
-        """The frame again; flags and counts have become numbers."""
-        frame, at = {}, 0
-        for name, shape in self.shapes.items():
-            size = self.sizes[name]
-            frame[name] = row[at : at + size].reshape(shape)
-            at += size
-        return frame
 
 
 class Fight:
@@ -176,7 +87,7 @@ class Fight:
         self.scene = self.task.scene(env, [0])[0]
         for seat in self.seats:
             seat.begin()
-        first = self._look()
+        first = self.look()
         self.layout = Layout({name: value.shape for name, value in first.items()})
         self.tick = self.first = 0
         self.frames = [self.layout.pack(first)]
@@ -232,7 +143,7 @@ class Fight:
         self._fly(actions)
         self.log.append(actions)
         if self.over is None:
-            self.frames.append(self.layout.pack(self._look()))
+            self.frames.append(self.layout.pack(self.look()))
             self._forget_the_oldest()
 
     def _decide(self, side: int) -> Action:
@@ -259,7 +170,7 @@ class Fight:
             names = [self.env.outcomes.get(number, str(number)) for number in numbers]
             self.over = Ending(names, self.tick)
 
-    def _look(self) -> dict[str, np.ndarray]:
+    def look(self) -> dict[str, np.ndarray]:
         """What moves, now; of a world that shows nothing, what the first side observes."""
         assert self.env is not None
         seen = self.task.snapshot(self.env, [0])
@@ -363,33 +274,9 @@ class Fight:
         """What was to be seen at a tick; the nearest that is remembered."""
         return self.layout.unpack(self.frames[min(max(tick - self.first, 0), len(self.frames) - 1)])
 
-    # ---- as a file -----------------------------------------------------------------------------------------------------
-
-    def facts(self) -> dict[str, Any]:
-        """What a reader of its recording should know."""
-        return {
-            "policies": [seat.name for seat in self.seats],
-            "policy": self.seats[0].name,
-            "seed": self.seed,
-            "settings": json.loads(json.dumps(flat_settings(self.cfg), default=str)),
-        }
-
     def save(self, path: Path) -> None:
         """Write what is remembered as a recording."""
-        frames = [self.layout.unpack(row) for row in self.frames]
-        kinds = {name: value.dtype for name, value in self._look().items()}
-        stacked = {n: np.stack([frame[n] for frame in frames]).astype(kinds[n]) for n in self.layout.shapes}
-        first = {name: value[0] for name, value in stacked.items()}
-        writer = RecordingWriter(
-            path, self.task.reference, first, self.tick_s, facts=self.facts(), when_full="wait", max_episodes=1
-        )
-        try:
-            number = writer.begin(self.scene)
-            writer.add_many(number, stacked)
-            outcome = self.over.outcomes[0] if self.over is not None else "running"
-            writer.end(number, outcome=outcome, total_return=0.0)
-        finally:
-            writer.close()
+        save_fight(self, path)
 
 
 def _tick_of(env: TensorEnv, wanted: float) -> float:

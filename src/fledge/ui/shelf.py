@@ -128,6 +128,11 @@ class Shelf:
         self.entries()
         return self._entries.get(id)
 
+    def hide_place(self, sentence: str, id: str) -> str:
+        """What to tell a page about an entry; where it is on this machine stays here."""
+        entry = self.find(id)
+        return sentence.replace(str(entry.path), entry.name) if entry is not None else sentence
+
 
 def look_through(places: Iterable[Path]) -> Iterator[Entry]:
     """The entries under some places; links in them are not followed: they may lead out, or round and round."""

@@ -18,12 +18,14 @@ import json
 import re
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fledge.core.errors import FledgeError
-from fledge.ui.match import Match
+
+if TYPE_CHECKING:
+    from fledge.ui.match import Match
 
 MAX_TEXT = 4096  # letters of a message
 MAX_RATE = 300  # messages in a second

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.storage.recordings.layout import MAX_FRAME, Head
+from fledge.storage.recordings.layout import FRAMES, MAX_FRAME, Head
 
 if TYPE_CHECKING:
     from fledge.storage.recordings.reader import Recording
@@ -23,6 +24,23 @@ class Block(NamedTuple):
     place: int  # of the payload
 
 
+class Blocks:
+    """The records of an episode's frames, packed: a recording that is written live has very many small ones."""
+
+    def __init__(self, episode: int) -> None:
+        self.frames = 0
+        self._episode, self._numbers = episode, array("Q")  # five a record
+
+    def append(self, head: Head, place: int) -> None:
+        self.frames += head.frames
+        self._numbers.extend((head.first, head.frames, head.length, head.check, place))
+
+    def __iter__(self) -> Iterator[Block]:
+        for k in range(0, len(self._numbers), 5):
+            first, frames, length, check, place = self._numbers[k : k + 5]
+            yield Block(Head(FRAMES, self._episode, first, frames, length, check), place)
+
+
 class Episode:
     """One episode of a recording. Frames go by their number since the episode's beginning."""
 
@@ -34,7 +52,7 @@ class Episode:
         self.length = 0
         """Frames that were flown, as far as the file knows."""
         self._recording, self._begin = recording, begin
-        self._blocks: list[Block] = []
+        self._blocks = Blocks(number)
 
     @property
     def scene(self) -> dict[str, Any]:
@@ -49,7 +67,7 @@ class Episode:
     @property
     def recorded(self) -> int:
         """Frames that are in the file."""
-        return sum(block.head.frames for block in self._blocks)
+        return self._blocks.frames
 
     @property
     def complete(self) -> bool:

@@ -182,7 +182,7 @@ class Recording:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
                 raise FormatError(f"{head.frames} frames in {head.length} bytes cannot follow frame {episode.length}")
-            episode._blocks.append(Block(head, place))
+            episode._blocks.append(head, place)
             episode.length = head.first + head.frames
             return
         told = layout.from_json(self._payload(head, place))

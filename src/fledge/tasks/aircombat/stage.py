@@ -1,6 +1,8 @@
-"""A recorded fight as something to look at: its figures. See `tasks.stage`."""
+"""A recorded fight as something to look at: its figures, and the energy of its missiles. See `tasks.stage`."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +10,15 @@ from fledge.tasks.base import Track
 from fledge.tasks.stage import Instrument
 
 SIDES = ("blue", "red")
+FAST, SPENT = 1200.0, 200.0  # m/s of a missile with all its energy, and with none left to manoeuvre
+
+
+def with_energy(track: Track) -> Track:
+    """The track with `missile_energy`, 0 to 1: kinetic, above that of a missile which is spent."""
+    if "missile_speed" not in track.frames:
+        return track
+    share = (np.square(track.frames["missile_speed"], dtype=np.float32) - SPENT**2) / (FAST**2 - SPENT**2)
+    return replace(track, frames={**track.frames, "missile_energy": np.clip(share, 0.0, 1.0)})
 
 
 def fight_instruments(track: Track) -> list[Instrument]:

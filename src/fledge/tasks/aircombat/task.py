@@ -29,7 +29,7 @@ from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.aircombat.rewards import BaseReward, create_reward
 from fledge.tasks.aircombat.spacetime.along import physics_settings
-from fledge.tasks.aircombat.stage import fight_instruments
+from fledge.tasks.aircombat.stage import fight_instruments, with_energy
 from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
 from fledge.tasks.base import Defeat, Task, Track
 from fledge.tasks.controls import Control
@@ -233,8 +233,8 @@ class AircombatTask(Task):
         return {name: value.numpy() for name, value in seen.items()}
 
     def objects(self, track: Track) -> list[SceneObject]:
-        """Fighters and missiles; who died is destroyed at the end."""
-        found = super().objects(track)
+        """Fighters, and missiles with their energy; who died is destroyed at the end."""
+        found = super().objects(with_energy(track))
         lost = {"win": (1,), "loss": (0,), "draw": (0, 1)}.get(track.outcome, ())
         for side in (0, 1):
             found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost

@@ -7,40 +7,10 @@
 //
 // Drag selects a range for all charts, a double click shows everything again; arrow keys move the cursor.
 import { make, shortNumber } from "./format.js";
-import { nearest, rangeOf, ticks } from "./scale.js";
+import { drawLine, indexAt, lastOf, swatch } from "./lines.js";
+import { rangeOf, ticks } from "./scale.js";
 
 const PAD = { left: 52, right: 10, top: 8, bottom: 24 };
-
-export class Hub {
-  constructor() {
-    this.charts = new Set();
-    this.cursor = null; // where on the axis, or null
-    this.range = null; // [low, high], or null: everything
-    this.axis = { label: "", format: shortNumber };
-    this.extent = [0, 1];
-    // light and dark change the page's class, and canvases do not follow by themselves
-    new MutationObserver(() => this.redraw()).observe(document.body, { attributeFilter: ["class"] });
-  }
-
-  point(x, owner = null) {
-    this.cursor = x;
-    this.owner = owner; // the chart that is pointed at tells more
-    this.redraw();
-  }
-
-  select(range) {
-    this.range = range;
-    this.redraw();
-  }
-
-  redraw() {
-    for (const chart of this.charts) chart.later();
-  }
-
-  get bounds() {
-    return this.range ?? this.extent;
-  }
-}
 
 export class Chart {
   constructor(spec, hub) {
@@ -243,11 +213,14 @@ export class Chart {
       paint.stroke();
       paint.fillText(shortNumber(value, 4), PAD.left - 6, at);
     }
-    paint.textAlign = "center";
     paint.textBaseline = "top";
+    paint.textAlign = "right";
+    paint.fillText(this.hub.axis.label, view.width - PAD.right, view.height - PAD.bottom + 6);
+    const end = view.width - PAD.right - paint.measureText(this.hub.axis.label).width - 8;
+    paint.textAlign = "center";
     for (const value of ticks(low, high, Math.max(2, Math.floor(view.width / 75)))) {
       const at = view.x(value);
-      if (at > view.width - PAD.right - 8 && value !== low) continue; // the last label would be cut
+      if (at + paint.measureText(this.hub.axis.format(value)).width / 2 > end && value !== low) continue; // there its name stands
       paint.fillText(this.hub.axis.format(value), Math.max(at, PAD.left), view.height - PAD.bottom + 6);
     }
     if (y.cut) {
@@ -286,69 +259,4 @@ export class Chart {
     this.tip.replaceChildren(head, ...rows);
     this.tip.classList.toggle("fc-left", at > view.width / 2);
   }
-}
-
-function drawLine(paint, view, line, style) {
-  const color = style.getPropertyValue(line.color);
-  paint.strokeStyle = paint.fillStyle = color;
-  paint.lineJoin = "round";
-  if (line.low && line.smoothed === line.y) fillBand(paint, view, line);
-  if (line.smoothed !== line.y) {
-    paint.globalAlpha = 0.22;
-    paint.lineWidth = 1;
-    paint.setLineDash([]);
-    strokeValues(paint, view, line.x, line.y);
-  }
-  paint.globalAlpha = 1;
-  paint.lineWidth = 1.8;
-  paint.setLineDash(line.dash ?? []);
-  strokeValues(paint, view, line.x, line.smoothed);
-  paint.setLineDash([]);
-}
-
-function fillBand(paint, view, line) {
-  paint.globalAlpha = 0.15;
-  paint.beginPath();
-  const known = line.x.map((_, k) => k).filter((k) => line.low[k] !== null && line.high[k] !== null);
-  for (const k of known) paint.lineTo(view.x(line.x[k]), view.y(line.high[k]));
-  for (const k of known.reverse()) paint.lineTo(view.x(line.x[k]), view.y(line.low[k]));
-  paint.fill();
-}
-
-// Gaps of rows that lack a value are bridged: an evaluation comes every so many rows.
-function strokeValues(paint, view, x, y) {
-  paint.beginPath();
-  let drawn = 0;
-  let at = [0, 0];
-  for (let k = 0; k < x.length; k += 1) {
-    if (y[k] === null || y[k] === undefined) continue;
-    at = [view.x(x[k]), view.y(y[k])];
-    paint.lineTo(...at);
-    drawn += 1;
-  }
-  paint.stroke();
-  if (drawn === 1) {
-    paint.beginPath();
-    paint.arc(...at, 2.5, 0, 2 * Math.PI);
-    paint.fill();
-  }
-}
-
-// The point of a line that is nearest to x; null where the line does not reach.
-function indexAt(line, x) {
-  if (line.x.length === 0 || x > line.x[line.x.length - 1] * 1.0001 + 1e-9) return null;
-  return nearest(line.x, x);
-}
-
-function lastOf(values) {
-  for (let k = values.length - 1; k >= 0; k -= 1) if (values[k] !== null) return values[k];
-  return null;
-}
-
-// A short piece of the line, as it is drawn.
-export function swatch(line) {
-  const piece = make("span", "fc-swatch");
-  piece.style.borderTopColor = `var(${line.color})`;
-  piece.style.borderTopStyle = line.dash?.length ? (line.dash[0] < 4 ? "dotted" : "dashed") : "solid";
-  return piece;
 }

@@ -32,7 +32,7 @@ export function showSettings(place, settings, names) {
     const label = make("label", "ft-only");
     only.type = "checkbox";
     only.checked = differing > 0;
-    label.append(only, make("span", "", ` only the ${differing} that differ`));
+    label.append(only, make("span", "", ` only what differs (${differing})`));
     bar.append(label);
   }
   const rows = settings.rows.map((row) => {

@@ -1,10 +1,13 @@
 // The training page: runs to choose from, their curves, settings and checkpoints. As <fledge-training> it works in the app,
 // where it asks the server for what is new, and in a saved page, where the data stands in the page itself.
-import { Chart, Hub, swatch } from "./chart.js";
-import { duration, make, shortNumber, wholeNumber } from "./format.js";
+import { Chart } from "./chart.js";
+import { make, shortNumber } from "./format.js";
+import { Hub } from "./hub.js";
+import { swatch } from "./lines.js";
 import { LiveSource, SavedSource } from "./source.js";
 import { smooth } from "./scale.js";
-import { showCheckpoints, showSettings, table } from "./tables.js";
+import { compared, headlineOf, sectionsOf, tilesOf } from "./summary.js";
+import { showCheckpoints, showSettings } from "./tables.js";
 
 const AXES = {
   frames: { label: "decisions", button: "Decisions", format: (value) => shortNumber(value, 4) },
@@ -202,6 +205,7 @@ class TrainingPage extends HTMLElement {
       : -1;
     this.list.replaceChildren(heading, ...rows);
     this.list.querySelectorAll("input")[focused]?.focus();
+    this.save.hidden = !this.source.live || chosen.length === 0;
     this.save.href = `/api/save?ids=${chosen.map(encodeURIComponent).join(",")}`;
   }
 
@@ -263,7 +267,7 @@ class TrainingPage extends HTMLElement {
     if (shape !== this.shape || !this.content.querySelector(".fc")) {
       this.shape = shape;
       this.content.replaceChildren(...places);
-      if (found.length === 0) this.content.append(make("p", "fl-note", "Choose a run to see its curves."));
+      if (found.length === 0 && this.runs.length) this.content.append(make("p", "fl-note", "Choose a run to see its curves."));
     } else {
       // the same charts: put them back where they were, so that nothing on the page moves or loses the focus
       const grids = this.content.querySelectorAll(".ft-grid");
@@ -308,79 +312,6 @@ function inOrder(before, runs) {
 
 function mapValues(object, change) {
   return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value)]));
-}
-
-// The sections of all runs, a chart of the same title being the same.
-function sectionsOf(found) {
-  const sections = new Map();
-  for (const { run } of found) {
-    for (const section of run.sections) {
-      if (!sections.has(section.title)) sections.set(section.title, new Map());
-      const charts = sections.get(section.title);
-      for (const chart of section.charts) {
-        const known = charts.get(chart.title) ?? { ...chart, lines: [] };
-        for (const line of chart.lines) {
-          if (!known.lines.some((other) => other.name === line.name)) known.lines.push(line);
-        }
-        charts.set(chart.title, known);
-      }
-    }
-  }
-  return [...sections].map(([title, charts]) => ({ title, charts: [...charts.values()] }));
-}
-
-function headlineOf(run) {
-  const { name, value, share } = run.headline;
-  if (value === null || value === undefined) return "";
-  return `${name.replaceAll("_", " ")} ${share ? `${shortNumber(100 * value, 3)} %` : shortNumber(value, 4)}`;
-}
-
-// A run in a few figures: each with what it means.
-function figuresOf(run) {
-  const { name, value, share } = run.headline;
-  const known = (number, text) => (number === null || number === undefined ? "–" : text);
-  const done = run.total_frames ? ` of ${shortNumber(run.total_frames, 3)}` : "";
-  return [
-    [known(value, share ? `${shortNumber(100 * value, 3)} %` : shortNumber(value, 4)), `${name.replaceAll("_", " ")}, last 20 iterations`],
-    [known(run.frames, shortNumber(run.frames, 4) + done), "decisions"],
-    [wholeNumber(run.frames_per_second), "decisions/s"],
-    [duration(run.seconds), "of training"],
-    [wholeNumber(run.saves), "checkpoints saved"],
-    [known(run.stall_p99_ms, `${shortNumber(run.stall_p99_ms, 2)} ms`), "wait for a save (p99)"],
-    [known(run.memory_mb, `${wholeNumber(run.memory_mb)} MB`), "memory"],
-  ];
-}
-
-function tilesOf(run) {
-  const row = make("div", "ft-row");
-  for (const [figure, meaning] of figuresOf(run)) {
-    if (figure === "–") continue;
-    const tile = make("div", "ft-tile");
-    tile.append(make("b", "", figure), make("span", "", meaning));
-    row.append(tile);
-  }
-  return row;
-}
-
-// Several runs: the same figures under each other.
-function compared(runs, colorOf) {
-  const all = runs.map(figuresOf);
-  const kept = all[0].map((_, k) => all.some((figures) => figures[k][0] !== "–")); // no column of dashes
-  const rows = runs.map((run, number) => {
-    const line = make("tr");
-    const name = make("th");
-    name.scope = "row";
-    const who = make("span", "fc-item");
-    who.append(swatch({ color: colorOf(run.id) }), make("b", "", run.name));
-    name.append(who);
-    line.append(name, ...all[number].filter((_, k) => kept[k]).map(([figure]) => make("td", "ft-number", figure)));
-    return line;
-  });
-  const same = runs.every((run) => run.headline.name === runs[0].headline.name);
-  const heads = all[0].map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
-  const around = table(["run", ...heads.filter((_, k) => kept[k])], rows);
-  around.classList.add("fl-panel");
-  return around;
 }
 
 customElements.define("fledge-training", TrainingPage);

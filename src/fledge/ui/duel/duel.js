@@ -10,7 +10,7 @@ import { Store } from "./store.js";
 const SIDES = ["blue", "red"];
 const SPEEDS = ["0.1", "0.25", "0.5", "1", "2", "4"];
 const LAG_TICKS = 1.3; // behind the newest frame, so that there is always one to go to
-const ENDINGS = { win: "wins", loss: "is shot down", draw: "both die", spent: "no missiles left", timeout: "time is up" };
+const ENDINGS = { draw: "Both die", spent: "No missiles left", timeout: "Time is up" };
 
 class Duel extends HTMLElement {
   connectedCallback() {
@@ -57,13 +57,13 @@ class Duel extends HTMLElement {
     this.banner = el("div", { class: "fd-banner", hidden: true });
     this.pads = el("div", { class: "fd-pads", hidden: true, "aria-label": "Controls" });
     this.helpLine = el("p", { class: "fd-help" });
-    const tools = el("div", { class: "fd-tools" },
+    this.tools = el("div", { class: "fd-tools" },
       choice("View", [["both", "north up"], ["own", "nose up"]], "both", (value) => { this.map.mode = value; this.map.jumped = true; }),
       choice("Rings", [["both", "both rings"], ["enemy", "enemy's rings"], ["own", "own rings"], ["none", "no rings"]], "both", (value) => { this.map.rings = value; }),
       button("+", () => this.map.zoomBy(1.3), { "aria-label": "Zoom in" }),
       button("−", () => this.map.zoomBy(1 / 1.3), { "aria-label": "Zoom out" })); // prettier-ignore
     this.verdict = el("div", { class: "fd-call", role: "status" });
-    const mapPanel = el("section", { class: "fd-map fl-panel" }, tools, this.mapCanvas, this.banner, this.verdict);
+    const mapPanel = el("section", { class: "fd-map fl-panel" }, this.tools, this.mapCanvas, this.banner, this.verdict);
     const graphPanel = el("section", { class: "fd-graph fl-panel" },
       el("h2", { text: "Space-time: where missiles fired now can be, and where you can" }), this.graphCanvas); // prettier-ignore
     const side = el("div", { class: "fd-side" }, graphPanel, el("div", { class: "fd-both" }, this.gauges[0].element, this.gauges[1].element));
@@ -178,7 +178,7 @@ class Duel extends HTMLElement {
     if (!state.over) return;
     const outcome = state.over.outcomes;
     const winner = outcome.indexOf("win");
-    const words = winner >= 0 ? `${SIDES[winner]} wins` : (ENDINGS[outcome[0]] ?? outcome[0]);
+    const words = winner >= 0 ? `${["Blue", "Red"][winner]} wins` : (ENDINGS[outcome[0]] ?? outcome[0]);
     const personal = this.mine >= 0 && winner >= 0 ? (winner === this.mine ? " You won." : " You were shot down.") : "";
     this.banner.replaceChildren(el("b", { text: `${words}.${personal}` }),
       el("span", { text: "Go back to any moment below, and fly on from there." }),
@@ -276,6 +276,18 @@ class Duel extends HTMLElement {
     this.shown = Math.min(Math.max(this.shown, first), last);
   }
 
+  // What stands above the map hides nobody, and no label.
+  keepMapFree() {
+    const map = this.mapCanvas.getBoundingClientRect();
+    const boxOf = (above) => {
+      const box = above.getBoundingClientRect();
+      return [box.left - map.left, box.top - map.top, box.right - map.left, box.bottom - map.top];
+    };
+    this.map.covered = [this.tools, this.verdict, this.banner].filter((above) => !above.hidden).map(boxOf);
+    this.map.head = boxOf(this.tools)[3];
+    this.map.foot = this.verdict.hidden ? 0 : map.height - boxOf(this.verdict)[1] + 16; // a label stands below an aircraft
+  }
+
   showSlow(moment, names) {
     this.gauges.forEach((gauge, side) => {
       gauge.show(moment, this.graph, SIDES[side], names[side]);
@@ -288,6 +300,7 @@ class Duel extends HTMLElement {
       setText(this.verdict, call.text);
       this.verdict.dataset.level = call.level;
     }
+    this.keepMapFree();
     this.slider.min = String(this.store.first);
     this.slider.max = String(Math.max(this.store.last, this.store.first + 1));
     if (this.scrub === null) this.slider.value = String(this.store.last);

@@ -25,7 +25,7 @@ export class SpaceTimeGraph {
     const { paper } = this;
     const away = graph.range_m;
     this.fit(away);
-    this.box = { left: 40, right: paper.width - 10, top: 26, bottom: paper.height - 98 };
+    this.box = { left: 40, right: paper.width - 10, top: 26, bottom: paper.height - 104 };
     this.times = graph.times_s;
     this.drawAxes();
     const ctx = paper.ctx;
@@ -46,7 +46,7 @@ export class SpaceTimeGraph {
     this.names = { own, other, ownS: whose(own), otherS: whose(other) };
     this.drawLabels(graph, me, away);
     this.drawZones(`${this.names.ownS} shot`, graph.sides[me].shot, 0, 1, away, paper.side[me], this.box.bottom + 40);
-    this.drawZones(`${this.names.otherS} shot`, graph.sides[foe].shot, away, -1, 0, paper.side[foe], this.box.bottom + 64);
+    this.drawZones(`${this.names.otherS} shot`, graph.sides[foe].shot, away, -1, 0, paper.side[foe], this.box.bottom + 72);
   }
 
   // The ruler changes slowly, so that lines can be followed by the eye.
@@ -187,14 +187,7 @@ export class SpaceTimeGraph {
       ctx.globalAlpha = 1;
       before = shot[name];
     }
-    const marked = [];
-    for (const [name, short] of [ZONES[1], ZONES[2], ZONES[0]]) {
-      const x = this.x(from + direction * shot[name]);
-      if (x < box.left || x > box.right || marked.some((other) => Math.abs(other - x) < 36)) continue;
-      marked.push(x);
-      paper.line([[x, y - 6], [x, y + 6]], colour, 2);
-      paper.text(short, Math.min(Math.max(x, box.left + 14), box.right - 16), y + 16, colour, { size: 10, align: "center" });
-    }
+    this.nameZones(shot, from, direction, colour, y);
     const at = clip(this.x(target));
     ctx.fillStyle = paper.colours.text;
     ctx.beginPath();
@@ -203,5 +196,23 @@ export class SpaceTimeGraph {
     ctx.lineTo(at + 5, y - 11);
     ctx.fill();
     paper.text(label, direction > 0 ? box.right : box.left, y - 8, colour, { size: 11, align: direction > 0 ? "right" : "left" });
+  }
+
+  // The names of the zones below their ends; of one that ends beyond the ruler, how far it goes.
+  nameZones(shot, from, direction, colour, y) {
+    const { paper, box } = this;
+    const named = [];
+    for (const [name, short] of [ZONES[1], ZONES[2], ZONES[0]]) {
+      const x = this.x(from + direction * shot[name]);
+      const beyond = x < box.left || x > box.right;
+      const far = `${short} ${Math.round(shot[name] / 1000)} km`;
+      const text = !beyond ? short : x > box.right ? `${far} →` : `← ${far}`;
+      const half = paper.measure(text, 10) / 2;
+      const middle = Math.min(Math.max(x, box.left + half), box.right - half);
+      if (named.some(([other, width]) => Math.abs(other - middle) < half + width + 4)) continue;
+      named.push([middle, half]);
+      if (!beyond) paper.line([[x, y - 6], [x, y + 6]], colour, 2);
+      paper.text(text, middle, y + 16, colour, { size: 10, align: "center" });
+    }
   }
 }

@@ -1,4 +1,5 @@
 // The tactical map: both sides from above with their trails, missiles with their energy, and how far shots reach.
+import { Labels } from "./labels.js";
 import { Paper, hitBy, km, niceStep } from "./paper.js";
 
 const TRAIL_S = 90;
@@ -9,6 +10,9 @@ const SLOW = 200; // m/s at which it is spent
 export class TacticalMap {
   constructor(canvas) {
     this.paper = new Paper(canvas);
+    this.labels = new Labels(this.paper);
+    this.covered = []; // what stands above the map: [left, top, right, bottom] in pixels
+    this.head = this.foot = 0; // pixels at the top and at the bottom in which nobody should fly
     this.mode = "both"; // both: north up, all in view. own: own aircraft in the middle, its nose up
     this.zoom = 1;
     this.rings = "both"; // both, enemy, own, none
@@ -40,11 +44,17 @@ export class TacticalMap {
     const xs = all.map((p) => p.x);
     const ys = all.map((p) => p.y);
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-    const { width, height } = this.paper;
+    const { width } = this.paper;
+    const { height } = this;
     const wide = (right - left) / 2 / Math.max(width / Math.min(width, height), 1);
     const tall = (high - low) / 2 / Math.max(height / Math.min(width, height), 1);
     const half = Math.max(1.35 * Math.max(wide, tall), 6000);
     return { x: (left + right) / 2, y: (low + high) / 2, half, turn: 0 };
+  }
+
+  // Of the map that is free to fly in.
+  get height() {
+    return Math.max(this.paper.height - this.head - this.foot, 120);
   }
 
   follow(moment, me) {
@@ -59,8 +69,7 @@ export class TacticalMap {
       const by = to.turn - this.view.turn;
       this.view.turn += 0.25 * Math.atan2(Math.sin(by), Math.cos(by));
     }
-    const { width, height } = this.paper;
-    this.scale = (this.zoom * Math.min(width, height)) / 2 / this.view.half;
+    this.scale = (this.zoom * Math.min(this.paper.width, this.height)) / 2 / this.view.half;
     this.cos = Math.cos(this.view.turn);
     this.sin = Math.sin(this.view.turn);
   }
@@ -70,7 +79,7 @@ export class TacticalMap {
     const dy = y - this.view.y;
     return [
       this.paper.width / 2 + this.scale * (this.cos * dx - this.sin * dy),
-      this.paper.height / 2 - this.scale * (this.sin * dx + this.cos * dy),
+      this.head + this.height / 2 - this.scale * (this.sin * dx + this.cos * dy),
     ];
   }
 
@@ -78,7 +87,8 @@ export class TacticalMap {
   draw(store, moment, { graph = null, me = 0, names = ["blue", "red"], ending = null } = {}) {
     if (!this.paper.begin() || moment === null) return;
     this.follow(moment, me);
-    this.labels = [];
+    this.labels.clear();
+    for (const box of this.covered) this.labels.keepFree(...box);
     this.drawGrid();
     if (graph !== null) this.drawRings(moment, graph, me);
     if (graph !== null && this.ways) this.drawWays(moment, graph, me);
@@ -87,13 +97,7 @@ export class TacticalMap {
     for (const side of [0, 1]) this.drawMissiles(moment, side);
     for (const side of [0, 1]) this.drawFighter(moment, side, names[side], ending);
     this.drawScale();
-  }
-
-  // Whether a label has room; those that come first have it.
-  room(x, y) {
-    if (this.labels.some(([px, py]) => Math.abs(px - x) < 74 && Math.abs(py - y) < 15)) return false;
-    this.labels.push([x, y]);
-    return true;
+    this.labels.draw();
   }
 
   drawGrid() {
@@ -115,8 +119,10 @@ export class TacticalMap {
     const [x, y] = [14, paper.height - 14];
     paper.line([[x, y - 5], [x, y], [x + length, y], [x + length, y - 5]], paper.colours.text, 1.5);
     paper.text(`${this.step / 1000} km`, x + 5, y - 6, paper.colours.text, { size: 12 });
+    this.labels.keepFree(x, y - 20, x + length, y + 3);
     const north = this.view.turn + Math.PI / 2;
     const [cx, cy] = [paper.width - 24, 28];
+    this.labels.keepFree(cx - 22, cy - 26, cx + 22, cy + 24);
     const tip = [cx + 13 * Math.cos(north), cy - 13 * Math.sin(north)];
     paper.line([[cx - 11 * Math.cos(north), cy + 11 * Math.sin(north)], tip], paper.colours.soft, 1.5);
     paper.text("N", cx + 21 * Math.cos(north), cy - 21 * Math.sin(north), paper.colours.soft, { align: "center", base: "middle", size: 11 });
@@ -143,15 +149,21 @@ export class TacticalMap {
       paper.line(closed(tr), colour, 1.6, [], 0.75);
       paper.area(ne, colour, enemy ? 0.09 : 0.03);
       paper.line(closed(ne), colour, 1, [6, 3], 0.7);
-      const top = tr.reduce((best, p) => (p[1] < best[1] ? p : best));
-      const bottom = ne.reduce((best, p) => (p[1] > best[1] ? p : best));
-      paper.text("R_tr", top[0], top[1] - 4, colour, { size: 11, align: "center" });
-      const [fx, fy] = this.place(x, y);
-      const near = Math.abs(bottom[0] - fx) < 60 && Math.abs(bottom[1] - fy) < 60; // there its name stands
-      if (!near && Math.hypot(bottom[0] - top[0], bottom[1] - top[1]) > 60) {
-        paper.text("R_ne", bottom[0], bottom[1] + 12, colour, { size: 11, align: "center" });
-      }
+      const highest = (best, p) => (p[1] < best[1] ? p : best);
+      const lowest = (best, p) => (p[1] > best[1] ? p : best);
+      this.nameRing("R_tr", tr, highest, -4, colour, 4);
+      this.nameRing("R_ne", ne, lowest, 12, colour, 5);
+      this.nameRing("R_max", max, highest, -4, colour, 5);
     }
+  }
+
+  // A ring's name stands where it is in view.
+  nameRing(name, ring, better, by, colour, rank) {
+    const { width, height } = this.paper;
+    const seen = ring.filter(([x, y]) => x > 24 && x < width - 24 && y > 16 && y < height - 16);
+    if (!seen.length) return;
+    const [x, y] = seen.reduce(better);
+    this.labels.add(name, x, y + by, colour, { rank });
   }
 
   // Where one's own manoeuvres lead, and where missiles will be if their targets hold.
@@ -165,11 +177,7 @@ export class TacticalMap {
       paper.line(points, colour, 1.3, [4, 4], 0.8);
       if (curve.name === "hold") continue; // the nose says so
       const far = points.reduce((best, p) => (Math.hypot(p[0] - points[0][0], p[1] - points[0][1]) > Math.hypot(best[0] - points[0][0], best[1] - points[0][1]) ? p : best));
-      const taken = moment.sides.some((side) => side.missiles.some((m) => {
-        const [mx, my] = this.place(m.x, m.y);
-        return Math.abs(mx + 40 - far[0]) < 70 && Math.abs(my - 8 - far[1]) < 16;
-      })); // prettier-ignore
-      paper.text(curve.name, far[0], far[1] + (taken ? 18 : -5), colour, { size: 11, align: "center" });
+      this.labels.add(curve.name, far[0], far[1] - 5, colour, { rank: 3 });
     }
     for (const side of [0, 1]) {
       for (const missile of graph.sides[side].incoming) {
@@ -190,7 +198,7 @@ export class TacticalMap {
     paper.line(ends, paper.colours.soft, 1, [3, 5], 0.8);
     const away = Math.hypot(a.x - b.x, a.y - b.y);
     const middle = [(ends[0][0] + ends[1][0]) / 2, (ends[0][1] + ends[1][1]) / 2];
-    paper.text(`${km(away)} km`, middle[0], middle[1] - 6, paper.colours.text, { size: 13, align: "center", weight: 650 });
+    this.labels.add(`${km(away)} km`, middle[0], middle[1] - 6, paper.colours.text, { rank: 1, size: 13, weight: 650, must: true });
   }
 
   drawTrails(store, moment, side) {
@@ -258,7 +266,8 @@ export class TacticalMap {
       ctx.strokeStyle = paper.colours.soft;
       ctx.lineWidth = 1;
       ctx.strokeRect(bx - 0.5, by - 0.5, 27, 5);
-      if (this.room(bx, by)) paper.text(`${Math.round(missile.speed)} m/s`, bx + 30, by + 6, paper.colours.text, { size: 11 });
+      this.labels.keepFree(x - 8, by - 2, bx + 28, y + 6);
+      this.labels.add(`${Math.round(missile.speed)} m/s`, bx + 54, by + 6, paper.colours.text, { rank: 2 });
     }
   }
 
@@ -284,7 +293,8 @@ export class TacticalMap {
     ctx.restore();
     const dead = ending !== null && (ending[side] === "loss" || ending[side] === "draw");
     if (dead) paper.cross(x, y, paper.colours.text, 11);
-    paper.text(name, x, y + 27, paper.side[side], { size: 13, align: "center", weight: 650 });
-    paper.text(`${Math.round(own.speed)} m/s`, x, y + 42, paper.colours.text, { size: 12, align: "center" });
+    this.labels.keepFree(x - 14, y - 13, x + 14, y + 13);
+    this.labels.add(name, x, y + 27, paper.side[side], { rank: 0, size: 13, weight: 650, must: true });
+    this.labels.add(`${Math.round(own.speed)} m/s`, x, y + 42, paper.colours.text, { rank: 0.5, size: 12, must: true });
   }
 }

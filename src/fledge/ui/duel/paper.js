@@ -66,9 +66,15 @@ export class Paper {
     ctx.globalAlpha = 1;
   }
 
+  // Pixels that a text is wide.
+  measure(text, size, weight = 500) {
+    this.ctx.font = fontOf(size, weight);
+    return this.ctx.measureText(text).width;
+  }
+
   text(text, x, y, colour, { size = 12, align = "left", weight = 500, base = "alphabetic" } = {}) {
     const { ctx } = this;
-    ctx.font = `${weight} ${size}px system-ui, "DejaVu Sans", sans-serif`;
+    ctx.font = fontOf(size, weight);
     ctx.textAlign = align;
     ctx.textBaseline = base;
     ctx.lineWidth = 3;
@@ -89,6 +95,10 @@ export class Paper {
       this.line([[x - size, y + size], [x + size, y - size]], stroke, width);
     }
   }
+}
+
+function fontOf(size, weight) {
+  return `${weight} ${size}px system-ui, "DejaVu Sans", sans-serif`;
 }
 
 // When a side that flies a manoeuvre is hit: by a shot fired now, or by what is in the air; null: not at all.

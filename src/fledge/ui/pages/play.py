@@ -13,19 +13,19 @@ import json
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response, WebSocket
 from nicegui import ui
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.evaluate.recordings import convert_recording
-from fledge.ui.arena import Arena
 from fledge.ui.layout import add_module, frame, mount
-from fledge.ui.match import Match
-from fledge.ui.roster import PERSON
 from fledge.ui.server import Server
 from fledge.ui.socket import serve_player
+
+if TYPE_CHECKING:
+    from fledge.ui.arena import Arena
+    from fledge.ui.match import Match
 
 SIDES = ("blue", "red")
 FILES = {"fight.frec": "application/octet-stream", "fight.acmi": "text/plain; charset=utf-8"}
@@ -36,6 +36,8 @@ _opening = threading.Lock()
 
 def arena_of(server: Server) -> Arena:
     """The app's arena; made when it is first asked for, for the simulator takes a moment to load."""
+    from fledge.ui.arena import Arena
+
     with _opening:
         found: Arena = server.arena or open_arena(server, Arena())
     for entry in server.shelf.runs():
@@ -53,8 +55,10 @@ def open_arena(server: Server, arena: Arena) -> Arena:
 def register(server: Server) -> None:
     """Add the page's routes."""
 
-    @ui.page("/play", title="Play · Fledge")
+    @ui.page("/play", title="Play · Fledge", response_timeout=60.0)  # the simulator may have to be loaded
     async def lobby() -> None:
+        from fledge.ui.roster import PERSON
+
         arena = await asyncio.to_thread(arena_of, server)
         options = {
             "names": arena.roster.names(),
@@ -73,8 +77,9 @@ def register(server: Server) -> None:
         with frame("play"):
             add_styles()
             if find(server, match) is None:
-                ui.label("This fight is over and gone.").classes("fl-note")
-                ui.link("Begin another", "/play")
+                with ui.element("section").classes("fl-panel fd-lobby"):
+                    ui.label("This fight is over and gone.")
+                    ui.link("Begin another", "/play")
                 return
             add_module("duel/duel.js")
             mount("fledge-duel", {"match": match})
@@ -134,7 +139,7 @@ def add_routes(server: Server) -> None:
 
 
 def read_name(asked: Any, side: str) -> str:
-    name = asked.get(side, PERSON)
+    name = asked.get(side, "you")
     if not isinstance(name, str):
         raise ConfigError(f"{side} must be a name.")
     return name
@@ -146,6 +151,8 @@ def answer(content: Any, status: int = 200) -> Response:
 
 def as_file(match: Match, file: str) -> bytes:
     """The fight so far, as a recording or for Tacview."""
+    from fledge.evaluate.recordings import convert_recording
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fight.frec"
         with match.lock:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.core.errors import FledgeError
-from fledge.tasks.registry import find_task
-from fledge.ui.export import three_path
-from fledge.ui.films import Library, sentence
 from fledge.ui.layout import add_module, frame, mount
 from fledge.ui.server import Server
 from fledge.ui.shelf import Entry
+from fledge.ui.three import three_path
+
+if TYPE_CHECKING:
+    from fledge.ui.films import Library
 
 THREE = "/player/three.js"
 LIVE_S = 120.0  # a run that wrote something as recently is offered to be watched live
@@ -23,16 +25,34 @@ SHOWN = 100  # of each kind
 BRIEFS = 24  # recordings that are looked into for the list
 
 
+_opening = threading.Lock()
+
+
+def library_of(server: Server) -> Library:
+    """The app's library; opened when it is first asked for, for worlds take seconds and much memory to load."""
+    with _opening:
+        if server.library is None:
+            from fledge.tasks.registry import find_task
+            from fledge.ui.films import Library
+
+            server.library = Library(server.shelf, find_task(server.config.task) if server.config.task else None)
+            server.closing.append(server.library.close)
+        found: Library = server.library
+    return found
+
+
 def register(server: Server) -> None:
     """Add the page's routes."""
-    library = Library(server.shelf, find_task(server.config.task) if server.config.task else None)
-    server.closing.append(library.close)
-    add_routes(server, library)
+    add_routes(server)
+    if server.config.task:  # what is wrong with it is told before anything is served
+        library_of(server)
+    elif server.shelf.recordings():  # somebody will want to see them
+        threading.Thread(target=library_of, args=(server,), daemon=True).start()
 
     @ui.page("/watch", title="Watch · Fledge", response_timeout=60.0)  # a world's code may have to be loaded
     async def shelf_page() -> None:
         recordings = [entry for entry in server.shelf.recordings() if not entry.live][:SHOWN]
-        briefs = await run.io_bound(lambda: [library.brief(entry) for entry in recordings[:BRIEFS]])
+        briefs = await run.io_bound(lambda: [library_of(server).brief(entry) for entry in recordings[:BRIEFS]])
         with frame("watch"):
             add_styles()
             show_shelf(server.shelf.runs()[:SHOWN], recordings, briefs or [])
@@ -42,20 +62,22 @@ def register(server: Server) -> None:
         found = server.shelf.find(entry)
         with frame("watch"):
             if found is None:
-                ui.label("There is no such recording here any more.").classes("fl-error")
-                ui.link("Back to the list", "/watch")
+                add_styles()
+                with ui.element("section").classes("fl-panel fp-empty"):
+                    ui.label("There is no such recording here any more.").classes("fl-error")
+                    ui.link("Back to the list", "/watch")
                 return
             show_player(found)
 
 
-def add_routes(server: Server, library: Library) -> None:
+def add_routes(server: Server) -> None:
     """What the player asks for."""
 
-    def answer(id: str, make: Callable[[], Any]) -> Response:
+    def answer(id: str, make: Callable[[Library], Any]) -> Response:
         try:
-            found = make()
+            found = make(library_of(server))
         except FledgeError as error:
-            return JSONResponse({"error": sentence(error, library, id).rstrip(".")}, status_code=404)
+            return JSONResponse({"error": server.shelf.hide_place(str(error), id).rstrip(".")}, status_code=404)
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream", headers={"cache-control": "no-store"})
         return JSONResponse(found, headers={"cache-control": "no-store"})
@@ -66,19 +88,19 @@ def add_routes(server: Server, library: Library) -> None:
 
     @server.api.get("/film/{id}")
     def films(id: str) -> Response:
-        return answer(id, lambda: library.list(id))
+        return answer(id, lambda library: library.list(id))
 
     @server.api.get("/film/{id}/{number}")
     def film(id: str, number: int, start: int = 0, stage: int = 1, of: str = "") -> Response:
-        return answer(id, lambda: library.film(id, number, start, bool(stage), of))
+        return answer(id, lambda library: library.film(id, number, start, bool(stage), of))
 
     @server.api.get("/film/{id}/{number}/beams")
     def beams(id: str, number: int, start: int = 0, stop: int = 128, of: str = "") -> Response:
-        return answer(id, lambda: library.beams(id, number, start, stop, of))
+        return answer(id, lambda library: library.beams(id, number, start, stop, of))
 
     @server.api.get("/film/{id}/{number}/graph")
     def graph(id: str, number: int, frame: int = 0, of: str = "") -> Response:
-        return answer(id, lambda: library.graph(id, number, frame, of))
+        return answer(id, lambda library: library.graph(id, number, frame, of))
 
 
 def add_styles() -> None:
@@ -95,10 +117,11 @@ def show_player(entry: Entry) -> None:
 def show_shelf(runs: Sequence[Entry], recordings: Sequence[Entry], briefs: Sequence[str]) -> None:
     """What there is to watch."""
     if not recordings and not runs:
-        ui.label("Nothing to watch yet.").classes("fl-note")
-        ui.label("Record flights with `fledge eval POLICY --record flights.frec`, or start a training.").classes(
-            "fl-note"
-        )
+        with ui.element("section").classes("fl-panel fp-empty"):
+            ui.label("Nothing to watch yet.").classes("fp-heading")
+            ui.label("Trainings and recordings in the folders that were given appear here by themselves. To make some:")
+            for command in ("fledge train navigation", "fledge eval fledge-nav --record flights.frec"):
+                ui.label(command).classes("fp-command")
         return
     if runs:
         ui.label("Trainings").classes("fp-heading")
@@ -127,6 +150,8 @@ def size_of(entry: Entry) -> str:
         size = entry.path.stat().st_size
     except OSError:
         return "gone"
+    if size < 1000:
+        return f"{size} bytes"
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 

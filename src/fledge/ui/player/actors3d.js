@@ -117,15 +117,15 @@ export class Actors3D {
   makeLines() {
     clear(this.lines);
     this.versions = this.reels.map((reel) => reel.film.version).join();
-    this.ribbon = this.ahead = null;
+    this.ribbons = [];
     this.thin = this.makeThin();
     if (this.thin) this.lines.add(this.thin);
     const reel = this.reels.find((each) => each.chosen);
     const actor = reel?.film.head.actors[0];
     if (!actor || reel.film.array(actor.pos).length < 6) return;
-    this.ribbon = this.makeRibbon(reel.film.array(actor.pos), reel.tint);
-    this.ahead = this.makeAhead(reel.film.array(actor.pos), reel.tint);
-    this.lines.add(this.ribbon, this.ahead);
+    const pos = reel.film.array(actor.pos);
+    this.ribbons = [this.span / 1000, this.span / 8000].map((half) => this.makeRibbon(pos, reel.tint, half)); // from afar, and close
+    this.lines.add(...this.ribbons, this.makeAhead(pos, reel.tint));
   }
 
   makeThin() {
@@ -167,10 +167,9 @@ export class Actors3D {
     return line;
   }
 
-  makeRibbon(pos, tint) {
+  makeRibbon(pos, tint, half) {
     const { THREE } = this;
     const count = pos.length / 3;
-    const half = this.span / 1000;
     const points = new Float32Array(6 * count);
     const index = [];
     for (let k = 0; k < count; k += 1) {
@@ -261,7 +260,10 @@ export class Actors3D {
     this.lines.visible = options.trails;
     if (this.thin) this.thin.material.uniforms.now.value = t;
     const reel = this.reels.find((each) => each.chosen);
-    if (this.ribbon && reel) this.ribbon.geometry.setDrawRange(0, 6 * Math.max(0, reel.moment.frame));
+    this.ribbons.forEach((ribbon, k) => {
+      ribbon.visible = options.close === (k === 1);
+      ribbon.geometry.setDrawRange(0, 6 * Math.max(0, reel?.moment.frame ?? 0));
+    });
   }
 }
 

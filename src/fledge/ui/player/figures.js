@@ -37,7 +37,8 @@ export class Figures {
     const moment = this.film.at(t - this.film.offset);
     for (const row of this.rows) {
       const values = this.film.array(row.name);
-      const text = `${shownNumber(values[Math.min(moment.frame, values.length - 1)])} ${row.unit}`.trim();
+      row.counts ??= values.every((value) => Number.isInteger(value) || Number.isNaN(value));
+      const text = `${shownFigure(row, values[Math.min(moment.frame, values.length - 1)])} ${row.unit}`.trim();
       if (row.value.textContent !== text) row.value.textContent = text;
       this.draw(row, values, t - this.film.offset);
     }
@@ -62,10 +63,16 @@ export class Figures {
     pen.stroke(row.path);
     pen.fillStyle = colour("soft");
     pen.font = "10px system-ui, sans-serif";
-    pen.textBaseline = "top";
-    pen.fillText(shownNumber(row.high), 2, 1);
-    pen.textBaseline = "bottom";
-    pen.fillText(shownNumber(row.low), 2, height - 1);
+    pen.strokeStyle = colour("panel");
+    pen.lineWidth = 3;
+    pen.lineJoin = "round";
+    const note = (text, y, base) => {
+      pen.textBaseline = base;
+      pen.strokeText(text, 2, y);
+      pen.fillText(text, 2, y);
+    };
+    if (row.known) note(shownFigure(row, row.high), 1, "top");
+    if (row.known && row.low !== row.high) note(shownFigure(row, row.low), height - 1, "bottom");
     const x = this.film.end > 0 ? Math.min(1, Math.max(0, t / this.film.end)) * width : 0;
     pen.fillStyle = colour("accent");
     pen.fillRect(Math.min(width - 1.5, x), 0, 1.5, height);
@@ -73,9 +80,11 @@ export class Figures {
 
   trace(row, values, width, height) {
     const finite = values.filter(Number.isFinite);
+    row.known = finite.length > 0;
     row.low = finite.length ? finite.reduce((a, b) => Math.min(a, b)) : 0;
     row.high = finite.length ? finite.reduce((a, b) => Math.max(a, b)) : 1;
     const span = row.high - row.low || 1;
+    const floor = row.high > row.low ? row.low : row.low - 0.5; // what never changes goes through the middle
     const path = new Path2D();
     const end = this.film.end || 1;
     const skip = Math.max(1, Math.floor(values.length / POINTS));
@@ -86,11 +95,16 @@ export class Figures {
         continue;
       }
       const x = (this.film.time[k] / end) * width;
-      const y = height - 3 - ((values[k] - row.low) / span) * (height - 6);
+      const y = height - 3 - ((values[k] - floor) / span) * (height - 6);
       if (open) path.lineTo(x, y);
       else path.moveTo(x, y);
       open = true;
     }
     [row.path, row.version, row.width] = [path, this.film.version, width];
   }
+}
+
+// What counts things has no decimals.
+function shownFigure(row, value) {
+  return row.counts && Number.isInteger(value) ? String(value) : shownNumber(value);
 }

@@ -129,6 +129,14 @@ export class Film {
     return dx * dx + dy * dy > 1e-9 ? Math.atan2(dy, dx) : null;
   }
 
+  // What an actor has left to fly with, 0 to 1; null where nobody knows.
+  energy(k, { frame, part }) {
+    const { energy } = this.head.actors[k];
+    if (!energy) return null;
+    const values = this.array(energy);
+    return values[frame] + part * (values[Math.min(frame + 1, values.length - 1)] - values[frame]);
+  }
+
   // Calls visit(id, x, y, z, seen) for every mover around, between frames where both know it.
   crowd({ frame, part }, visit) {
     const crowd = this.head.crowd;

@@ -2,6 +2,7 @@
 import { actorColour, colour, withAlpha } from "./palette.js";
 
 const SCALE_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
+const narrow = matchMedia("(max-width: 800px)"); // as player.css has it
 
 export class Map2D {
   constructor(host) {
@@ -137,7 +138,7 @@ export class Map2D {
 
   drawScale(pen, view) {
     const long = this.step / view.scale;
-    const [x, y] = [12, this.height - (this.width < 520 ? 58 : 14)]; // on a phone, buttons are below
+    const [x, y] = [12, this.height - (narrow.matches ? 58 : 14)]; // on a phone, buttons are below
     pen.strokeStyle = pen.fillStyle = colour("text");
     pen.lineWidth = 2;
     pen.beginPath();
@@ -181,6 +182,8 @@ export class Map2D {
       if (k === 0) this.spots.set(film, spot);
       const [px, py] = this.point(view, spot[0], spot[1]);
       this.drawActor(pen, px, py, actor, film.heading(k, moment), paint, chosen);
+      const energy = film.energy(k, moment);
+      if (energy !== null) this.drawEnergy(pen, px, py, energy);
       if (over && actor.destroyed) this.drawCross(pen, px, py);
     });
   }
@@ -235,9 +238,21 @@ export class Map2D {
     if (actor.kind === "missile" || !chosen) return;
     pen.fillStyle = colour("text");
     pen.font = "600 12px system-ui, sans-serif";
-    pen.textAlign = "left";
-    pen.textBaseline = "middle";
-    pen.fillText(actor.name, px + 13, py - 11);
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    pen.fillText(actor.name, px, py + 12);
+  }
+
+  // A bar beside it, full of what it has left.
+  drawEnergy(pen, px, py, energy) {
+    const [x, y] = [px + 9, py - 12];
+    pen.fillStyle = colour("panel");
+    pen.fillRect(x - 1, y - 1, 28, 6);
+    pen.fillStyle = colour(energy > 0.35 ? "good" : energy > 0.12 ? "warn" : "bad");
+    pen.fillRect(x, y, Math.max(26 * energy, 1.5), 4);
+    pen.strokeStyle = colour("soft");
+    pen.lineWidth = 1;
+    pen.strokeRect(x - 0.5, y - 0.5, 27, 5);
   }
 
   drawCross(pen, px, py) {

@@ -1,4 +1,5 @@
 // What a moment means: the graph that a world has of it (of air combat the space-time graph), beside the map.
+import { SpaceTimeGraph } from "../duel/graph.js";
 import { make } from "./build.js";
 
 const EVERY_MS = 150;
@@ -10,9 +11,9 @@ export class Meaning {
     this.element = make("div", { class: "fp-graph", hidden: true }, make("h2", {}, "Space-time graph"), this.canvas);
   }
 
-  // Whether this film has such a graph, and the server is there to make it.
+  // Shown for a film that has such graphs.
   setFilm(film) {
-    const shown = Boolean(film.head.graph && this.player.source.graph);
+    const shown = Boolean(film.head.graph && this.player.source.hasGraph(film));
     this.element.hidden = !shown;
     this.film = shown ? film : null;
     this.key = null;
@@ -27,10 +28,7 @@ export class Meaning {
     this.busy = true;
     this.asked = performance.now();
     try {
-      if (!this.graph) {
-        const { SpaceTimeGraph } = await import("../duel/graph.js");
-        this.graph = new SpaceTimeGraph(this.canvas);
-      }
+      this.graph ??= new SpaceTimeGraph(this.canvas);
       const found = await this.player.source.graph(film, frame);
       if (film === this.film) {
         if (found) this.graph.draw(found, { me: 0, names: film.head.actors.slice(0, 2).map((actor) => actor.name) });

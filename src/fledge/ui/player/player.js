@@ -35,7 +35,7 @@ export class FledgePlayer extends HTMLElement {
     this.mode = "overview";
     this.build();
     this.watchPage();
-    this.begin().catch((error) => this.say(`This cannot be shown: ${error.message}.`));
+    this.begin().catch((error) => this.fail(`This cannot be shown: ${error.message}.`));
   }
 
   disconnectedCallback() {
@@ -105,7 +105,7 @@ export class FledgePlayer extends HTMLElement {
       this.drawToggles();
       this.live.start();
     } else if (!this.told.episodes.length) {
-      this.say(this.told.closed ? "This recording holds no episodes." : "Nothing has been recorded yet.");
+      this.fail(this.told.closed ? "This recording holds no episodes." : "Nothing has been recorded yet.");
       return;
     } else {
       await this.followLink();
@@ -162,6 +162,7 @@ export class FledgePlayer extends HTMLElement {
       this.view?.dispose();
       this.view = flat ? new Map2D(this.stageHost) : await this.makeScene();
       this.viewFlat = flat;
+      this.classList.toggle("fp-flat", flat);
       this.stageShown = null;
     }
     const key = film.head.stage ?? `own ${film.number}`;
@@ -266,7 +267,7 @@ export class FledgePlayer extends HTMLElement {
     }
     if (this.changed) {
       this.changed = false;
-      this.view.update(this.t, { ...this.shows, beamsOf: (film, frame) => this.beamsOf(film, frame) });
+      this.view.update(this.t, { ...this.shows, close: this.mode === "follow", beamsOf: (film, frame) => this.beamsOf(film, frame) });
       this.figures.update(this.t);
       this.meaning.update(this.t);
       this.transport.draw();
@@ -352,6 +353,13 @@ export class FledgePlayer extends HTMLElement {
     this.message.classList.toggle("fp-quiet", quiet);
   }
 
+  // There is nothing to show: only the sentence, and the way back.
+  fail(sentence) {
+    this.say(sentence);
+    this.classList.add("fp-failed");
+    if (!this.options.embedded) this.message.append(make("br"), make("a", { href: "/watch" }, "Back to the list"));
+  }
+
   drawTitle() {
     const { head } = this.film;
     const dot = make("span", { class: "fp-dot", style: `background: var(--fl-${this.tints[head.outcome] ?? "s7"})` });
@@ -376,6 +384,7 @@ export class FledgePlayer extends HTMLElement {
     if (head.crowd) sign("mover", "moving obstacle");
     if (head.crowd?.seen) sign("seen", "detected");
     if (head.beams && this.shows.beams) sign("beam", "LiDAR hit");
+    if (head.actors.some((actor) => actor.energy)) sign("energy", "energy left");
     const grid = this.view.gridStep;
     if (grid) entries.push(make("span", {}, `grid ${grid >= 1000 ? `${grid / 1000} km` : `${grid} m`}`));
     this.legend.replaceChildren(...entries);

@@ -39,6 +39,10 @@ export class ServerSource {
     return film.frames > before;
   }
 
+  hasGraph() {
+    return true;
+  }
+
   // What a frame means, where the world has such a graph.
   async graph(film, frame) {
     const response = await checked(await fetch(`${this.base}/${film.number}/graph?frame=${frame}&of=${film.of}`));
@@ -60,7 +64,7 @@ async function inflate(text) {
   return new Response(stream).arrayBuffer();
 }
 
-// `data` has list, films and beams, as export.py writes them.
+// `data` has list, films, beams and graphs, as export.py writes them.
 export class EmbeddedSource {
   constructor(data) {
     this.data = data;
@@ -76,6 +80,17 @@ export class EmbeddedSource {
 
   async more() {
     return false;
+  }
+
+  hasGraph(film) {
+    return this.data.graphs?.[film.number] !== undefined;
+  }
+
+  // The graph of the last moment before a frame that has one.
+  async graph(film, frame) {
+    film.graphs ??= inflate(this.data.graphs[film.number]).then((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
+    const { frames, graphs } = await film.graphs;
+    return graphs[Math.max(0, frames.findLastIndex((each) => each <= frame))];
   }
 
   async beams(film, part) {

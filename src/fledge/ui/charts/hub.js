@@ -1,0 +1,33 @@
+// What all charts of a page share: the cursor, and the range that is looked at.
+import { shortNumber } from "./format.js";
+
+export class Hub {
+  constructor() {
+    this.charts = new Set();
+    this.cursor = null; // where on the axis, or null
+    this.range = null; // [low, high], or null: everything
+    this.axis = { label: "", format: shortNumber };
+    this.extent = [0, 1];
+    // light and dark change the page's class, and canvases do not follow by themselves
+    new MutationObserver(() => this.redraw()).observe(document.body, { attributeFilter: ["class"] });
+  }
+
+  point(x, owner = null) {
+    this.cursor = x;
+    this.owner = owner; // the chart that is pointed at tells more
+    this.redraw();
+  }
+
+  select(range) {
+    this.range = range;
+    this.redraw();
+  }
+
+  redraw() {
+    for (const chart of this.charts) chart.later();
+  }
+
+  get bounds() {
+    return this.range ?? this.extent;
+  }
+}
