@@ -37,6 +37,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
     joined = {int(number): when for number, when in league.get("joined", {}).items()} or joined_by_metrics(
         league, curves
     )
+    pilots = league.get("pilots", len(league["names"]) - len(league["selves"]))
     found = []
     for number in sorted(joined, key=lambda n: (joined[n].get("fights", 0.0), n)):
         when = joined[number]
@@ -51,7 +52,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
         found.append(
             {
                 "name": league["names"][number],
-                "self": str(number) in league["selves"],
+                "self": number >= pilots,
                 "frames": at,
                 "joined_at": float(when.get("rating", np.interp(at, frames, elo))),
                 "rating": float(league["ratings"][number + 1]),
