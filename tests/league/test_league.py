@@ -193,3 +193,27 @@ def test_a_state_that_holds_every_past_self_is_loaded_and_all_are_handed_out() -
     again.retire(flying=[])
     assert sorted(again.state_dict()["selves"]) == ["4"]
     assert again.active == [0, 1, 4]
+
+
+def test_a_rung_keeps_the_weights_it_was_met_with() -> None:
+    """The run that it was taken from may have trained on meanwhile."""
+
+    class Learned(BaseAgent):
+        def __init__(self, value: float, width: int = 2) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.full((width,), value))
+
+    cfg = LeagueConfig(ladder=["exploiter"])
+    saved = League(cfg, lambda name: Learned(1.0), Copy).state_dict()
+    later = League(cfg, lambda name: Learned(2.0), Copy)
+    later.load_state_dict(saved)
+    assert later.agents[0].w.tolist() == [1.0, 1.0]
+    with pytest.raises(ConfigError, match="exploiter has become another network"):
+        League(cfg, lambda name: Learned(2.0, 3), Copy).load_state_dict(saved)
+
+
+def test_a_ladder_that_would_never_be_climbed_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"league\.self_share is 1"):
+        make(past_selves=2, self_share=1.0)
+    assert make(past_selves=2, self_share=1.0, climb=False).active == [0, 1, 2]
+    assert make(self_share=1.0).active == [0]  # without past selves it says nothing

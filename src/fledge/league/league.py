@@ -78,6 +78,11 @@ class League:
             raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot or policy.")
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
+        if cfg.climb and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
+            raise ConfigError(
+                "league.self_share is 1, so no pilot would be met once a past self has joined, and the ladder never be "
+                "climbed: take less, or league.climb=false."
+            )
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
         self.rung = 0 if cfg.climb else len(pilots) - 1  # number of the pilot that is being climbed
@@ -211,17 +216,27 @@ class League:
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
+            "rungs": {str(number): weights for number, weights in enumerate(self._rungs()) if weights},
         }
 
+    def _rungs(self) -> list[dict[str, Tensor]]:
+        """Weights of the ladder's agents, empty for pilots: the run that a rung was taken from may train on."""
+        return [agent.state_dict() for agent in self.agents[: len(self.cfg.ladder)]]
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` of a league with the same ladder. Older ones hold every past self: they are all new."""
+        """Go on from a `state_dict` of a league with the same ladder. An older one holds every past self, not written yet."""
         names: Sequence[str] = state["names"]
         pilots = len(self.cfg.ladder)
         if list(names[:pilots]) != list(self.cfg.ladder):
             raise ConfigError(f"The run's ladder is {list(names[:pilots])}, but league.ladder is {self.cfg.ladder}.")
+        for number, weights in state.get("rungs", {}).items():
+            try:
+                self.agents[int(number)].load_state_dict(weights)
+            except RuntimeError as error:
+                raise ConfigError(f"{names[int(number)]} has become another network since the run met it.") from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}
-        self._new = dict(self.selves)
+        self._new = {} if "pilots" in state else dict(self.selves)
         for number, name in enumerate(names[pilots:], pilots):
             self.names.append(name)
             self.agents.append(self.make_self(self.selves[number]) if number in self.selves else Retired())
