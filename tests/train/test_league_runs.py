@@ -153,6 +153,8 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
         run.close()
     with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
         Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
+    with pytest.raises(ConfigError, match=r"other', which does not fit this world: .*missiles"):  # at once, not later
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks())
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])

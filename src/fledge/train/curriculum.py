@@ -150,7 +150,10 @@ def make_curriculum(
     def find_agent(name: str) -> Any:
         agent = task.find_agent(name)
         if agent is not None:
-            task.check_fit(agent, envs[0])  # now, not when it joins
+            try:
+                task.check_fit(agent, envs[0])  # now, not when it joins
+            except ConfigError as error:
+                raise ConfigError(f"league.ladder names {name!r}, which does not fit this world: {error}") from error
         return None if agent is None else agent.to(device)
 
     league = League(cfg.league, find_agent, make_self)
