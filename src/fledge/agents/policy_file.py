@@ -112,5 +112,7 @@ def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise FormatError(f"The weights in {name} do not fit its network: {wrong[0]}{more}.")
+    if spoiled := [key for key in own if own[key].is_floating_point() and bool(model[key].isnan().any())]:
+        raise FormatError(f"The weights in {name} are spoiled: {spoiled[0]} has values that are not numbers.")
     policy.load_state_dict(model)
     return policy
