@@ -98,7 +98,7 @@ def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
         axes.annotate(
             text, (x[-1], rating), (1.03 * x[-1], at), color=colour, fontsize=9, va="center",
             weight="bold" if colour == LEARNER else "normal",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
+            parse_math=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
             annotation_clip=False,
         )  # fmt: skip
     axes.set_xlim(0.0, 1.22 * x[-1])
