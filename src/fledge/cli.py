@@ -291,7 +291,8 @@ def report(
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
     "--preset",
-    help="Training preset: for navigation fast, navrl, sac, td3, dqn; or a YAML file of what differs from one, which its "
+    help="Training preset: for navigation fast, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; or a YAML "
+    "file of what differs from one, which its "
     "`base: NAME` names. [default, of both: algo's]",
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")

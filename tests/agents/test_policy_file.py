@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fledge.agents.policy_file import read_policy, write_policy
+from fledge.agents.policy_file import is_past_self, load_weights, past_self_file, read_policy, write_policy
 from fledge.core.errors import ConfigError, FormatError
 from fledge.evaluate.policies import load_policy, shipped_policies
 from fledge.storage import CheckpointHistory, save_checkpoint
@@ -78,3 +78,44 @@ def test_every_shipped_policy_loads(name: str) -> None:
     policy = load_policy(name)
     assert policy.task.name == "navigation"
     assert set(policy.agent.observes) <= {"state", "lidar", "dynamic_obstacle"}
+
+
+def make_league(run: Path, written: bool) -> None:
+    """A run with one pilot and two past selves; `written`: of which the first is no longer met."""
+    selves = {str(n): {"w": torch.full((3,), float(n))} for n in ((2,) if written else (1, 2))}
+    league = {"names": ["crank", "self 1", "self 2"], "selves": selves, **({"pilots": 1} if written else {})}
+    CheckpointHistory(run / "checkpoints").save({**NEEDED, "world": WORLD, "curriculum": league}, 1).wait()
+    for number in (1, 2) if written else ():
+        past_self_file(run, number).parent.mkdir(exist_ok=True)
+        write_policy(
+            {**NEEDED, "world": WORLD, "model": {"w": torch.full((3,), float(number))}}, past_self_file(run, number)
+        )
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_past_self_is_found_by_its_number_in_runs_of_any_age(tmp_path: Path, written: bool) -> None:
+    run = tmp_path / "run"
+    make_league(run, written)
+    for number in (1, 2):
+        entries = read_policy(tmp_path / f"run#{number}")
+        assert entries["model"]["w"].tolist() == [float(number)] * 3
+        assert entries["world"] == WORLD
+    for number in ("0", "3", "", "x", "-1"):
+        with pytest.raises(ConfigError, match="has 2 past selves, but"):
+            read_policy(tmp_path / f"run#{number}")
+    assert not is_past_self(tmp_path / "nobody#1")
+    assert not is_past_self(tmp_path / "#1")
+
+
+def test_a_past_self_whose_file_is_gone_is_told(tmp_path: Path) -> None:
+    make_league(tmp_path / "run", written=True)
+    past_self_file(tmp_path / "run", 1).unlink()
+    with pytest.raises(ConfigError, match=r"self_1\.fledge, but that file is gone"):
+        read_policy(tmp_path / "run#1")
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    layer = torch.nn.Linear(2, 1)
+    spoiled = {name: value * float("nan") for name, value in layer.state_dict().items()}
+    with pytest.raises(FormatError, match=r"weights in p\.fledge are spoiled: weight has"):
+        load_weights(layer, spoiled, "p.fledge")  # type: ignore[arg-type]

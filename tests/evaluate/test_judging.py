@@ -37,10 +37,10 @@ def test_a_fight_that_is_flown_again_counts_once_in_an_interval() -> None:
 
 def test_only_what_enough_fights_tell_is_called_the_worst() -> None:
     few, many = {"score": 0.0, "distinct": FEWEST - 1}, {"score": 0.4, "distinct": FEWEST}
-    found = worst({"few": few, "many": many, "better": {"score": 0.9, "distinct": 99}})
+    found = worst([("few", few), ("many", many), ("better", {"score": 0.9, "distinct": 99})])
     assert found is not None
     assert (found["name"], found["of"]) == ("many", 2)
-    assert worst({"few": few}) is None
+    assert worst([("few", few)]) is None
 
 
 def test_the_judge_sees_both_sides_of_a_match() -> None:

@@ -1,5 +1,6 @@
 """The report of fights: one page with the cross-table, behaviour, the league's tree, and lost fights with why."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from fledge.cli import main
 from fledge.evaluate.league_tree import members, read_league, spread, tree_figure
 from fledge.evaluate.match_report import Fights, chosen_losses, lost_fights
+from fledge.evaluate.report import read_curves
 from fledge.tasks.base import Defeat, Track
 from fledge.tasks.registry import find_task
 
@@ -114,3 +116,18 @@ def test_a_run_of_fights_gets_a_page_that_stands_alone(tmp_path: Path, monkeypat
     assert sum(lost["kinds"].values()) == lost["fights"]
     if lost["fights"]:
         assert "Killed " in page
+
+
+def test_curves_of_a_killed_run_end_before_its_torn_line(tmp_path: Path) -> None:
+    assert read_curves(tmp_path) == []
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert read_curves(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+def test_the_tree_bears_a_name_that_looks_like_a_formula() -> None:
+    league = {
+        **LEAGUE,
+        "names": ["runs/$x^$", "<b>hard</b>", "self 1"],
+        "joined": {"0": {"fights": 0.0}, "1": {"fights": 9.0}},
+    }
+    tree_figure(league, curve()).savefig(io.BytesIO())

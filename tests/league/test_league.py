@@ -146,3 +146,74 @@ def test_the_league_notes_when_opponents_joined_and_how_strong_the_learner_was()
     old = {key: value for key, value in league.state_dict().items() if key != "joined"}
     again.load_state_dict(old)  # of a run from before it was noted
     assert again.joined == {}
+
+
+def test_past_selves_that_are_no_longer_met_leave_the_state_and_keep_their_numbers() -> None:
+    league = make(past_selves=2)
+    fight(league, easy=(90, 0, 10))
+    for number in range(1, 8):
+        fight(league, **{f"self_{number}": (90, 0, 10)})
+        league.retire(flying=[3])  # an episode against the first one lasts on
+    assert league.names[3:] == [f"self {number}" for number in range(1, 9)]
+    assert sorted(league.selves) == [3, 9, 10]  # of opponents 3 to 10
+    assert sorted(league.state_dict()["selves"]) == ["10", "3", "9"]
+    league.retire(flying=[])
+    assert league.active == [0, 1, 9, 10]
+    assert sorted(league.selves) == [9, 10]
+    again = make(past_selves=2)
+    again.load_state_dict(league.state_dict())
+    assert [isinstance(agent, Copy) for agent in again.agents[3:]] == [False] * 6 + [True] * 2
+    for each in (league, again):
+        fight(each, self_8=(90, 0, 10))
+    assert again.names == league.names
+    assert again.names[-1] == "self 9"
+    assert again.weights() == league.weights()
+
+
+def test_each_past_self_is_handed_out_once_to_be_written_down() -> None:
+    league = make(past_selves=1)
+    fight(league, easy=(90, 0, 10))
+    fight(league, self_1=(90, 0, 10))
+    league.retire(flying=[])
+    assert sorted(league.take_new_selves()) == [1, 2]
+    assert league.take_new_selves() == {}
+    fight(league, self_2=(90, 0, 10))
+    assert sorted(league.take_new_selves()) == [3]
+
+
+def test_a_state_that_holds_every_past_self_is_loaded_and_all_are_handed_out() -> None:
+    league = make(past_selves=1)
+    fight(league, easy=(90, 0, 10))
+    fight(league, self_1=(90, 0, 10))
+    old = {key: value for key, value in league.state_dict().items() if key != "pilots"}
+    assert sorted(old["selves"]) == ["3", "4"]
+    again = make(past_selves=1)
+    again.load_state_dict(old)
+    assert sorted(again.take_new_selves()) == [1, 2]
+    again.retire(flying=[])
+    assert sorted(again.state_dict()["selves"]) == ["4"]
+    assert again.active == [0, 1, 4]
+
+
+def test_a_rung_keeps_the_weights_it_was_met_with() -> None:
+    """The run that it was taken from may have trained on meanwhile."""
+
+    class Learned(BaseAgent):
+        def __init__(self, value: float, width: int = 2) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.full((width,), value))
+
+    cfg = LeagueConfig(ladder=["exploiter"])
+    saved = League(cfg, lambda name: Learned(1.0), Copy).state_dict()
+    later = League(cfg, lambda name: Learned(2.0), Copy)
+    later.load_state_dict(saved)
+    assert later.agents[0].w.tolist() == [1.0, 1.0]
+    with pytest.raises(ConfigError, match="exploiter has become another network"):
+        League(cfg, lambda name: Learned(2.0, 3), Copy).load_state_dict(saved)
+
+
+def test_a_ladder_that_would_never_be_climbed_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"league\.self_share is 1"):
+        make(past_selves=2, self_share=1.0)
+    assert make(past_selves=2, self_share=1.0, climb=False).active == [0, 1, 2]
+    assert make(self_share=1.0).active == [0]  # without past selves it says nothing

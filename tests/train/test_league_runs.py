@@ -83,8 +83,11 @@ def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None
             assert torch.equal(value, theirs[name]), name  # type: ignore[arg-type]
         else:
             assert value == theirs[name], name
-    past = load_policy(f"{killed}#1")
-    assert torch.equal(past.agent.state_dict()["critic.weight"], ours["/curriculum/selves/2/critic.weight"])  # type: ignore[arg-type]
+    count = len(state_of(killed)["curriculum"]["names"]) - 2  # type: ignore[index]
+    assert {path.name for path in (killed / "selves").iterdir()} == {f"self_{n + 1}.fledge" for n in range(count)}
+    for number in range(1, count + 1):
+        past, same = (load_policy(f"{tmp_path / name}#{number}").agent.state_dict() for name in ("straight", "killed"))
+        assert all(torch.equal(value, same[name]) for name, value in past.items())
     with pytest.raises(ConfigError, match="past selves, but"):
         load_policy(f"{killed}#99")
 
@@ -98,6 +101,28 @@ def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
             metrics = run.episode_metrics(rollout)
         assert metrics["league/rung"] == 2
         assert metrics["league/opponents"] >= 3
+    finally:
+        run.close()
+
+
+def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:
+    run = Run(
+        make_config("aircombat", "", [*WORDS, "ranks=1", "league.mirror=0", "league.window=1", "league.past_selves=1"]),
+        Ranks(),
+    )
+    try:
+        most = 0
+        for _ in range(60):
+            run.learn(rollout := run.collect())
+            run.episode_metrics(rollout)
+            kept = {int(number) for number in run.curriculum.state_dict()["selves"]}
+            flying = run.envs[0].unwrapped.opponent.unique().tolist()  # type: ignore[attr-defined]
+            assert kept >= {number for number in flying if number > 1}, "a resumed run could not go on"
+            most = max(most, len(kept))
+            if (joined := len(run.curriculum.take_new_selves())) and len(run.curriculum.state_dict()["names"]) > 14:
+                break
+        assert joined
+        assert most < 8  # of twelve or more
     finally:
         run.close()
 
@@ -128,6 +153,8 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
         run.close()
     with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
         Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
+    with pytest.raises(ConfigError, match=r"other', which does not fit this world: .*missiles"):  # at once, not later
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks())
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])

@@ -8,13 +8,15 @@ Agents are modules: `to`, `train` and `eval` are torch's own and return the agen
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from fledge.core.errors import ConfigError
+from fledge.core.random import Purpose, derive_seed
 
 Obs = Mapping[str, Tensor]
 Action = Tensor | dict[str, Tensor]
@@ -66,6 +68,14 @@ class BaseAgent(nn.Module):
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `memory` gave."""
+
+    def twin(self) -> Self:
+        """Another one that acts alike, with a memory and random streams of its own: for who meets himself."""
+        other = copy.deepcopy(self)
+        for value in vars(other).values():
+            if isinstance(value, torch.Generator):
+                value.manual_seed(derive_seed(value.initial_seed(), Purpose.OPPONENT))
+        return other
 
     def figures(self) -> dict[str, float]:
         """What it counted of its own work since it was last asked, by name."""

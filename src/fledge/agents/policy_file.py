@@ -6,6 +6,8 @@
     world     {"env": settings by dotted key, "decision_s": seconds per decision}: where it was trained, and is flown
 
 Checkpoints of a run have them too, among others. Older ones have no `world`, but the whole run's `config`, which tells it.
+The third past self of a league's run is called RUN#3, and is such a file: RUN/selves/self_3.fledge. Older runs have all of
+them in their checkpoints.
 """
 
 from __future__ import annotations
@@ -22,8 +24,40 @@ ENTRIES = ("model", "policy", "task", "world")
 STORED = ("model?", "policy?", "task?", "world?", "config?")  # as paths into a checkpoint, which may lack any
 
 
+def past_self_file(run: Path, number: int | str) -> Path:
+    """Where a run writes one of its past selves, numbered from 1."""
+    return run / "selves" / f"self_{number}.fledge"
+
+
+def is_past_self(path: Path) -> bool:
+    """Whether a path is RUN#3: no file of that name, but behind a run's."""
+    name = path.name.rpartition("#")[0]
+    return bool(name) and not path.exists() and path.with_name(name).is_dir()
+
+
+def read_past_self(path: Path) -> dict[str, Any]:
+    """The entries above of RUN#3."""
+    name, _, number = path.name.rpartition("#")
+    run = path.with_name(name)
+    entries, history = read_policy(run), CheckpointHistory(run / "checkpoints")
+    state, _ = history.load_latest(keys=("curriculum/names?", "curriculum/pilots?", "curriculum/selves?"))
+    league = state.get("curriculum", {})
+    selves = league.get("selves", {})
+    pilots = league.get("pilots", len(league.get("names", ())) - len(selves))
+    count = len(league.get("names", ())) - pilots
+    if not number.isdecimal() or not 1 <= int(number) <= count:
+        raise ConfigError(f"{run} has {count} past selves, but {path} asks for number {number or 'nothing'}.")
+    if (written := past_self_file(run, int(number))).exists():
+        return read_policy(written)
+    if (weights := selves.get(str(pilots + int(number) - 1))) is None:
+        raise ConfigError(f"{path} was written to {written}, but that file is gone.")
+    return {**entries, "model": weights}
+
+
 def read_policy(path: Path) -> dict[str, Any]:
-    """The entries above from a run's folder (its newest checkpoint) or a file."""
+    """The entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
+    if is_past_self(path):
+        return read_past_self(path)
     if path.is_dir():
         if not (path / "checkpoints").is_dir() and not (path / "config.yaml").is_file():
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
@@ -78,5 +112,7 @@ def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise FormatError(f"The weights in {name} do not fit its network: {wrong[0]}{more}.")
+    if spoiled := [key for key in own if own[key].is_floating_point() and bool(model[key].isnan().any())]:
+        raise FormatError(f"The weights in {name} are spoiled: {spoiled[0]} has values that are not numbers.")
     policy.load_state_dict(model)
     return policy

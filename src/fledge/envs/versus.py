@@ -102,6 +102,10 @@ class VersusEnv(TensorEnv):
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
+    def in_the_air(self) -> Tensor:
+        """Rows that each opponent is flying against now, [opponents]."""
+        return torch.bincount(self.opponent, minlength=len(self.opponents))
+
     def _draw(self, mask: Tensor) -> None:
         """Draw opponents for the episodes that begin."""
         rows = mask.cpu().nonzero().flatten()

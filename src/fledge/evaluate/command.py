@@ -15,9 +15,10 @@ from rich.table import Table
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
+from fledge.evaluate.entrants import fitting_pilots, match_world, named_agents, tell_differences, trained_elsewhere
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.judging import explain_losses
-from fledge.evaluate.match_tables import behaviour_tables, match_table
+from fledge.evaluate.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.policies import (
     Flight,
@@ -31,7 +32,7 @@ from fledge.evaluate.policies import (
 )
 from fledge.evaluate.recordings import save_recording
 from fledge.tasks.base import Task, World
-from fledge.tasks.registry import find_task
+from fledge.tasks.registry import find_task, task_names
 
 RECORDED = 256  # envs whose first episodes a picture shows
 
@@ -98,14 +99,14 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
 
 def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
     """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
-    task, home = policies[0].task, home_of(policies)
-    if request.vary is not None:
-        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+    task = policies[0].task
+    cfg = match_world(policies, request)
     if len(policies) == 1:  # against the ladder
-        policies = policies + [load_policy(name, task) for name in task.pilots() if name != policies[0].name]
-    anywhere = next((policy for policy in policies if policy.world is not None), policies[0])
-    cfg = flight_world(anywhere, request.env_preset, request.overrides, home).cfg
-    agents = [(Path(policy.name).name, policy.agent) for policy in policies]
+        policies = policies + fitting_pilots(task, cfg, but=policies[0].name)
+    agents = named_agents(policies)
+    changed = trained_elsewhere(policies, [name for name, _ in agents], cfg)
+    for name, differences in {} if request.quiet else changed.items():
+        say(make_console(stderr=True), tell_differences(name, differences))
     fights = request.episodes * len(agents) * (len(agents) + 1) // 2
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
@@ -142,8 +143,11 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
     result |= {"files": files} if files else {}
     result |= {"losses": losses} if request.record else {}
+    result |= {"changed": changed} if changed else {}
     if not request.quiet:
         make_console().print(*match_table(result), *behaviour_tables(result, task))
+        if few := same_fights(result):
+            say(make_console(stderr=True), few)
     return result
 
 
@@ -164,10 +168,13 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
 
 
 def task_of(names: Sequence[str]) -> Task | None:
-    """The task of the first policy among them that is a file: pilots beside it are of the same."""
+    """The task of the first policy among them that is a file, else of the first pilot: others beside it are of the same."""
     navigation = find_task("navigation")
     files = [name for name in names if navigation.find_pilot(name) is None and find_policy_file(name) is not None]
-    return load_policy(files[0]).task if files else None
+    if files:
+        return load_policy(files[0]).task
+    tasks = [navigation, *(find_task(name) for name in task_names())]
+    return next((task for name in names for task in tasks if task.find_pilot(name) is not None), None)
 
 
 def home_of(policies: Sequence[LoadedPolicy]) -> World | None:

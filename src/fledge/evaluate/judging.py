@@ -6,7 +6,7 @@ So every group of fights says how many of them are `distinct`, and a weakness is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,12 +57,13 @@ class Judge:
         if not self.sheets or self.count < 2:
             return found
         for i in range(self.count):
-            others = {names[j]: self.sheets[i, j] for j in range(self.count) if j != i}
-            row: dict[str, Any] = {"agent": names[i], "opponent": worst({k: v.score() for k, v in others.items()})}
-            together = joined(list(others.values()))
-            cells = {name: together.began(name).score() for name in together.starts}
-            row["start"] = worst({k: v for k, v in cells.items() if k not in together.random_starts})
-            row["random_start"] = worst({k: v for k, v in cells.items() if k in together.random_starts})
+            others = [j for j in range(self.count) if j != i]
+            scores = [(names[j], self.sheets[i, j].score()) for j in others]  # names may be the same
+            row: dict[str, Any] = {"agent": names[i], "opponent": worst(scores)}
+            together = joined([self.sheets[i, j] for j in others])
+            cells = [(name, together.began(name).score()) for name in together.starts]
+            row["start"] = worst([(k, v) for k, v in cells if k not in together.random_starts])
+            row["random_start"] = worst([(k, v) for k, v in cells if k in together.random_starts])
             found.append(row)
         return found
 
@@ -124,13 +125,13 @@ def joined(sheets: Sequence[Sheet]) -> Sheet:
     return Sheet(np.concatenate([s.won for s in sheets]), notes, sheets[0].starts, sheets[0].random_starts)
 
 
-def worst(scores: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:
     """The one with the lowest score, where enough distinct fights tell; of how many it is the lowest."""
-    known = {name: row for name, row in scores.items() if row["distinct"] >= FEWEST}
+    known = [(name, row) for name, row in scores if row["distinct"] >= FEWEST]
     if not known:
         return None
-    name = min(known, key=lambda key: float(known[key]["score"]))
-    return {"name": name, **known[name], "of": len(known)}
+    name, row = min(known, key=lambda pair: float(pair[1]["score"]))
+    return {"name": name, **row, "of": len(known)}
 
 
 def explain_losses(task: Task, tracks: Sequence[Track], who: Sequence[str]) -> list[dict[str, Any]]:

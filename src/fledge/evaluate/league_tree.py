@@ -37,6 +37,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
     joined = {int(number): when for number, when in league.get("joined", {}).items()} or joined_by_metrics(
         league, curves
     )
+    pilots = league.get("pilots", len(league["names"]) - len(league["selves"]))
     found = []
     for number in sorted(joined, key=lambda n: (joined[n].get("fights", 0.0), n)):
         when = joined[number]
@@ -51,7 +52,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
         found.append(
             {
                 "name": league["names"][number],
-                "self": str(number) in league["selves"],
+                "self": number >= pilots,
                 "frames": at,
                 "joined_at": float(when.get("rating", np.interp(at, frames, elo))),
                 "rating": float(league["ratings"][number + 1]),
@@ -97,7 +98,7 @@ def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
         axes.annotate(
             text, (x[-1], rating), (1.03 * x[-1], at), color=colour, fontsize=9, va="center",
             weight="bold" if colour == LEARNER else "normal",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
+            parse_math=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
             annotation_clip=False,
         )  # fmt: skip
     axes.set_xlim(0.0, 1.22 * x[-1])

@@ -11,12 +11,13 @@ from typing import Any
 
 from fledge.core.terminal import counting, make_console
 from fledge.evaluate.command import EvalRequest
+from fledge.evaluate.entrants import fitting_pilots, match_world
 from fledge.evaluate.league_tree import read_league, tree_figure
 from fledge.evaluate.match_tables import figure as shown_figure
 from fledge.evaluate.match_tables import kinds_of_starts, survival
 from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.page import cell, heading, html_table, image, note, tint, write_page
-from fledge.evaluate.policies import LoadedPolicy, flight_world
+from fledge.evaluate.policies import LoadedPolicy
 from fledge.evaluate.report import CURVES_NOTE, command_line, curves_figure, read_curves
 from fledge.tasks.base import Defeat, Task, Track
 
@@ -32,11 +33,11 @@ class Fights:
     won: list[tuple[str, Track]] = field(default_factory=list)
 
 
-def report_on_fights(run: Path, policies: Sequence[LoadedPolicy], request: EvalRequest, path: Path) -> dict[str, Any]:
-    """Let a run, the first of the policies, meet the others, and write the page."""
-    task, ours = policies[0].task, policies[0]
-    cfg = flight_world(ours, request.env_preset, request.overrides).cfg
-    agents = [(OURS if policy is ours else policy.name, policy.agent) for policy in policies]
+def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: Path) -> dict[str, Any]:
+    """Let a run meet the pilots of its task, and write the page."""
+    task = ours.task
+    cfg = match_world([ours], request)
+    agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
     fights, kept = request.episodes + request.episodes % 2, Fights()
 
     def keep(i: int, j: int, match: Match) -> None:

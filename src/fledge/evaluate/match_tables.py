@@ -8,6 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from fledge.evaluate.episodes import wilson
+from fledge.evaluate.judging import FEWEST
 from fledge.tasks.base import Task
 
 
@@ -48,6 +49,20 @@ def _of_decided(row: dict[str, Any]) -> str:
 
 def _of_all(row: dict[str, Any]) -> str:
     return f"{100 * row['win']:.0f}"
+
+
+def same_fights(result: dict[str, Any]) -> str:
+    """A sentence where the fights of a pair are nearly all the same one; else ""."""
+    names, table = result["agents"], result["table"]
+    pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names)) if "distinct" in table[i][j]]
+    i, j = min(pairs, key=lambda pair: table[pair[0]][pair[1]]["distinct"], default=(0, 0))
+    row = table[i][j]
+    if i == j or row["distinct"] >= min(FEWEST, row["fights"]):
+        return ""
+    return (
+        f"Of {row['fights']} fights of {names[i]} against {names[j]}, {row['distinct']} differ: agents that leave nothing to "
+        "chance fly the same fight again from the same start, and intervals do not know it. Take other starts, or --sampled."
+    )
 
 
 # ---- how they fight, and where they are weak -------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fledge.agents.base import Action, BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
+from fledge.evaluate.entrants import check_agents
 from fledge.evaluate.episodes import TEST_SEED, wilson
 from fledge.evaluate.judging import Judge
 from fledge.evaluate.recorder import Highlights, Recorder
@@ -241,6 +242,7 @@ def cross_table(
         the task has an umpire: "behaviour" of each, in all its fights and in each pair's, and "weak", of each the worst
         opponent and starts (see `Judge`).
     """
+    check_agents(agents, task, cfg)
     names, judge = [name for name, _ in agents], Judge(task, len(agents))
     table: list[list[Any]] = [[None] * len(agents) for _ in agents]
     finished = 0
@@ -248,7 +250,7 @@ def cross_table(
         for j in range(i, len(agents)):
             match = play(
                 first,
-                agents[j][1],
+                agents[j][1] if i != j else first.twin(),
                 task,
                 cfg,
                 fights,
@@ -268,7 +270,7 @@ def cross_table(
     result = {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
     if judge.sheets:
         for i, j in judge.sheets:
-            table[i][j]["behaviour"] = judge.pair(i, j)
+            table[i][j] |= {"behaviour": judge.pair(i, j), "distinct": judge.sheets[i, j].distinct()}
         result |= {"behaviour": judge.agents(), "weak": judge.weak(names), "random_starts": list(match.random_starts)}
     return result
 

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from fledge.agents.base import BaseAgent
 from fledge.agents.export import export_agent, write_golden
-from fledge.agents.policy_file import load_weights, policy_entries, read_policy, write_policy
+from fledge.agents.policy_file import is_past_self, load_weights, policy_entries, read_policy, write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
 from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
-from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task, World
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
@@ -40,11 +39,11 @@ def shipped_policies(task: Task) -> dict[str, Path]:
 
 
 def find_policy_file(name: str) -> Path | None:
-    """The file of a shipped policy's name, or the path itself, if there is one."""
+    """The file of a shipped policy's name, or the path itself (or RUN#3), if there is one."""
     for task_name in task_names():
         if name in (shipped := shipped_policies(find_named_task(task_name))):
             return shipped[name]
-    return Path(name) if Path(name).exists() else None
+    return Path(name) if Path(name).exists() or is_past_self(Path(name)) else None
 
 
 def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
@@ -63,8 +62,6 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
         return put_shield(load_policy(bare, task), shield)
     if (pilot := chosen.find_pilot(name)) is not None:
         return LoadedPolicy(name, pilot, chosen, chosen.world_of(pilot))
-    if "#" in name and Path(name.rpartition("#")[0]).is_dir():
-        return load_past_self(name, task)
     path = find_policy_file(name)
     if path is None:
         known = ", ".join([*chosen.pilots(), *shipped_policies(chosen)])
@@ -77,22 +74,6 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     if path.suffix == ".pt":
         return load_foreign(name, chosen)
     return build_policy(read_policy(path), name, task)
-
-
-def past_selves(run: Path) -> dict[int, dict[str, Tensor]]:
-    """Weights of the past selves in a league's run, by their numbers from 1."""
-    state, _ = CheckpointHistory(run / "checkpoints").load_latest(keys=("curriculum/selves?",))
-    selves = state.get("curriculum", {}).get("selves", {})
-    return {count + 1: selves[number] for count, number in enumerate(sorted(selves, key=int))}
-
-
-def load_past_self(name: str, task: Task | None) -> LoadedPolicy:
-    """The past self that RUN#NUMBER names."""
-    run, _, number = name.rpartition("#")
-    selves = past_selves(Path(run))
-    if not number.isdecimal() or int(number) not in selves:
-        raise ConfigError(f"{run} has {len(selves)} past selves, but {name} asks for number {number or 'nothing'}.")
-    return build_policy({**read_policy(Path(run)), "model": selves[int(number)]}, name, task)
 
 
 def put_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import json
@@ -108,8 +109,12 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
-    """Rows of a run's metrics.jsonl."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """Rows of a run's metrics.jsonl, without a last line that a kill has torn; none where there is no such file."""
+    path, rows = run / "metrics.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
@@ -192,11 +197,11 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
-    policies += [load_policy(name, task) for name in task.pilots()]
     if task.sides == 2:
         from fledge.evaluate.match_report import report_on_fights  # which is about reports, too
 
-        return report_on_fights(run, policies, request, path)
+        return report_on_fights(run, ours, request, path)
+    policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
     tracks: list[tuple[str, list[Track]]] = []
     for preset in [task.judged_in, None] if task.judged_in else [None]:  # what counts first, then its own world

@@ -9,11 +9,14 @@ learner. After the last rung, a copy joins whenever the learner beats the newest
 How often an opponent is met grows with how hard it is: (1 - score)^priority, with a little left for everybody. All of it is
 state: a league that is saved and loaded goes on as if it had not been stopped. Every rank has the same league, which takes in
 the results of all ranks.
+
+Weights of past selves are in the state as long as they are met: each self is written down once, for whoever asks for it
+later (`take_new_selves`), so that a checkpoint does not grow with every one that ever was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +29,7 @@ from fledge.core.settings import setting
 from fledge.league.elo import Ratings
 
 LITTLE = 0.05  # weight of an opponent that never wins
+Weights = Mapping[str, Tensor]
 
 
 @dataclass
@@ -50,6 +54,10 @@ class LeagueConfig:
     """Share of the fights against the learner as it is now, on both sides as it explores; the league has the others."""
 
 
+class Retired(BaseAgent):
+    """Has the place of a past self that is no longer met: opponents keep their numbers."""
+
+
 class League:
     """Opponents of a learner, their scores and ratings.
 
@@ -62,7 +70,7 @@ class League:
         self,
         cfg: LeagueConfig,
         find_agent: Callable[[str], BaseAgent | None],
-        make_self: Callable[[Mapping[str, Tensor]], BaseAgent],
+        make_self: Callable[[Weights], BaseAgent],
     ) -> None:
         self.cfg, self.make_self = cfg, make_self
         pilots = [find_agent(name) for name in cfg.ladder]
@@ -70,10 +78,16 @@ class League:
             raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot or policy.")
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
+        if cfg.climb and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
+            raise ConfigError(
+                "league.self_share is 1, so no pilot would be met once a past self has joined, and the ladder never be "
+                "climbed: take less, or league.climb=false."
+            )
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
         self.rung = 0 if cfg.climb else len(pilots) - 1  # number of the pilot that is being climbed
-        self.selves: dict[int, dict[str, Tensor]] = {}  # weights of past selves, by number of the opponent
+        self.selves: dict[int, Weights] = {}  # of past selves that are met or in the air, by number of the opponent
+        self._new: dict[int, Weights] = {}  # those of which nobody has taken the weights yet
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
         self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
         self.ratings = Ratings()
@@ -119,7 +133,7 @@ class League:
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
 
-    def learn(self, results: Tensor, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+    def learn(self, results: Tensor, weights: Callable[[], Weights]) -> None:
         """Take in fights since the last call, and let opponents join.
 
         Args:
@@ -149,13 +163,25 @@ class League:
         if joined and self.cfg.past_selves:
             self.add_self(weights())
 
-    def add_self(self, weights: Mapping[str, Tensor]) -> None:
+    def add_self(self, weights: Weights) -> None:
         """A copy of the learner joins as an opponent."""
         kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
-        self.selves[len(self.agents)] = kept
-        self._join(f"self {len(self.selves)}", self.make_self(kept))
+        number = len(self.agents)
+        self.selves[number] = self._new[number] = kept
+        self._join(f"self {number - len(self.cfg.ladder) + 1}", self.make_self(kept))
         self.ratings.add()
-        self._note_joining(len(self.agents) - 1)
+        self._note_joining(number)
+
+    def retire(self, flying: Collection[int]) -> None:
+        """Let go of past selves that are not met any more, unless they are in the air."""
+        for number in self.selves.keys() - {*self.active, *flying}:
+            del self.selves[number]
+            self.agents[number] = Retired()
+
+    def take_new_selves(self) -> dict[int, Weights]:
+        """Weights of the past selves that joined since the last call, by their numbers from 1."""
+        taken, self._new = self._new, {}
+        return {number - len(self.cfg.ladder) + 1: weights for number, weights in taken.items()}
 
     def _note_joining(self, number: int) -> None:
         self.joined[number] = {"fights": float(self.met.sum()), "rating": self.ratings.values[0]}
@@ -183,25 +209,37 @@ class League:
     def state_dict(self) -> dict[str, Any]:
         return {
             "names": list(self.names),
+            "pilots": len(self.cfg.ladder),
             "rung": self.rung,
             "totals": self.totals.clone(),
             "met": self.met.clone(),
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
+            "rungs": {str(number): weights for number, weights in enumerate(self._rungs()) if weights},
         }
 
+    def _rungs(self) -> list[dict[str, Tensor]]:
+        """Weights of the ladder's agents, empty for pilots: the run that a rung was taken from may train on."""
+        return [agent.state_dict() for agent in self.agents[: len(self.cfg.ladder)]]
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` of a league with the same ladder."""
+        """Go on from a `state_dict` of a league with the same ladder. An older one holds every past self, not written yet."""
         names: Sequence[str] = state["names"]
         pilots = len(self.cfg.ladder)
         if list(names[:pilots]) != list(self.cfg.ladder):
             raise ConfigError(f"The run's ladder is {list(names[:pilots])}, but league.ladder is {self.cfg.ladder}.")
+        for number, weights in state.get("rungs", {}).items():
+            try:
+                self.agents[int(number)].load_state_dict(weights)
+            except RuntimeError as error:
+                raise ConfigError(f"{names[int(number)]} has become another network since the run met it.") from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}
-        for number in sorted(self.selves):
-            self.names.append(names[number])
-            self.agents.append(self.make_self(self.selves[number]))
+        self._new = {} if "pilots" in state else dict(self.selves)
+        for number, name in enumerate(names[pilots:], pilots):
+            self.names.append(name)
+            self.agents.append(self.make_self(self.selves[number]) if number in self.selves else Retired())
         self.rung = int(state["rung"])
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]

@@ -42,7 +42,7 @@ from torch import Tensor
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
-from fledge.agents.policy_file import load_weights, read_policy
+from fledge.agents.policy_file import is_past_self, load_weights, read_policy
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import check_config_class, read_yaml
@@ -235,13 +235,13 @@ class Task(Shown):
         return pilots[name]() if name in pilots else None
 
     def find_agent(self, name: str) -> BaseAgent | None:
-        """The agent of this name: a pilot, a shipped policy, a .fledge file, a run's folder; None: there is none."""
+        """The agent of this name: a pilot, a shipped policy, a .fledge file, a run's folder, RUN#3; None: there is none."""
         if (pilot := self.find_pilot(name)) is not None:
             return pilot
         path = Path(name)
         if self.policies is not None and path.name == name and (self.policies / f"{name}.fledge").exists():
             path = self.policies / f"{name}.fledge"
-        if path.suffix != ".fledge" and not path.is_dir():
+        if path.suffix != ".fledge" and not path.is_dir() and not is_past_self(path):
             return None
         entries = read_policy(path)
         if entries["task"] != self.reference:

@@ -36,6 +36,10 @@ class Curriculum:
     def learn(self, policy: nn.Module) -> dict[str, float]:
         return {}
 
+    def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
+        """Weights of past selves that are to be written down, by their numbers from 1."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -83,7 +87,9 @@ class LeagueCurriculum(Curriculum):
         self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
-        self.known: Tensor | None = None  # results of the rollout before, of this rank
+        self.known: Tensor | None = (
+            None  # of this rank, [opponents]: results of the rollout before, and who is in the air
+        )
         self._seat()
 
     def _seat(self) -> None:
@@ -97,19 +103,27 @@ class LeagueCurriculum(Curriculum):
     def prepare(self, progress: float) -> None:
         super().prepare(progress)
         met = torch.stack([world.take_results() for world in self.worlds]).sum(0)
-        self.known = met if self.mirror is None else met[1:]
+        flying = torch.stack([world.in_the_air() for world in self.worlds]).sum(0)
+        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.mirror is None else 1 :]
         if self.mirror is not None:
             self.mirror.catch_up()
         self._seat()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
         if self.known is not None:
-            results = self.ranks.sum(self.known.double())
+            known = self.ranks.sum(self.known.double())
+            results, flying = known[:, :-1], {*known[:, -1].nonzero().flatten().tolist(), *self.league.active}
             won, lost = (results[:, columns].sum(1) for columns in self.columns)
             drawn = results.sum(1) - won - lost
             self.league.learn(torch.stack([won, drawn, lost], dim=1), policy.state_dict)
+            self.league.retire(flying)  # neither in the air when this rollout began, nor drawn since, nor to be drawn
+            if not self.ranks.is_first:
+                self.take_new_selves()  # the first rank writes them
             self.known = None
         return self.league.metrics()
+
+    def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
+        return self.league.take_new_selves()
 
     def state_dict(self) -> dict[str, Any]:
         return self.league.state_dict()
@@ -136,7 +150,10 @@ def make_curriculum(
     def find_agent(name: str) -> Any:
         agent = task.find_agent(name)
         if agent is not None:
-            task.check_fit(agent, envs[0])  # now, not when it joins
+            try:
+                task.check_fit(agent, envs[0])  # now, not when it joins
+            except ConfigError as error:
+                raise ConfigError(f"league.ladder names {name!r}, which does not fit this world: {error}") from error
         return None if agent is None else agent.to(device)
 
     league = League(cfg.league, find_agent, make_self)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from fledge.agents.policy_file import ENTRIES, past_self_file
 from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
@@ -151,6 +152,9 @@ class RunOutputs:
                 self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
+        for number, weights in self.run.curriculum.take_new_selves().items():
+            policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
+            self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         self.newest = self.history.save(state, self.run.iteration, metric=self.last.get(f"{self.headline}_recent"))
 

@@ -68,6 +68,7 @@ class DuelPolicy(ActorCritic):
             raise ConfigError(f"policy.pool is {pool!r}, but must be one of {', '.join(POOLS)}.")
         self.slots, self.spacetime, self.acts = slots, spacetime, action
         self.within_r_max = within_r_max and spacetime
+        self.reads = {"missiles": TensorSpec((2 * slots, TOKEN), torch.float32)}
         self.observes = ("state", "missiles", *(("spacetime",) if spacetime else ()), "mask")
         self.outputs = ("action",) if isinstance(action, TensorSpec) else tuple(action)
         self.own, self.incoming = MissilePool(tokens, pool), MissilePool(tokens, pool)
