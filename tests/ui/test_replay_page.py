@@ -116,6 +116,9 @@ def test_a_world_that_is_not_known_shows_a_map(
     assert "<img src=x" in browser.text(".fp-list")  # as text
     assert browser.run("return document.querySelectorAll('.fp-list img, .fp-title b').length") == 0
     shoot("watch_map")
+    # of what is still being flown, the map goes as far as anybody has got
+    browser.run(f"const f = {P}.film; f.array(f.head.actors[0].pos)[3 * 59] = 90000; f.version += 1")
+    assert browser.run(f"return {P}.view.reach()[1][0]") > 90000
 
 
 GRAPH = "document.querySelector('.fp-graph')"

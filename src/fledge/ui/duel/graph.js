@@ -195,7 +195,9 @@ export class SpaceTimeGraph {
     ctx.lineTo(at - 5, y - 11);
     ctx.lineTo(at + 5, y - 11);
     ctx.fill();
-    paper.text(label, direction > 0 ? box.right : box.left, y - 8, colour, { size: 11, align: direction > 0 ? "right" : "left" });
+    const taken = Math.abs(at - (direction > 0 ? box.right : box.left)) < paper.measure(label, 11) + 8; // there its target is
+    const right = direction > 0 !== taken;
+    paper.text(label, right ? box.right : box.left, y - 8, colour, { size: 11, align: right ? "right" : "left" });
   }
 
   // The names of the zones below their ends; of one that ends beyond the ruler, how far it goes.

@@ -72,9 +72,32 @@ export class Map2D {
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => fingers.delete(event.pointerId));
   }
 
+  // The stage, and as far beyond it as anybody has flown: of what is still being flown, nobody knew at the beginning.
+  reach() {
+    const key = this.films.map((film) => `${film.number} ${film.version}`).join();
+    if (this.reachOf === this.bounds && this.reachKey === key) return this.reached;
+    [this.reachOf, this.reachKey] = [this.bounds, key];
+    const [low, high] = [[...this.bounds[0]], [...this.bounds[1]]];
+    for (const film of this.films) {
+      for (const actor of film.head.actors) {
+        const pos = film.array(actor.pos);
+        const present = actor.present ? film.array(actor.present) : null;
+        for (let k = 0; 3 * k < pos.length; k += 1) {
+          if (present && !present[k]) continue;
+          for (const axis of [0, 1]) {
+            const room = 0.04 * (high[axis] - low[axis]);
+            if (pos[3 * k + axis] < low[axis]) low[axis] = pos[3 * k + axis] - room;
+            if (pos[3 * k + axis] > high[axis]) high[axis] = pos[3 * k + axis] + room;
+          }
+        }
+      }
+    }
+    return (this.reached = [low, high]);
+  }
+
   // The middle of the picture and metres per pixel.
   current() {
-    const [low, high] = this.bounds;
+    const [low, high] = this.reach();
     const whole = Math.max((high[0] - low[0]) / (this.width - 24), (high[1] - low[1]) / (this.height - 24), 1e-6);
     let view = this.view ?? { x: (low[0] + high[0]) / 2, y: (low[1] + high[1]) / 2, scale: this.mode === "follow" ? whole / 2.5 : whole };
     const spot = this.mode === "follow" ? this.spots.get(this.selected) : null;
