@@ -217,3 +217,22 @@ def test_a_ladder_that_would_never_be_climbed_is_refused() -> None:
         make(past_selves=2, self_share=1.0)
     assert make(past_selves=2, self_share=1.0, climb=False).active == [0, 1, 2]
     assert make(self_share=1.0).active == [0]  # without past selves it says nothing
+
+
+def test_a_run_keeps_its_ladder() -> None:
+    league = make(past_selves=1)
+    fight(league, easy=(90, 0, 10))
+    for ladder in (["easy"], ["easy", "middling"], ["easy", "hard", "middling"]):  # a part of it is another one, too
+        with pytest.raises(
+            ConfigError, match=r"ladder is \['easy', 'middling', 'hard'\], but league\.ladder is \['easy'"
+        ):
+            make(ladder=ladder, past_selves=1).load_state_dict(league.state_dict())
+
+
+def test_a_league_that_goes_on_without_climbing_meets_the_whole_ladder() -> None:
+    league = make()
+    fight(league, easy=(40, 0, 10))
+    again = make(climb=False)
+    again.load_state_dict(league.state_dict())
+    assert again.active == [0, 1, 2]
+    assert again.joined[2]["fights"] == 50.0

@@ -226,9 +226,12 @@ class League:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict` of a league with the same ladder. An older one holds every past self, not written yet."""
         names: Sequence[str] = state["names"]
-        pilots = len(self.cfg.ladder)
+        pilots = int(state.get("pilots", len(names) - len(state["selves"])))
         if list(names[:pilots]) != list(self.cfg.ladder):
-            raise ConfigError(f"The run's ladder is {list(names[:pilots])}, but league.ladder is {self.cfg.ladder}.")
+            raise ConfigError(
+                f"The run's ladder is {list(names[:pilots])}, but league.ladder is {list(self.cfg.ladder)}: a run keeps its "
+                "ladder. Start a new one; init_from takes over the weights."
+            )
         for number, weights in state.get("rungs", {}).items():
             try:
                 self.agents[int(number)].load_state_dict(weights)
@@ -240,7 +243,9 @@ class League:
         for number, name in enumerate(names[pilots:], pilots):
             self.names.append(name)
             self.agents.append(self.make_self(self.selves[number]) if number in self.selves else Retired())
-        self.rung = int(state["rung"])
+        self.rung = int(state["rung"]) if self.cfg.climb else pilots - 1
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]
         self.joined = {int(number): dict(when) for number, when in state.get("joined", {}).items()}
+        for number in range(int(state["rung"]) + 1, self.rung + 1):  # who resumes without climbing meets all at once
+            self._note_joining(number)
