@@ -256,18 +256,28 @@ def cost_of(
     return cost
 
 
+@wp.struct
+class Choice:
+    """A command, m/s in the goal frame, what it costs, and whether it is a brief one."""
+
+    command: wp.vec3
+    cost: float
+    brief: int
+
+
 @wp.func
-def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> wp.vec3:
+def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> Choice:
     """The cheapest command, held or brief; the first of equals."""
-    best = wp.vec3()
-    least = float(FAR)
+    best = Choice()
+    best.cost = float(FAR)
     for brief in range(s.kinds):
         for c in range(s.commands.shape[0]):
             command = turned(s, own, c)
-            cost = cost_of(s, m, w, i, movers, own, command, brief, least)
-            if cost < least:
-                least = cost
-                best = command
+            cost = cost_of(s, m, w, i, movers, own, command, brief, best.cost)
+            if cost < best.cost:
+                best.command = command
+                best.cost = cost
+                best.brief = brief
     return best
 
 
