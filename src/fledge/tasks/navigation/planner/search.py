@@ -150,6 +150,8 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
     """Distance from a point to the surface of mover k at time t, m: the larger of level and upright distance of a box."""
     p = movers.place[i, k]
+    if p[0] >= FAR:
+        return FAR
     v = movers.motion[i, k]
     x = p[0] + t * v[0] - at[0]
     y = p[1] + t * v[1] - at[1]
