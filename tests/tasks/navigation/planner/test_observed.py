@@ -12,6 +12,7 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.planner.outlook import HEADINGS, OWN, PLAN_WIDTH
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.planner.reader import PlanReader
 
 WORLD = NavigationConfig(
     num_envs=10, num_maps=2, decimation=4, plan=True, starts=Starts.mixed, inside_share=1.0, max_episode_steps=48
@@ -118,3 +119,18 @@ def test_a_new_episode_remembers_nothing_and_the_last_plan_is_in_final_obs() -> 
 def test_a_plan_is_of_velocities() -> None:
     with pytest.raises(ConfigError, match="plans velocities"):
         NavigationEnv(dataclasses.replace(WORLD, action_form=ActionForm.headings))
+
+
+def test_a_reader_elsewhere_reads_the_same_plans() -> None:
+    world = dataclasses.replace(WORLD, pose=True, max_episode_steps=400)
+    env, reader = NavigationEnv(world, seed=5, num_threads=1), PlanReader(world, 10)
+    out, flown, goes_on = env.reset(), None, torch.ones(10, dtype=torch.bool)
+    for action in actions(10, 12):
+        plan = reader.read(out["obs"], flown)
+        assert torch.equal(plan[goes_on], out["obs"]["plan"][goes_on])
+        out, flown = env.step(action), action
+        goes_on &= ~(out["terminated"] | out["truncated"])
+    assert goes_on.any()
+    with pytest.raises(InputError, match="needs pose"):
+        reader.read({name: out["obs"][name] for name in ("state", "lidar", "dynamic_obstacle")})
+    env.close()
