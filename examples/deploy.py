@@ -1,6 +1,6 @@
 """Fly an exported navigation policy on a robot: a point cloud, odometry and a goal in, a velocity command out.
 
-    fledge export fledge-nav policy.onnx          # on the machine that trained it
+    fledge export fledge-reflex policy.onnx          # on the machine that trained it
     pip install numpy onnxruntime                 # all that the robot needs
     python examples/deploy.py policy.onnx
 
@@ -89,7 +89,7 @@ def show(vector: np.ndarray) -> str:
 
 def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        print("usage: python examples/deploy.py policy.onnx (which `fledge export fledge-nav policy.onnx` writes)")
+        print("usage: python examples/deploy.py policy.onnx (which `fledge export fledge-reflex policy.onnx` writes)")
         raise SystemExit(0 if {"-h", "--help"} & {*sys.argv} else 2)
     start, goal = np.array([0.0, 0.0, 1.5]), np.array([12.0, 0.0, 1.5])
     angle, height = np.meshgrid(np.radians(np.arange(0, 360, 5)), np.arange(0, 4, 0.05))

@@ -455,7 +455,7 @@ def test_inspect_knows_shipped_policies_and_never_cuts_a_name() -> None:
     done = call("inspect", "fledge-nav")
     assert done.exit_code == 0, done.output
     assert "task navigation" in done.output
-    assert "env.decimation=3" in done.output
+    assert "env.decimation=4" in done.output
     names = {line.split()[0] for line in done.output.splitlines() if line.startswith("model/")}
     assert {"model/value_norm.mean_avg", "model/value_norm.square_avg", "model/trunk.0.weight"} <= names
 

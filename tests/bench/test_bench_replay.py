@@ -71,7 +71,7 @@ def test_episodes_are_cut_where_they_ended_and_get_their_own_final_observation()
 
 def test_flown_episodes_line_up_and_every_storage_returns_them(tmp_path: Any) -> None:
     pytest.importorskip("torchrl")
-    episodes = fly(256, 0, "fledge-nav", 5)
+    episodes = fly(256, 0, "fledge-reflex", 5)
     assert sum(len(e["reward"]) for e in episodes) == 256
     assert all(len(e["lidar"]) == len(e["reward"]) + 1 for e in episodes)
     assert np.concatenate([e["lidar"] for e in episodes]).any()  # among the trees

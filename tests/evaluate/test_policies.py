@@ -87,7 +87,11 @@ def test_settings_of_training_do_not_fit_an_evaluation(far_sighted: str) -> None
 def test_the_shipped_policy_says_where_it_flies() -> None:
     world = load_policy("fledge-nav").world
     assert world is not None
-    assert world.decision_s == pytest.approx(0.048)
+    assert world.decision_s == pytest.approx(0.064)
+    assert (world.env["starts"], world.env["walls"], world.env["plan"]) == ("crossing", True, True)
+    reflex = load_policy("fledge-reflex").world
+    assert reflex is not None
+    assert reflex.decision_s == pytest.approx(0.048)
 
 
 def test_a_policy_file_keeps_the_world_and_can_be_given_another(far_sighted: str, tmp_path: Path) -> None:

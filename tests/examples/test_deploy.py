@@ -38,13 +38,13 @@ def deploy() -> Any:
 
 @pytest.fixture(scope="module")
 def policy() -> LoadedPolicy:
-    return load_policy("fledge-nav")
+    return load_policy("fledge-reflex")
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("deploy")
-    export_policy("fledge-nav", folder / "policy.onnx", overrides=WORLD, golden=folder / "golden.npz")
+    export_policy("fledge-reflex", folder / "policy.onnx", overrides=WORLD, golden=folder / "golden.npz")
     return folder / "policy.onnx", folder / "golden.npz"
 
 
@@ -151,7 +151,7 @@ def test_the_example_flies_as_well_as_the_policy_in_the_env(
 
     there, here = fly(by_example=True), fly(by_example=False)
     assert there == here
-    assert there.count(1) >= 4  # fledge-nav reaches .92 of its goals among 40 movers
+    assert there.count(1) >= 4  # fledge-reflex reaches .92 of its goals among 40 movers
 
 
 def test_the_file_says_what_its_world_is(policy: LoadedPolicy, exported: tuple[Path, Path]) -> None:

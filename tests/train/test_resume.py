@@ -20,7 +20,7 @@ from fledge.train.config import make_config
 from fledge.train.loop import train
 from fledge.train.outputs import RunOutputs
 from fledge.train.ranks import Ranks
-from fledge.train.run import Run
+from fledge.train.run import EXACT, Run
 
 SMALL = [
     "env.num_envs=8",
@@ -92,6 +92,17 @@ def test_more_drones_go_on_and_a_replay_that_is_lost_is_said() -> None:
             == "with another env.num_envs: drones begin new episodes, and the replay is empty"
         )
         fly(run, 2)
+
+
+def test_a_run_that_plans_goes_on_exactly_with_what_its_drones_remember() -> None:
+    words = ("env.plan=true", "policy.kind=planned", "env.planner.horizon_s=1", "env.planner.headings=8")
+    with running(*words) as run:
+        fly(run, 3)
+        state = copy.deepcopy(run.state_dict())
+        ours = weights_after(run, 2)
+    with running(*words) as run:
+        assert run.load_state_dict(state) == EXACT
+        assert all_equal(weights_after(run, 2), ours)
 
 
 def test_settings_that_change_nothing_keep_it_exact() -> None:

@@ -56,11 +56,11 @@ def start(*words: str) -> Result:
 
 
 def test_the_network_of_init_from_is_taken_over_and_said(tmp_path: Path) -> None:
-    done = start("init_from=fledge-nav", "--folder", str(tmp_path / "r"))
+    done = start("init_from=fledge-reflex", "--folder", str(tmp_path / "r"))
     assert done.exit_code == 0, done.output
-    assert "network of fledge-nav: policy.hidden=[256, 256]" in done.output
+    assert "network of fledge-reflex: policy.hidden=[256, 256]" in done.output
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
-    assert state["policy"] == read_initial_policy("fledge-nav")["policy"]
+    assert state["policy"] == read_initial_policy("fledge-reflex")["policy"]
     assert "- 256\n  - 256" in (tmp_path / "r" / "config.yaml").read_text()
 
 
@@ -74,7 +74,7 @@ def test_the_network_of_init_from_is_taken_over_and_said(tmp_path: Path) -> None
     ],
 )
 def test_what_does_not_fit_init_from_is_refused_in_a_sentence(words: list[str], sentence: str) -> None:
-    words = [*words, "init_from=fledge-nav"]
+    words = [*words, "init_from=fledge-reflex"]
     with pytest.raises(ConfigError, match=sentence):
         take_network(find_task("navigation"), make_config("navigation", "", words), words)
 

@@ -94,7 +94,7 @@ def bench_checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as
 
 @bench.command("replay")
 @click.option(
-    "--policy", default="fledge-nav", show_default=True, help="Who flies the experience: a policy or NavRL .pt."
+    "--policy", default="fledge-reflex", show_default=True, help="Who flies the experience: a policy or NavRL .pt."
 )
 @click.option("--quick", is_flag=True, help="Smaller and fewer measurements.")
 @as_json

@@ -41,7 +41,7 @@ def run(
     memory_frames: int = 10_000_000,
     quick: bool = False,
     seed: int = 0,
-    policy: str = "fledge-nav",
+    policy: str = "fledge-reflex",
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Return sizes, rates, layouts, memory and bars; JSON-able.

@@ -239,9 +239,9 @@ class WarpEnv(TensorEnv):
         self._clock = int(state["clock"])
         self._has_reset = bool(state["has_reset"])
 
-    def check_shapes(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """InputError unless a saved part has this env's state tensors in their shapes."""
-        for name, tensor in self.state.items():
+    def check_shapes(self, saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor] | None = None) -> None:
+        """InputError unless a saved part has this env's state tensors (or these) in their shapes."""
+        for name, tensor in (self.state if own is None else own).items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != tuple(tensor.shape):
                 got = "nothing" if found is None else tuple(found.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fledge.tasks.base import Benchmark
 
-PILOTS = ("straight", "gap", "orca", "planner", "fledge-nav")
+PILOTS = ("straight", "gap", "orca", "planner", "fledge-reflex", "fledge-nav")
 BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # MOTAR's, in 24 x 24 m
 P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # movers, cylinders: P2M, FAPP, NavRL, Obsnet
     (7, 7): (0.95, 0.90, 0.45, 0.20),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
+from fledge.tasks.navigation.planner.config import PlannerConfig
 
 EDGE_M = 24.0  # starts and goals lie this far from the middle
 FOREST_HALF_M = 20.0
@@ -150,12 +151,15 @@ class NavigationConfig:
     """Beams also hit moving obstacles (NavRL's do not)."""
     pose: bool = setting(False, resume="weights", shapes="pose")
     """Observe own height above the ground and yaw against the goal frame, as a robot's own estimate would tell them."""
+    plan: bool = setting(False, resume="weights", shapes="plan")
+    """Observe what the planner would do, and what it sees ahead (planner/outlook.py); it remembers past scans."""
     grid_map: bool = setting(False, resume="weights", shapes="grid_map")
     """Observe an egocentric occupancy grid, goal direction up the first axis."""
     grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
     """Cells along each side of the occupancy grid."""
     grid_resolution_m: float = setting(0.125, above=0, resume="weights", shapes="grid_map")
     """Side of an occupancy cell, m."""
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     randomize: RandomizeConfig = field(default_factory=RandomizeConfig)
     nan_guard: bool = setting(False, resume="same")
@@ -169,7 +173,8 @@ class NavigationConfig:
             raise ConfigError("env.fresh_maps already makes a map per episode: leave env.map_refresh_steps at 0.")
         if self.walls and self.starts is not Starts.crossing:
             raise ConfigError(f"env.walls would shut in starts={self.starts.value}: set env.starts=crossing with it.")
-
+        if self.plan and self.action_form is not ActionForm.velocity:
+            raise ConfigError("env.plan plans velocities: leave it out with env.action_form=headings.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
             raise ConfigError("env.layout=arena and env.starts=lane go together: set both, or neither.")
 
@@ -190,14 +195,18 @@ class PolicyKind(enum.Enum):
 
     features = "features"
     navrl = "navrl"
+    planned = "planned"
 
 
 @dataclass
 class NavigationPolicyConfig:
     kind: PolicyKind = setting(PolicyKind.features, resume="weights")
-    """features: small MLP on hand-made inputs. navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
+    """features: small MLP on hand-made inputs. planned: the same on the planner's command and outlook, which it corrects
+    (ppo, env.plan=true). navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
-    """Widths of the MLP's layers (features only)."""
+    """Widths of the MLP's layers (not navrl's)."""
+    correction: float = setting(0.5, at_least=0, at_most=2, resume="weights")
+    """How far the planner's command can be corrected, in shares of the speed limit per axis (planned only)."""
 
 
 @dataclass

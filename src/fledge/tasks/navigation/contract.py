@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
+from fledge.tasks.navigation.planner.outlook import HEADINGS
 
 FRAMES = {
     "world": "z up; metres, radians",
@@ -49,6 +50,35 @@ OBSTACLE = [
 ]
 
 
+def plan_columns(headings: int) -> list[dict[str, str]]:
+    """What the numbers of `plan` are; planner/outlook.py says more."""
+    command = [
+        {"name": f"command_{axis}", "unit": "speed_limit_m_s", "frame": "goal", "doc": "what the planner would fly"}
+        for axis in "xyz"
+    ]
+    own = [
+        {"name": "cost", "unit": "1", "doc": "of that command: c / (|c| + 6), c in m"},
+        {"name": "brief", "unit": "1", "doc": "1: it stops after brief_s"},
+        {"name": "hover_time", "unit": "horizon_s", "doc": "to a collision when hovering; 1: none"},
+        {"name": "hover_nearness", "unit": "1", "doc": "n / (n + 1), n as the planner prices it"},
+    ]
+    around = [
+        {"name": f"{name}_{h}", "unit": unit, "frame": "goal", "doc": doc.format(360.0 * h / headings)}
+        for h in range(headings)
+        for name, unit, doc in (
+            ("fast_time", "horizon_s", "to a collision towards {:g} degrees at the fast speed; 1: none"),
+            ("slow_time", "horizon_s", "to a collision towards {:g} degrees at the slow speed; 1: none"),
+            ("nearness", "1", "n / (n + 1) towards {:g} degrees at the fast speed"),
+            (
+                "gain",
+                "1",
+                "way gained towards the goal by a brief command to {:g} degrees, in shares of fast * brief_s",
+            ),
+        )
+    ]
+    return [*command, *own, *around]
+
+
 def bare(cfg: NavigationConfig) -> NavigationConfig:
     """The same world to observe and to act in, without the maps: quick to make."""
     return dataclasses.replace(
@@ -78,6 +108,12 @@ def complete(contract: dict[str, Any], cfg: NavigationConfig) -> dict[str, Any]:
     }
     if "pose" in observation:
         observation["pose"]["columns"] = POSE
+    if "plan" in observation:
+        observation["plan"] |= {
+            "doc": "what fledge's planner makes of the other observations and `pose`, past scans remembered (docs/planner.md)",
+            "planner": dataclasses.asdict(cfg.planner),
+            "columns": plan_columns(HEADINGS),
+        }
     if "grid_map" in observation:
         observation["grid_map"] |= {
             "frame": "goal",

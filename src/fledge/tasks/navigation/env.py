@@ -20,6 +20,8 @@ from fledge.tasks.navigation import episode, flight, sense
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
 from fledge.tasks.navigation.feature_policy import VELOCITY
 from fledge.tasks.navigation.maps import MapBank
+from fledge.tasks.navigation.planner.observed import PLAN, ObservedPlan, plan_bytes
+from fledge.tasks.navigation.planner.outlook import AHEAD, BEGUN, ENDED
 from fledge.tasks.navigation.structs import (
     NEAREST,
     OBSTACLE_FEATURES,
@@ -68,6 +70,7 @@ class NavigationEnv(WarpEnv):
         self.drones = self._bind_drones()
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((self.num_envs, action_width), device=self.device)
+        self.plan = ObservedPlan(cfg, self._action, self.drones.step) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
@@ -86,6 +89,8 @@ class NavigationEnv(WarpEnv):
         }
         if cfg.pose:
             specs["pose"] = TensorSpec((2,), f32, doc="height above the ground, m; yaw against the goal frame, rad")
+        if cfg.plan:
+            specs["plan"] = PLAN
         if cfg.grid_map:
             specs["grid_map"] = TensorSpec((1, cfg.grid_size, cfg.grid_size), torch.uint8, 0, 1, doc="1 = occupied")
         return specs
@@ -141,15 +146,21 @@ class NavigationEnv(WarpEnv):
         def finish(only_ended: int) -> Call:
             return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
 
+        def plan(who: int) -> list[Call]:
+            if self.plan is None:
+                return []
+            lidar, out = tensors[("obs", "lidar")].view(self.num_envs, -1), tensors[("obs", "plan")]
+            return [self.plan.call(who, result, obs, lidar, out)]
+
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
         restart = Call(episode.restart, [p, maps, drones, result, obs, final])
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
-            advance=record([fly, *look(0), conclude], n),
-            restart=record([restart, *look(1), finish(1)], n),
-            observe=record([*look(0), finish(0)], n),
+            advance=record([fly, *look(0), conclude, *plan(AHEAD)], n),
+            restart=record([restart, *look(1), finish(1), *plan(ENDED)], n),
+            observe=record([*look(0), finish(0), *plan(BEGUN)], n),
         )
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -158,15 +169,23 @@ class NavigationEnv(WarpEnv):
         return {**super().identity(), "bank": self.bank.number}
 
     def state_parts(self) -> dict[str, Any]:
-        return {"drones": {k: v.clone() for k, v in self.state.items()}, "maps": self.bank.state_dict()}
+        drones = {k: v.clone() for k, v in {**self.state, **self._plan_state()}.items()}
+        return {"drones": drones, "maps": self.bank.state_dict()}
+
+    def _plan_state(self) -> dict[str, torch.Tensor]:
+        return {} if self.plan is None else {f"plan_{k}": v for k, v in self.plan.state.items()}
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
         saved = dict(state["drones"])
         saved.setdefault("progress", saved.get("gain"))  # its name in older checkpoints
-        self.check_shapes(saved)
+        own = {**self.state, **self._plan_state()}
+        self.check_shapes(saved, own)
         self.bank.load_state_dict(state["maps"])
-        for name, tensor in self.state.items():
+        for name, tensor in own.items():
             tensor.copy_(saved[name])
+
+    def state_bytes(self) -> int:
+        return super().state_bytes() + (plan_bytes(self.cfg) if self.cfg.plan else 0)
 
     @classmethod
     def from_identity(cls, cfg: NavigationConfig, state: Mapping[str, Any]) -> NavigationEnv:
@@ -237,10 +256,10 @@ class NavigationEnv(WarpEnv):
         names = {"state": "state", "lidar": "lidar", "direction": "direction", "obstacles": "dynamic_obstacle"}
         for field, key in names.items():
             setattr(obs, field, wp.from_torch(tensors[(root, key)].view(n, -1)))
-        if self.cfg.pose:
-            obs.pose = wp.from_torch(tensors[(root, "pose")])
-        else:
-            obs.pose = wp.zeros((n, 0), dtype=wp.float32, device=str(self.device))
+        unseen = self.plan.pose if self.plan else torch.zeros((n, 0), device=self.device)
+        obs.pose = wp.from_torch(tensors[(root, "pose")] if self.cfg.pose else unseen)
+        no_plan = torch.zeros((n, 0), device=self.device)
+        obs.plan = wp.from_torch(tensors[(root, "plan")] if self.cfg.plan else no_plan)
         if self.cfg.grid_map:
             obs.grid = wp.from_torch(tensors[(root, "grid_map")].view(n, -1))
         else:

@@ -265,6 +265,8 @@ def restart(first: int, p: Params, maps: Maps, drones: Drones, result: Result, o
         final.obstacles[i, k] = obs.obstacles[i, k]
     for k in range(obs.pose.shape[1]):
         final.pose[i, k] = obs.pose[i, k]
+    for k in range(obs.plan.shape[1]):
+        final.plan[i, k] = obs.plan[i, k]
     for k in range(obs.grid.shape[1]):
         final.grid[i, k] = obs.grid[i, k]
     begin_episode(i, p, maps, drones)

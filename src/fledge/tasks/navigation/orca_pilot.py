@@ -10,6 +10,7 @@ from fledge.agents.base import Obs
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca_kernel import Caution, avoid
+from fledge.tasks.navigation.planner.kit import scan_of
 from fledge.tasks.navigation.planner.search import MOVERS, Movers
 from fledge.tasks.navigation.steering import Desk, Steering
 
@@ -41,7 +42,7 @@ class OrcaDesk(Desk):
         rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
         wanted, acc, command = (wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command"))
         limits = wp.from_torch(t["planes"], dtype=wp.vec4)
-        call = Call(avoid, [*rows, self.scan(), q, wanted, acc, movers, limits, command])
+        call = Call(avoid, [*rows, scan_of(world, t["lidar"]), q, wanted, acc, movers, limits, command])
         self.program = self.launcher.record([call], count)
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-import warp as wp
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import InputError
 from fledge.sim.launch import Launcher, Program
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.planner.local_map import Scan
 from fledge.tasks.navigation.structs import NEAREST, OBSTACLE_FEATURES
 
 OBSERVED = ("state", "lidar", "dynamic_obstacle", "pose")
@@ -61,18 +58,6 @@ class Desk:
             self.tensors["wanted"].copy_(wanted)
         self.launcher.run(self.program)
         return self.tensors["command"]
-
-    def array(self, values: np.ndarray, dtype: Any = wp.float32) -> Any:
-        return wp.array(np.ascontiguousarray(values), dtype=dtype, device=str(self.device))
-
-    def scan(self) -> Scan:
-        """How the LiDAR is to be read; nothing is kept of it."""
-        scan, angles = Scan(), np.radians(np.asarray(self.world.lidar_elevations_deg))
-        scan.lidar = wp.from_torch(self.tensors["lidar"])
-        scan.azimuths, scan.range_m = self.world.lidar_azimuths, self.world.lidar_range_m
-        scan.cosine, scan.sine = self.array(np.cos(angles)), self.array(np.sin(angles))
-        scan.standing = scan.memory = 0
-        return scan
 
 
 class Steering(BaseAgent):

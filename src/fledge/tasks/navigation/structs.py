@@ -134,6 +134,7 @@ class Obs:
     direction: wp.array2d(dtype=wp.float32)  # [N, 3] m, horizontal start to goal
     obstacles: wp.array2d(dtype=wp.float32)  # [N, 5 * 10]
     pose: wp.array2d(dtype=wp.float32)  # [N, 2] height m, yaw rad in the goal frame ([N, 0] when off)
+    plan: wp.array2d(dtype=wp.float32)  # [N, PLAN_WIDTH] see planner.outlook ([N, 0] when off)
     grid: wp.array2d(dtype=wp.uint8)  # [N, size * size] 1 = occupied ([0, 0] when off)
 
 

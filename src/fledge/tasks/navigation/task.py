@@ -41,6 +41,7 @@ from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
 from fledge.tasks.navigation.objects import flight_objects
 from fledge.tasks.navigation.pilots import PILOTS, Planning, make_pilot
+from fledge.tasks.navigation.planned_policy import PlannedPolicy
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
 from fledge.tasks.navigation.stage import flight_actors, flight_beams, flight_crowd, flight_instruments, flight_stage
 from fledge.tasks.objects import SceneObject
@@ -50,7 +51,7 @@ HERE = Path(__file__).parent
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
 EVAL_DRONES = 1024
 CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first
-KINDS = ("features", "navrl", "squashed", "grid_q")
+KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
 
 
 def side_of(point: Tensor) -> Tensor:
@@ -66,6 +67,7 @@ class NavigationTask(Task):
 
     Policies are described as
         {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
+        {"kind": "planned", ... as above ..., "correction": 0.5}
         {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
     """
 
@@ -194,12 +196,16 @@ class NavigationTask(Task):
         if headings:
             raise ConfigError(f"algo={algo} flies with env.action_form=velocity; headings are for dqn.")
         if algo != "ppo" and policy.kind is not PolicyKind.features:
-            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's network is for ppo.")
+            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's and planned are for ppo.")
+        planned = policy.kind is PolicyKind.planned
+        if planned and not env.plan:
+            raise ConfigError("policy.kind=planned corrects the planner, which it must observe: set env.plan=true.")
         return {
             "kind": policy.kind.value if algo == "ppo" else "squashed",
             "hidden": hidden,
             "lidar": [env.lidar_azimuths, env.num_elevations],
             "range_m": env.lidar_range_m,
+            **({"correction": policy.correction} if planned else {}),
         }
 
     def build_policy(self, description: Mapping[str, Any]) -> LearnedPolicy:
@@ -208,11 +214,13 @@ class NavigationTask(Task):
             if kind == "grid_q":
                 return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
             azimuths, elevations = (int(x) for x in description["lidar"])
-            range_m = float(description["range_m"])
+            range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"This is not a policy's description: {description!r}.") from error
         if kind == "features":
             return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
+        if kind == "planned":
+            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction)
         if kind == "squashed":
             return FeatureActor((azimuths, elevations), hidden, range_m=range_m)
         if kind == "navrl":
@@ -231,8 +239,9 @@ class NavigationTask(Task):
         return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
 
     def equip(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Who reads `pose` gets it."""
-        return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes)
+        """Who reads `pose` or `plan` gets it."""
+        pose, plan = ("pose" in agent.observes, "plan" in agent.observes)
+        return dataclasses.replace(cfg, pose=cfg.pose or pose, plan=plan)
 
     def check_fit(self, agent: BaseAgent, env: TensorEnv) -> None:
         """Also tells agents that plan which sensors and limits they have."""

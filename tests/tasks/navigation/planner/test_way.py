@@ -57,7 +57,7 @@ def wall_scan() -> np.ndarray:
 
 def look(desk: PlannerDesk, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ring, way = wp.zeros(len(points), dtype=int), wp.zeros(len(points), dtype=float)
-    wp.launch(ask, len(points), [desk._map(), desk._ways(), wp.array(points, dtype=wp.float32), ring, way])
+    wp.launch(ask, len(points), [desk.kit.map, desk.kit.ways, wp.array(points, dtype=wp.float32), ring, way])
     return ring.numpy(), way.numpy()
 
 

@@ -88,6 +88,6 @@ def plan(
     if shield == 1:
         chosen = nearest_safe(search, m, w, i, movers, own, wanted[i])
     else:
-        chosen = cheapest(search, m, w, i, movers, own)
+        chosen = cheapest(search, m, w, i, movers, own).command
     command[i] = chosen
     acc[i] = foreseen(own, chosen, step)

@@ -150,6 +150,8 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
     """Distance from a point to the surface of mover k at time t, m: the larger of level and upright distance of a box."""
     p = movers.place[i, k]
+    if p[0] >= FAR:
+        return FAR
     v = movers.motion[i, k]
     x = p[0] + t * v[0] - at[0]
     y = p[1] + t * v[1] - at[1]
@@ -256,18 +258,28 @@ def cost_of(
     return cost
 
 
+@wp.struct
+class Choice:
+    """A command, m/s in the goal frame, what it costs, and whether it is a brief one."""
+
+    command: wp.vec3
+    cost: float
+    brief: int
+
+
 @wp.func
-def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> wp.vec3:
+def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> Choice:
     """The cheapest command, held or brief; the first of equals."""
-    best = wp.vec3()
-    least = float(FAR)
+    best = Choice()
+    best.cost = float(FAR)
     for brief in range(s.kinds):
         for c in range(s.commands.shape[0]):
             command = turned(s, own, c)
-            cost = cost_of(s, m, w, i, movers, own, command, brief, least)
-            if cost < least:
-                least = cost
-                best = command
+            cost = cost_of(s, m, w, i, movers, own, command, brief, best.cost)
+            if cost < best.cost:
+                best.command = command
+                best.cost = cost
+                best.brief = brief
     return best
 
 

@@ -53,27 +53,43 @@ def survey(w: Ways, m: LocalMap, i: int, pos: wp.vec3, body: float):
 
 
 @wp.func
+def sweep_once(w: Ways, i: int, step: int) -> bool:
+    """Let every place learn from those before it, in the order of `step` (1 there, -1 back); whether any learned."""
+    learned = bool(False)
+    first = int(1)
+    if step < 0:
+        first = C_PLACES - 2
+    for n in range(C_PLACES - 2):
+        row = (first + step * n) * C_PLACES
+        at = row + first
+        # neighbours slide along with the place, so that each is read once
+        behind = w.length[i, at - step * C_PLACES - step]
+        beside = w.length[i, at - step * C_PLACES]
+        last = w.length[i, at - step]
+        for _q in range(C_PLACES - 2):
+            ahead = w.length[i, at - step * C_PLACES + step]
+            slow = w.slow[i, at]
+            found = wp.min(wp.min(beside, last) + slow, wp.min(behind, ahead) + 1.41421356 * slow)
+            last = w.length[i, at]
+            if found < last:
+                last = found
+                w.length[i, at] = found
+                learned = True
+            behind = beside
+            beside = ahead
+            at = at + step
+    return learned
+
+
+@wp.func
 def sweep(w: Ways, i: int):
-    """Let every place learn from its neighbours, there and back again."""
+    """Let every place learn from its neighbours, there and back again, until nobody does or the rounds are over."""
     for k in range(w.rounds * 2):
         step = int(1)
         if k % 2 == 1:
             step = -1
-        for n in range(1, C_PLACES - 1):
-            r = n
-            if step < 0:
-                r = C_PLACES - 1 - n
-            for q in range(1, C_PLACES - 1):
-                c = q
-                if step < 0:
-                    c = C_PLACES - 1 - q
-                at = r * C_PLACES + c
-                back = at - step * C_PLACES
-                straight = wp.min(w.length[i, back], w.length[i, at - step])
-                aslant = wp.min(w.length[i, back - step], w.length[i, back + step])
-                slow = w.slow[i, at]
-                found = wp.min(straight + slow, aslant + 1.41421356 * slow)
-                w.length[i, at] = wp.min(w.length[i, at], found)
+        if not sweep_once(w, i, step) and k > 0:
+            return
 
 
 @wp.func

@@ -1,0 +1,136 @@
+"""The plan as an observation: it is the pilot's own, it belongs to the env's state, and it forgets with the episode."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError, InputError
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
+from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.planner.outlook import HEADINGS, OWN, PLAN_WIDTH
+from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.planner.reader import PlanReader
+
+WORLD = NavigationConfig(
+    num_envs=10, num_maps=2, decimation=4, plan=True, starts=Starts.mixed, inside_share=1.0, max_episode_steps=48
+)
+
+
+def actions(count: int, steps: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(count, 3, generator=generator) for _ in range(steps)]
+
+
+def test_who_flies_the_plan_flies_as_the_pilot() -> None:
+    world = dataclasses.replace(WORLD, pose=True)
+    env, pilot = NavigationEnv(world, seed=3, num_threads=1), PlannerPilot(world=world)
+    out, ended = env.reset(), 0
+    for _ in range(30):
+        action = 0.5 * out["obs"]["plan"][:, :3] + 0.5
+        assert torch.equal(action, pilot.act(out["obs"]))
+        out = env.step(action)
+        over = out["terminated"] | out["truncated"]
+        pilot.reset(over)
+        ended += int(over.sum())
+    assert ended > 10
+    env.close()
+
+
+def test_in_the_open_nothing_lies_ahead_and_the_goal_is_gained_on() -> None:
+    world = dataclasses.replace(WORLD, static_obstacles=0, moving_obstacles=0, starts=Starts.edges)
+    env = NavigationEnv(world, seed=1, num_threads=1)
+    plan = env.reset()["obs"]["plan"]
+    around = plan[:, OWN:].view(10, HEADINGS, 4)
+    far = env.state["start"].sub(env.state["goal"])[:, :2].norm(dim=-1) > 10.0
+    assert far.any()
+    assert (plan[:, 5] == 1).all()
+    assert (plan[:, 6] == 0).all()
+    assert (around[..., :2] == 1).all()
+    assert (around[..., 2] == 0).all()
+    assert (around[far, 0, 3] > 0.9).all()
+    assert (around[far, HEADINGS // 2, 3] < -0.9).all()
+    assert (around[far, HEADINGS // 4, 3].abs() < 0.2).all()
+    assert (plan[far, 0] == 1).all()
+    assert (plan[far, 1].abs() < 1e-3).all()
+    env.close()
+
+
+def test_a_saved_env_goes_on_with_the_same_plans_for_any_number_of_threads() -> None:
+    env, other = NavigationEnv(WORLD, seed=2, num_threads=1), NavigationEnv(WORLD, seed=2, num_threads=3)
+    env.reset()
+    for action in actions(10, 9):
+        env.step(action)
+    state = env.state_dict()
+    other.load_state_dict(state)
+    for action in actions(10, 20):
+        ours, theirs = env.step(action), other.step(action)
+        for root in ("obs", "final_obs"):
+            assert torch.equal(ours[root]["plan"], theirs[root]["plan"])
+    plain = NavigationEnv(dataclasses.replace(WORLD, plan=False), seed=2, num_threads=1)
+    plain.load_state_dict(state)  # who does not plan does not mind
+    with pytest.raises(InputError, match="nothing for plan_cells"):
+        env.load_state_dict(plain.state_dict())
+    for e in (env, other, plain):
+        e.close()
+
+
+def test_a_masked_reset_leaves_the_plans_of_others_as_they_were() -> None:
+    env, other = NavigationEnv(WORLD, seed=2, num_threads=1), NavigationEnv(WORLD, seed=2, num_threads=1)
+    for e in (env, other):
+        e.reset()
+    for action in actions(10, 5):
+        before = env.step(action)["obs"]["plan"].clone()
+        other.step(action)
+    mask = torch.arange(10) % 2 == 0
+    seen = env.reset(mask)["obs"]["plan"]
+    assert torch.equal(seen[~mask], before[~mask])
+    assert not torch.equal(seen[mask], before[mask])
+    action = actions(10, 1)[0]
+    assert torch.equal(env.step(action)["obs"]["plan"][~mask], other.step(action)["obs"]["plan"][~mask])
+    env.close()
+    other.close()
+
+
+def test_a_new_episode_remembers_nothing_and_the_last_plan_is_in_final_obs() -> None:
+    env = NavigationEnv(WORLD, seed=4, num_threads=1)
+    out = env.reset()
+    for action in actions(10, 40):
+        out = env.step(action)
+        over = out["terminated"] | out["truncated"]
+        if over.any():
+            break
+    assert over.any()
+    assert out["obs"]["plan"].shape == (10, PLAN_WIDTH)
+    assert not torch.equal(out["final_obs"]["plan"][over], out["obs"]["plan"][over])
+    again = NavigationEnv(WORLD, seed=4, num_threads=1)
+    again.reset()
+    state = env.state_dict()
+    for name in ("plan_cells", "plan_length", "plan_kept"):  # what was remembered before plays no part
+        state["drones"][name] = torch.zeros_like(state["drones"][name])
+    again.load_state_dict(state)
+    assert torch.equal(again.reset(over)["obs"]["plan"][over], env.reset(over)["obs"]["plan"][over])
+    env.close()
+    again.close()
+
+
+def test_a_plan_is_of_velocities() -> None:
+    with pytest.raises(ConfigError, match="plans velocities"):
+        NavigationEnv(dataclasses.replace(WORLD, action_form=ActionForm.headings))
+
+
+def test_a_reader_elsewhere_reads_the_same_plans() -> None:
+    world = dataclasses.replace(WORLD, pose=True, max_episode_steps=400)
+    env, reader = NavigationEnv(world, seed=5, num_threads=1), PlanReader(world, 10)
+    out, flown, goes_on = env.reset(), None, torch.ones(10, dtype=torch.bool)
+    for action in actions(10, 12):
+        plan = reader.read(out["obs"], flown)
+        assert torch.equal(plan[goes_on], out["obs"]["plan"][goes_on])
+        out, flown = env.step(action), action
+        goes_on &= ~(out["terminated"] | out["truncated"])
+    assert goes_on.any()
+    with pytest.raises(InputError, match="needs pose"):
+        reader.read({name: out["obs"][name] for name in ("state", "lidar", "dynamic_obstacle")})
+    env.close()
