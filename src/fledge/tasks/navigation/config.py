@@ -201,8 +201,7 @@ class PolicyKind(enum.Enum):
 @dataclass
 class NavigationPolicyConfig:
     kind: PolicyKind = setting(PolicyKind.features, resume="weights")
-    """features: small MLP on hand-made inputs. planned: the same on the planner's command and outlook, which it corrects
-    (ppo, env.plan=true). navrl: NavRL's network (Beta head, convolutions as matrix products; ppo)."""
+    """features: MLP on hand-made inputs. planned: corrects the planner (env.plan). navrl: NavRL's network (both: ppo)."""
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the MLP's layers (not navrl's)."""
     correction: float = setting(0.5, at_least=0, at_most=2, resume="weights")
