@@ -118,3 +118,19 @@ def test_a_broken_snapshot_stops_the_camera_and_not_the_training(
     fly(camera, env, 2)
     assert not camera.on
     assert "cannot be watched live" in caplog.text
+
+
+def test_a_link_in_a_run_is_neither_followed_nor_written_through(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "000001.frec").write_bytes(b"")
+    for name in ("folder", "files"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "folder" / "live").symlink_to(outside)
+    (tmp_path / "files" / "live").mkdir()
+    (tmp_path / "files" / "live" / "watch").symlink_to(outside / "made")
+    (tmp_path / "files" / "live" / "000002.frec").symlink_to(outside / "000001.frec")
+    for name in ("folder", "files"):
+        ask_for_frames(tmp_path / name)
+        assert newest_footage(tmp_path / name) is None
+    assert [path.name for path in outside.iterdir()] == ["000001.frec"]

@@ -115,6 +115,11 @@ def test_memory_is_bounded_in_lines_and_columns(path: Path) -> None:
     assert read_all(curves).rows == 2
 
 
+def test_a_name_that_cannot_be_shown_is_left_out(path: Path) -> None:
+    path.write_text(row(1, **{"\ud800": 1.0, "x" * 100_000: 1.0, "höhe": 2.0}))
+    assert list(read_all(Curves(path)).since()["values"]) == ["höhe"]
+
+
 def test_a_metric_that_comes_late_has_gaps_before(path: Path) -> None:
     path.write_text(row(1) + row(2, **{"eval/win": 0.3}))
     assert read_all(Curves(path)).since()["values"]["eval/win"]["mean"] == [None, 0.3]

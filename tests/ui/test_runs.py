@@ -66,6 +66,11 @@ def test_settings_of_runs_are_compared(tmp_path: Path) -> None:
         ("a: [1\n", "cannot be read"),
         ("a: !!python/object/apply:os.system ['true']\n", "cannot be read"),
         ("a: " + "x" * 300_000, "larger than"),
+        ("- " * 90_000 + "a\n", "deeper than"),  # libyaml's loader would run out of stack, and take the server with it
+        ("? " * 90_000 + "a\n", "deeper than"),
+        ("a: !!bool maybe\n", "cannot be read"),
+        ("a: !!timestamp never\n", "cannot be read"),
+        ("a: !!int ''\n", "cannot be read"),
     ],
 )
 def test_settings_of_strangers_are_data_or_a_sentence(tmp_path: Path, config: str, why: str) -> None:
@@ -92,6 +97,22 @@ def test_checkpoints_are_listed_and_the_doctor_tells_of_a_damaged_one(tmp_path: 
     report = Doctor().examine(entry)
     assert not report["healthy"]
     assert any("damaged" in line for line in report["lines"])
+
+
+def test_a_checkpoint_that_leads_elsewhere_is_neither_listed_nor_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.fledge").write_text("of somebody else")
+    entry = make_run(tmp_path / "first")
+    CheckpointHistory(entry.path / "checkpoints").save({"model": {}}, 1).wait()
+    before = [row["file"] for row in list_checkpoints(entry)]
+    (entry.path / "checkpoints" / "a.fledge").symlink_to(tmp_path / "gone.fledge")
+    assert [row["file"] for row in list_checkpoints(entry)] == before
+    assert "trouble" not in Doctor().examine(entry)
+    for make in (lambda path: path.symlink_to(tmp_path / "secret.fledge"), os.mkfifo):  # a pipe would be waited for
+        place = entry.path / "checkpoints" / "b.fledge"
+        make(place)
+        assert [row["file"] for row in list_checkpoints(entry)] == before
+        assert "b.fledge leads elsewhere" in Doctor().examine(entry)["trouble"]
+        place.unlink()
 
 
 def test_names_that_nobody_knows_get_charts_too() -> None:

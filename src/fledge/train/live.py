@@ -41,10 +41,12 @@ KEPT = 2  # files
 
 
 def ask_for_frames(run: Path) -> None:
-    """Tell the training in a run's folder that somebody watches, for the next seconds."""
+    """Tell the training in a run's folder that somebody watches, for the next seconds; never through a link."""
+    sign = run / FOLDER / SIGN
     with contextlib.suppress(OSError):  # a run that we may only read is shown without frames
-        (run / FOLDER).mkdir(exist_ok=True)
-        (run / FOLDER / SIGN).touch()
+        sign.parent.mkdir(exist_ok=True)
+        if not sign.parent.is_symlink() and not sign.is_symlink():
+            sign.touch()
 
 
 def newest_footage(run: Path) -> Path | None:
@@ -54,8 +56,10 @@ def newest_footage(run: Path) -> Path | None:
 
 
 def footage(folder: Path) -> list[Path]:
-    """Recordings by number."""
-    return sorted(path for path in folder.glob(f"*{ENDING}") if path.stem.isdigit())
+    """Recordings by number; links, which may lead anywhere, are none."""
+    if folder.is_symlink():
+        return []
+    return sorted(path for path in folder.glob(f"*{ENDING}") if path.stem.isdigit() and not path.is_symlink())
 
 
 # ---- the training's side -----------------------------------------------------------------------------------------------

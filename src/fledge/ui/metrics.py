@@ -8,7 +8,8 @@ Contract
     Rows are gathered into points of `size` rows each, which know their mean, least and greatest. When there are more than
     `MAX_POINTS`, two become one and `size` doubles: a run of days takes no more memory than one of minutes. `generation`
     tells points apart that are not the same any more. A last line that is not finished waits for its end; lines that are
-    no JSON object and values that are no finite number are left out; a file that was begun anew is read anew.
+    no JSON object, values that are no finite number and names that nobody can read are left out; a file that was begun
+    anew is read anew.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MAX_POINTS = 1000
 MAX_READ = 16_000_000  # bytes at a time: others want to be answered meanwhile
 MAX_LINE = 1_000_000
 MAX_COLUMNS = 200
+MAX_NAME = 200  # letters of a metric's name
 AXES = ("step", "frames", "seconds")
 DIGITS = 6  # significant, of what is sent
 
@@ -209,7 +211,12 @@ def numbers_in(line: bytes) -> Row | None:
         return None
     if not isinstance(row, dict) or not is_number(row.get("step")):
         return None
-    return {name: float(value) for name, value in row.items() if is_number(value)}
+    return {name: float(value) for name, value in row.items() if is_number(value) and is_name(name)}
+
+
+def is_name(name: str) -> bool:
+    """Whether a metric can be shown under it: not too long, and made of characters (JSON also has halves of some)."""
+    return len(name) <= MAX_NAME and (name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name))
 
 
 def read_last(path: Path, most: int) -> Row:

@@ -7,10 +7,12 @@ bounded, and what cannot be read is a sentence.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -21,6 +23,7 @@ from fledge.ui.metrics import Curves, Row, headline_of, is_number, read_last
 from fledge.ui.shelf import Entry
 
 MAX_CONFIG = 200_000  # bytes
+MAX_DEPTH = 32  # of settings in settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
 TAIL = 16384  # bytes at the end of the metrics that tell how far a run is
@@ -121,10 +124,20 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
 
 @functools.lru_cache(maxsize=256)
 def parse_plain(text: bytes) -> Any:
-    """Plain values of YAML; anchors, by which a few lines become gigabytes, are refused."""
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.CSafeLoader)):
-        raise yaml.YAMLError("it has anchors, which no run's settings have")
-    return yaml.load(text, yaml.CSafeLoader)
+    """Plain values of YAML. Anchors, by which a few lines become gigabytes, are refused; and depth: libyaml's loader calls
+    itself for each level, until the process is out of stack.
+    """
+    depth = 0
+    for event in yaml.parse(text, yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has anchors, which no run's settings have")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels, as no run's settings are")
+    try:
+        return yaml.load(text, yaml.CSafeLoader)
+    except (LookupError, AttributeError, TypeError) as error:  # what a tag such as !!bool makes of other text
+        raise yaml.YAMLError("a value is not what its tag says") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
@@ -165,13 +178,24 @@ def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
     try:
         if not folder.resolve().is_relative_to(entry.path.resolve()):
             return []
-        for path in sorted(folder.iterdir()):
-            if path.suffix == ".fledge" and not path.name.startswith("."):
-                stat = path.stat()
-                rows.append({"file": path.name, "bytes": stat.st_size, "changed": stat.st_mtime})
+        found = sorted(folder.iterdir())
     except OSError:
-        pass
+        return []
+    for path in found:
+        if path.suffix == ".fledge" and not path.name.startswith(".") and entry.file("checkpoints", path.name):
+            with suppress(OSError):  # removed meanwhile
+                stat = path.stat()
+                name = os.fsencode(path.name).decode(errors="replace")
+                rows.append({"file": name, "bytes": stat.st_size, "changed": stat.st_mtime})
     return rows[-MAX_FILES:]
+
+
+def leads_out(entry: Entry) -> str:
+    """The name of something among a run's checkpoints that is neither a folder nor a file that lies there; "" if none is."""
+    for path in (entry.path / "checkpoints").iterdir():
+        if (path.is_symlink() or not path.is_dir()) and path.exists() and entry.file("checkpoints", path.name) is None:
+            return os.fsencode(path.name).decode(errors="replace")
+    return ""
 
 
 class Doctor:
@@ -187,6 +211,8 @@ class Doctor:
         folder = entry.path / "checkpoints"
         if not folder.resolve().is_relative_to(entry.path.resolve()) or not folder.is_dir():
             return {"trouble": "This run has saved no checkpoint yet."}
+        if strange := leads_out(entry):
+            return {"trouble": f"checkpoints/{strange} leads elsewhere: it is not read from here."}
         with self._lock:
             try:
                 report = examine_folder(folder)
