@@ -96,7 +96,7 @@ class Shelf:
                 )
         self.places = [place.resolve() for place in places]
         self._entries: dict[str, Entry] = {}
-        self._looked, self._stale_s = float("-inf"), STALE_S
+        self._looked, self._took_s = float("-inf"), 0.0
         self._lock = threading.Lock()
 
     def add(self, place: Path) -> Entry:
@@ -112,10 +112,10 @@ class Shelf:
         """All of them, newest first."""
         with self._lock:
             began = time.monotonic()
-            if began - self._looked > self._stale_s:
+            if began - self._looked > max(STALE_S, SHARE * self._took_s):
                 self._entries = {entry.id: entry for entry in look_through(self.places)}
                 self._looked = time.monotonic()
-                self._stale_s = max(STALE_S, SHARE * (self._looked - began))
+                self._took_s = self._looked - began
             return sorted(self._entries.values(), key=lambda entry: -entry.changed)
 
     def runs(self) -> list[Entry]:
