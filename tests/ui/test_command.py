@@ -55,3 +55,10 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         assert sentence in done.stderr, (words, done.stderr)
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     taken.close()
+
+
+def test_a_server_whose_training_is_gone_already_ends(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = fledge("watch", str(tmp_path), "--port", "0", "--no-browser", "--with-parent", str(gone.pid))
+    assert done.returncode == 0, done.stderr

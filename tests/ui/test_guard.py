@@ -146,6 +146,25 @@ def test_the_token_goes_from_the_link_into_a_cookie_and_out_of_sight(public: Gua
     assert ask(public, "//evil.example?token=" + TOKEN, host="drones.example")[2].count(b"url=/evil.example") == 1
 
 
+@pytest.mark.parametrize("path", ["/\\evil.example", "/\t/evil.example", "/ /evil.example", "/\\/evil.example"])
+def test_a_link_with_the_token_leads_to_no_other_site(public: Guard, path: str) -> None:
+    body = ask(public, f"{path}?token={TOKEN}", host="drones.example")[2].decode()
+    assert "url=/%" in body
+    assert "\\" not in body
+    assert "\t" not in body
+
+
+def test_any_token_that_is_taken_works_in_the_printed_link() -> None:
+    from fledge.ui.server import Server
+    from fledge.ui.shelf import Shelf
+
+    token = "base64+has/these=%41=="
+    link = Server(AppConfig(host="0.0.0.0", token=token), Shelf(), None).link("/watch?a=1")
+    guard = Guard(app, "0.0.0.0", token, port=8080)
+    cookie = ask(guard, "/watch?" + link.partition("?")[2], host="10.0.0.5")[1]["set-cookie"].partition(";")[0]
+    assert ask(guard, host="10.0.0.5", cookie=cookie)[2] == REACHED
+
+
 def test_a_public_server_is_known_by_addresses_and_names_that_were_given(public: Guard) -> None:
     cookie = f"fledge_token_8080={TOKEN}"
     assert ask(public, host="10.0.0.5:8080", cookie=cookie)[0] == 200
@@ -156,7 +175,8 @@ def test_a_public_server_is_known_by_addresses_and_names_that_were_given(public:
 def test_a_body_too_long_is_refused_whether_it_says_so_or_not(local: Guard) -> None:
     ours = {"origin": "http://localhost:8080", "method": "POST"}
     assert ask(local, content_length=str(MAX_BODY + 1), **ours)[0] == 413
-    assert ask(local, content_length="-5", **ours)[0] == 413
+    for odd in ("-5", "9" * 5000, "_1"):
+        assert ask(local, content_length=odd, **ours)[0] == 413
     status, _, body = ask(local, parts=[b"x" * 400_000] * 3, **ours)
     assert status == 413
     assert REACHED not in body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,6 +199,41 @@ def test_the_words_of_play() -> None:
 # ---- the socket --------------------------------------------------------------------------------------------------------
 
 
+def test_who_only_watches_decides_nothing_while_somebody_flies(begin: Callable[..., Match]) -> None:
+    match = begin("you", "placeholder")
+    match.enter(ANN)
+    match.enter(EVE)
+    until(lambda: match.fight.tick > 2)
+    match.do(ANN, {"do": "pause"})
+    before = match.fight.tick, match.fight.branch, match.fight.speed
+    for message in (
+        {"do": "pause", "on": False},
+        {"do": "speed", "to": 4},
+        {"do": "step"},
+        {"do": "rewind", "tick": 0},
+        {"do": "restart", "seed": 9},
+        {"do": "give", "seat": 1, "to": "crank"},
+    ):
+        match.do(EVE, message)
+        assert match.told(EVE)["note"].startswith("Who flies decides")
+    assert (match.fight.tick, match.fight.branch, match.fight.speed) == before
+    assert match.fight.paused
+    assert match.fight.seats[1].name == "placeholder"
+    match.leave(ANN)
+    match.do(EVE, {"do": "speed", "to": 4})  # nobody flies any more
+    assert match.fight.speed == 4.0
+
+
+def test_a_number_beyond_floats_is_the_greatest_there_is(begin: Callable[..., Match]) -> None:
+    match = begin("you", "placeholder")
+    match.enter(ANN)
+    match.do(ANN, {"do": "pause"})
+    match.do(ANN, {"do": "speed", "to": 10**400})
+    assert match.fight.speed == 4.0
+    match.do(ANN, {"do": "hands", "rudder": -(10**400)})
+    assert match.fight.hands[0].values["rudder"] == -1.0
+
+
 @pytest.fixture
 def talk(begin: Callable[..., Match]) -> Callable[..., Any]:
     """A match behind a real websocket route, and a way to open it."""
@@ -276,6 +312,53 @@ def test_who_sends_nonsense_later_is_left(talk: Callable[..., Any], then: str) -
         socket.send_text(then)
         hear(socket, "closed")
     until(lambda: not match.people)
+
+
+def test_who_sends_bytes_is_left(talk: Callable[..., Any]) -> None:
+    opened, match = talk()
+    with opened as socket:
+        socket.send_text(json.dumps({"do": "hello", "who": ANN}))
+        hear(socket, "welcome")
+        socket.send_bytes(b"\x00\xff")
+        hear(socket, "closed")
+    until(lambda: not match.people)
+
+
+def test_a_page_does_not_hold_up_others_while_its_fight_is_busy(talk: Callable[..., Any]) -> None:
+    import asyncio
+
+    from fledge.ui.socket import Sender
+
+    _, match = talk()
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with match.lock:
+            held.set()
+            free.wait(30)
+
+    class Ear:
+        sent: list[Any] = []
+
+        async def send_text(self, text: str) -> None:
+            self.sent.append(json.loads(text)["say"])
+
+        async def send_bytes(self, data: bytes) -> None:
+            self.sent.append("frames")
+
+    async def listen() -> None:
+        sender = asyncio.create_task(Sender(Ear(), match, ANN).run())
+        for _ in range(5):  # this loop would stand still
+            await asyncio.sleep(0.01)
+        assert Ear.sent == ["welcome"]
+        free.set()
+        while "state" not in Ear.sent:
+            await asyncio.sleep(0.01)
+        sender.cancel()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait(10)
+    asyncio.run(asyncio.wait_for(listen(), 20))
 
 
 def test_who_sends_too_much_is_left(talk: Callable[..., Any]) -> None:

@@ -46,7 +46,7 @@ class Control:
         """A value as it may be; `rest` if it is none."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return self.rest
-        return min(max(float(value), self.low), self.high)
+        return float(min(max(value, self.low), self.high))  # a whole number may be too large for a float
 
 
 def controls_of(spec: ActionSpec) -> list[Control]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,8 @@ from fledge.core.extras import extra
 
 if TYPE_CHECKING:
     from fledge.ui.server import Server
+
+END_S = 20.0  # that a server beside a training has to end
 
 COMMON = (
     click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one."),
@@ -52,7 +55,7 @@ def open_app(
     token: str | None,
     names: Sequence[str],
     no_browser: bool,
-    with_parent: bool = False,
+    with_parent: int = 0,
     task: str | None = None,
 ) -> None:
     """Serve the app until Ctrl-C, opened at the page whose path `page` gives."""
@@ -60,7 +63,7 @@ def open_app(
     from fledge.ui.shelf import Shelf
 
     config = AppConfig(host, port, token, folders, names=names, with_parent=with_parent, task=task)
-    Shelf(folders, with_parent)  # a wrong path is told before anything is loaded or bound
+    Shelf(folders, bool(with_parent))  # a wrong path is told before anything is loaded or bound
     sock = bind(config)
     # NiceGUI looks at every object there is, torch's old ones too
     warnings.filterwarnings("ignore", message=".*reduce_op.*")
@@ -75,7 +78,7 @@ def open_app(
     "--save", type=click.Path(path_type=Path), help="Write the training page of RUN as one HTML file, and end."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and end.")
-@click.option("--with-parent", is_flag=True, hidden=True)
+@click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with
 @served
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
     """Watch trainings in the browser: curves, settings, checkpoints, and their worlds.
@@ -175,7 +178,8 @@ def watching(port: int) -> Iterator[Callable[[Path], None]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path) -> None:
-        words = ["watch", str(folder), "--port", str(port), "--with-parent", "--no-browser"]
+        words = ["watch", str(folder), "--port", str(port), "--no-browser"]
+        words += ["--with-parent", str(os.getpid())]
         command = ["nice", "-n", "5", sys.executable, "-m", "fledge.cli", *words]
         # a session of its own: Ctrl-C is for the training, which saves first
         started.append(subprocess.Popen(command, start_new_session=True))
@@ -185,7 +189,11 @@ def watching(port: int) -> Iterator[Callable[[Path], None]]:
     finally:
         for process in started:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:  # stopped, or stuck: the training does not wait for it
+                process.kill()
+                process.wait()
 
 
 COMMANDS = (watch, replay, play)

@@ -24,7 +24,7 @@ import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 Scope = dict[str, Any]
 
@@ -170,7 +170,8 @@ class Guard:
         Not by a redirect: of a link from elsewhere, a SameSite=Strict cookie would not be sent along with it.
         """
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
-        target = "/" + scope["path"].lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+        # quoted: browsers read a backslash as a slash and pass over tabs, and //name would be another site
+        target = "/" + quote(scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
         page = f'<meta http-equiv="refresh" content="0;url={html.escape(target)}"><title>Fledge</title>'
         cookie = f"{self._cookie}={self.token}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
         await answer(send, 200, page, {"set-cookie": cookie})
@@ -188,7 +189,7 @@ def is_address(name: str) -> bool:
 def check_size(headers: Mapping[str, str]) -> None:
     """Refuse a request that announces too much."""
     length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > MAX_BODY:
+    if not (length.isascii() and length.isdigit()) or len(length) > 12 or int(length) > MAX_BODY:
         raise Refusal(413, f"A request may have {MAX_BODY:,} bytes, no more.")
 
 

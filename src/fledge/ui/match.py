@@ -137,11 +137,19 @@ class Match:
                 return verb(who, message)
             try:
                 note = ""
+                if verb not in (self._look_at, self._take):
+                    self._check_say(who)
                 verb(who, message)
             except FledgeError as error:
                 note = str(error)
             if verb != self._look_at or note:
                 self._changed(note)
+
+    def _check_say(self, who: str) -> None:
+        """Time and seats are for those who fly; where nobody does, for all who are here."""
+        flying = {owner for owner in self.owners if owner in self.people}
+        if flying and who not in flying:
+            raise ConfigError("Who flies decides: somebody who only watches cannot do this.")
 
     def _hands(self, who: str, message: Mapping[str, Any]) -> None:
         for side, owner in enumerate(self.owners):

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
@@ -44,7 +45,8 @@ class AppConfig:
         folders: What it may show: runs, recordings, and folders of them.
         dark: Light (False), dark (True), or as the system has it (None), until a person chooses.
         names: Further names that the server may be called by, for example of a proxy in front of it.
-        with_parent: A training started it: the folders may not be there yet, and it ends with the training.
+        with_parent: The process of the training that started it: the folders may not be there yet, and it ends with the
+            training; 0: nobody's.
         task: The task of recordings that name one which is code, as somebody gave it.
     """
 
@@ -54,7 +56,7 @@ class AppConfig:
     folders: Sequence[Path] = ()
     dark: bool | None = None
     names: Sequence[str] = ()
-    with_parent: bool = False
+    with_parent: int = 0
     task: str | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Server:
         host = "localhost" if is_local(self.config.host) else self.config.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
-        token = f"/?token={self.config.token}" if self.config.token else ""
+        token = f"/?token={quote(self.config.token, safe='')}" if self.config.token else ""
         return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}{token}"
 
     def link(self, path: str) -> str:
@@ -118,9 +120,12 @@ def build(config: AppConfig) -> Server:
         from nicegui import ui
 
     server = Server(
-        config, Shelf(config.folders, config.with_parent), FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        config,
+        Shelf(config.folders, bool(config.with_parent)),
+        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
     )
     put_nonces()
+    refuse_attachments()
     serve_assets(server.api)
     tell_what_is_missing(nicegui_app)
     for name in PAGES:
@@ -156,6 +161,24 @@ def put_nonces() -> None:
         return source.replace("<script", '<script nonce="{{ request.scope.state.nonce }}"')
 
     environment.loader = FunctionLoader(load)
+
+
+def refuse_attachments() -> None:
+    """No page of ours sends bytes over NiceGUI's socket, whose protocol lets a message announce any number of them first,
+    and keeps what came until the last is there.
+    """
+    from nicegui import core
+
+    known: Any = core.sio.packet_class
+
+    class Plain(known):
+        def decode(self, encoded_packet: Any) -> Any:
+            count = super().decode(encoded_packet)
+            if count:
+                raise ValueError("a message with attachments, which no page of ours sends")
+            return count
+
+    core.sio.packet_class = Plain
 
 
 def tell_what_is_missing(nicegui_app: Any) -> None:
@@ -208,10 +231,12 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
     """Serve until Ctrl-C; prints where."""
     import uvicorn
 
+    from fledge.ui.patience import Patient
+
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
-        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200,
+        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200, http=Patient,
     )  # fmt: skip
     link = server.link(path)
     how = "until the training ends" if server.config.with_parent else "Ctrl-C stops"
@@ -220,13 +245,13 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
         threading.Timer(1.0, lambda: webbrowser.open(link)).start()
     running = uvicorn.Server(settings)
     if server.config.with_parent:
-        threading.Thread(target=stop_with_parent, args=(running, os.getppid()), daemon=True).start()
+        threading.Thread(target=stop_with_parent, args=(running, server.config.with_parent), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         running.run(sockets=[sock])
 
 
 def stop_with_parent(running: Any, parent: int) -> None:
-    """End the server when the training that started it is gone, however it went."""
+    """End the server when the training that started it is gone, however it went; also if it went before this began."""
     while os.getppid() == parent:
         time.sleep(1.0)
     running.should_exit = True

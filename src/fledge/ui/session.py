@@ -115,7 +115,7 @@ class Fight:
 
     def set_speed(self, speed: float) -> None:
         """Simulated seconds in a real one."""
-        self.speed = min(max(float(speed), SPEEDS[0]), SPEEDS[1])
+        self.speed = float(min(max(speed, SPEEDS[0]), SPEEDS[1]))
 
     def advance(self, real_s: float) -> int:
         """Fly as far as real time has gone on; how many ticks that were. What cannot be caught up with is let go."""

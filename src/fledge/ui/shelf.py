@@ -24,6 +24,7 @@ SUFFIX = ".frec"
 DEPTH = 5  # folders below a given one
 MOST = 2000  # entries
 STALE_S = 3.0
+SHARE = 10.0  # what looking took, so many times, passes until the next look: a whole disk may have been given
 
 Kind = Literal["run", "recording"]
 
@@ -95,7 +96,7 @@ class Shelf:
                 )
         self.places = [place.resolve() for place in places]
         self._entries: dict[str, Entry] = {}
-        self._looked = float("-inf")
+        self._looked, self._took_s = float("-inf"), 0.0
         self._lock = threading.Lock()
 
     def add(self, place: Path) -> Entry:
@@ -110,9 +111,11 @@ class Shelf:
     def entries(self) -> list[Entry]:
         """All of them, newest first."""
         with self._lock:
-            if time.monotonic() - self._looked > STALE_S:
+            began = time.monotonic()
+            if began - self._looked > max(STALE_S, SHARE * self._took_s):
                 self._entries = {entry.id: entry for entry in look_through(self.places)}
                 self._looked = time.monotonic()
+                self._took_s = self._looked - began
             return sorted(self._entries.values(), key=lambda entry: -entry.changed)
 
     def runs(self) -> list[Entry]:

@@ -18,6 +18,7 @@ import json
 import re
 import struct
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 MAX_TEXT = 4096  # letters of a message
 MAX_RATE = 300  # messages in a second
 POLL_S = 1 / 40
+LOCK_S = (
+    0.005  # that a match is waited for here, where all pages are served; it is held while a world is made or flown back
+)
 FRAMES_AT_ONCE = 1000
 WHO = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
@@ -60,7 +64,7 @@ async def serve_player(socket: Any, match: Match | None) -> None:
         if match is None or message is None or message.get("do") != "hello" or not WHO.fullmatch(given):
             await socket.send_text(json.dumps({"say": "gone"}))
             return await socket.close(1008)
-        match.enter(given)
+        await asyncio.to_thread(match.enter, given)
         who = given
         sender = asyncio.create_task(Sender(socket, match, who).run())
         try:
@@ -76,17 +80,15 @@ async def serve_player(socket: Any, match: Match | None) -> None:
         pass  # the page is gone
     finally:
         if match is not None and who is not None:
-            match.leave(who)
+            asyncio.get_running_loop().run_in_executor(None, match.leave, who)  # not awaited: we may be cancelled here
 
 
 async def read(socket: Any) -> dict[str, Any] | None:
-    """The next message; None if it is none of ours, too long, or no JSON object."""
-    text = await socket.receive_text() if hasattr(socket, "receive_text") else ""
-    if len(text) > MAX_TEXT:
-        return None
+    """The next message; None if it is none of ours: bytes, too long, or no JSON object."""
     try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
+        text = await socket.receive_text()
+        message = json.loads(text) if len(text) <= MAX_TEXT else None
+    except (KeyError, ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 
@@ -98,8 +100,11 @@ async def listen(socket: Any, match: Match, who: str) -> None:
         message = await read(socket)
         if message is None or not rate.allows():
             return await socket.close(1008)
-        if message.get("do") == "hands":
-            match.do(who, message)
+        if message.get("do") == "hands" and match.lock.acquire(timeout=LOCK_S):
+            try:
+                match.do(who, message)
+            finally:
+                match.lock.release()
         else:  # may take a moment: rewinding flies
             await asyncio.to_thread(match.do, who, message)
 
@@ -114,45 +119,46 @@ class Sender:
         self.changes = -1
         self.graph: tuple[int, int] | None = None
 
-    async def say(self, what: str, **rest: Any) -> None:
-        await self.socket.send_text(json.dumps({"say": what, **rest}, default=float))
-
     async def run(self) -> None:
-        await self.say("welcome", **welcome(self.match))
+        await self.socket.send_text(said("welcome", **welcome(self.match)))
         while True:
-            await self.send_frames()
-            await self.send_state()
-            await self.send_graph()
+            if self.match.lock.acquire(timeout=LOCK_S):
+                try:
+                    told = [*self.frames(), *self.state(), *self.graphs()]
+                finally:
+                    self.match.lock.release()
+                for part in told:
+                    await (self.socket.send_text(part) if isinstance(part, str) else self.socket.send_bytes(part))
             await asyncio.sleep(POLL_S)
 
-    async def send_frames(self) -> None:
-        with self.match.lock:
-            fight = self.match.fight
-            cut = fight.still_holds(self.branch) if fight.branch != self.branch else None
-            if cut is not None:
-                self.branch, self.seen = fight.branch, min(self.seen, cut)
-            first = max(self.seen + 1, fight.first)
-            rows = fight.frames[first - fight.first : first - fight.first + FRAMES_AT_ONCE]
-            over = fight.over
-        if cut is not None:
-            await self.say("cut", tick=cut, branch=self.branch)
+    def frames(self) -> Iterator[str | bytes]:
+        fight = self.match.fight
+        if fight.branch != self.branch:
+            cut = fight.still_holds(self.branch)
+            self.branch, self.seen = fight.branch, min(self.seen, cut)
+            yield said("cut", tick=cut, branch=self.branch)
+        first = max(self.seen + 1, fight.first)
+        rows = fight.frames[first - fight.first : first - fight.first + FRAMES_AT_ONCE]
         if rows:
-            head = struct.pack("<II", self.branch, first)
-            await self.socket.send_bytes(head + np.stack(rows).astype("<f4").tobytes())
             self.seen = first + len(rows) - 1
-        elif over is not None and self.changes < 0:
-            self.seen = over.tick
+            yield struct.pack("<II", self.branch, first) + np.stack(rows).astype("<f4").tobytes()
+        elif fight.over is not None and self.changes < 0:
+            self.seen = fight.over.tick
 
-    async def send_state(self) -> None:
+    def state(self) -> Iterator[str]:
         if self.match.changes != self.changes:
             self.changes = self.match.changes
-            await self.say("state", **self.match.told(self.who))
+            yield said("state", **self.match.told(self.who))
 
-    async def send_graph(self) -> None:
+    def graphs(self) -> Iterator[str]:
         found = self.match.graph_for(self.who)
         if found is not None and (found[0], found[1]) != self.graph:
             self.graph = (found[0], found[1])
-            await self.say("graph", tick=found[0], branch=found[1], graph=found[2])
+            yield said("graph", tick=found[0], branch=found[1], graph=found[2])
+
+
+def said(what: str, **rest: Any) -> str:
+    return json.dumps({"say": what, **rest}, default=float)
 
 
 def welcome(match: Match) -> dict[str, Any]:

@@ -187,6 +187,11 @@ class Duel extends HTMLElement {
 
   // ---- what a person does ------------------------------------------------------------------------------------------
 
+  // Those who fly decide; where nobody does, all who are here.
+  get decides() {
+    return this.mine >= 0 || !this.state.seats.some((seat) => seat.person && seat.here);
+  }
+
   pause() {
     if (this.scrub !== null) this.lookAt(null);
     this.link.send({ do: "pause", on: !this.state.paused });
@@ -195,7 +200,7 @@ class Duel extends HTMLElement {
   lookAt(tick) {
     if (tick !== null && this.store) tick = Math.round(Math.min(Math.max(tick, this.store.first), this.store.last));
     const live = tick === null || (this.store && tick >= this.store.last && this.state?.paused && this.scrub === null);
-    if (!live && !this.state.paused && this.state.over === null) this.link.send({ do: "pause", on: true });
+    if (!live && !this.state.paused && this.state.over === null && this.decides) this.link.send({ do: "pause", on: true });
     this.scrub = live ? null : tick;
     this.link?.send({ do: "look", tick: this.scrub });
     this.goOn.hidden = this.toNow.hidden = this.scrub === null;
@@ -208,7 +213,7 @@ class Duel extends HTMLElement {
 
   // From the moment that is looked at.
   takeOver(side) {
-    if (this.scrub !== null) this.link.send({ do: "rewind", tick: this.scrub, paused: true });
+    if (this.scrub !== null && this.decides) this.link.send({ do: "rewind", tick: this.scrub, paused: true });
     this.link.send({ do: "take", seat: side });
     this.link.send({ do: "pause", on: false });
   }

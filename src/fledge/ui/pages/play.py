@@ -119,8 +119,8 @@ def add_routes(server: Server) -> None:
         found = find(server, match)
         if found is None:
             return answer({"error": "This fight is over and gone."}, 404)
-        graph = found.graph_for("")
-        return answer(found.told("") | {"graph": None if graph is None else graph[2]})
+        graph = await asyncio.to_thread(found.graph_for, "")
+        return answer(await asyncio.to_thread(found.told, "") | {"graph": None if graph is None else graph[2]})
 
     @server.api.get("/play/{match}/{file}")
     async def download(match: str, file: str) -> Response:
