@@ -77,7 +77,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 def test_every_shipped_policy_loads(name: str) -> None:
     policy = load_policy(name)
     assert policy.task.name == "navigation"
-    assert set(policy.agent.observes) <= {"state", "lidar", "dynamic_obstacle"}
+    assert set(policy.agent.observes) <= {"state", "lidar", "dynamic_obstacle", "plan"}
 
 
 def make_league(run: Path, written: bool) -> None:
