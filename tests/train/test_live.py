@@ -90,8 +90,22 @@ def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
     assert not camera.on
     recording = Recording(newest_footage(tmp_path))
     assert recording.closed
-    assert recording.outcomes().get("timeout", 0) >= 8
-    assert {episode.facts["env"] for episode in recording} == set(range(8))
+    assert recording.outcomes().get("timeout", 0) >= live.FOLLOWED
+    assert len({episode.facts["env"] for episode in recording}) >= live.FOLLOWED
+
+
+def test_a_fast_training_is_filmed_at_every_third_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    camera, env = camera_on(tmp_path, monkeypatch)
+    monkeypatch.setattr(live, "LOOK_S", 3600.0)
+    fly(camera, env, 1)
+    ask_for_frames(tmp_path)
+    camera._rate = 3 * live.FRAMES_S
+    camera._look()
+    fly(camera, env, 9)
+    camera.close()
+    recording = Recording(newest_footage(tmp_path))
+    assert sum(episode.recorded for episode in recording) == 3 * live.FOLLOWED
+    assert recording.seconds_per_frame == pytest.approx(3 * env.decision_s)
 
 
 def test_footage_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ FOLDER, SIGN, ENDING = "live", "watch", ".frec"
 LOOK_S = 1.0  # between two looks for a watcher
 FRESH_S = 12.0  # for which a watcher's sign counts: also of a page on a busy machine
 FLUSH_S = 0.6  # between two handings-over of frames
-FOLLOWED = 12  # envs at once
+FOLLOWED = 4  # envs at once
+FRAMES_S = 15.0  # about so many frames a second are taken of each: a fast training shows every second or third decision
 MAX_BYTES = 32 * 2**20  # of one file
 MAX_EPISODES = 400  # in one file: what a page lists stays short
 KEPT = 2  # files
@@ -119,6 +120,8 @@ class Camera:
         self._seen_since: list[dict[str, np.ndarray]] = []  # frames that the writer has not got, of all that are open
         self._stage: int | None = None
         self._next_look = self._next_flush = 0.0
+        self._steps, self._rate = 0, 0.0  # since the last look; per second
+        self._stride, self._since = 1, 0  # steps from frame to frame; since the last one
         self._failed = False
 
     @property
@@ -129,8 +132,11 @@ class Camera:
     def after_step(self, out: TensorDict) -> None:
         """What one step led to. Costs a comparison unless somebody watches, and a look at a file once a second."""
         now = time.monotonic()
+        self._steps += 1
         if now >= self._next_look:
-            self._next_look = now + LOOK_S
+            if self._next_look:
+                self._rate = self._steps / max(now - self._next_look + LOOK_S, 1e-3)
+            self._next_look, self._steps = now + LOOK_S, 0
             self._look()
         if self._writer is not None:
             try:
@@ -181,11 +187,12 @@ class Camera:
         folder = self.folder / FOLDER
         known = footage(folder)
         number = int(known[-1].stem) + 1 if known else 1
+        self._stride = max(1, round(self._rate / FRAMES_S)) if LOOK_S else 1
         self._writer = RecordingWriter(
             folder / f"{number:06d}{ENDING}",
             self.task.reference,
             {name: value[0] for name, value in now.items()},
-            self.env.decision_s,
+            self.env.decision_s * self._stride,
             facts={"live": True, **self.facts},
             max_bytes=MAX_BYTES,
             max_episodes=MAX_EPISODES,
@@ -206,6 +213,10 @@ class Camera:
         if writer.stats()["full"]:
             self.close()  # the next look begins another file
             return
+        self._since += 1
+        if self._since < self._stride:
+            return
+        self._since = 0
         self._fill_up(writer)
         if not self._open:
             return
