@@ -56,6 +56,29 @@ def foreseen(own: Own, command: wp.vec3, step: wp.array(dtype=wp.vec3)) -> wp.ve
     )
 
 
+@wp.func
+def take_in(
+    i: int,
+    own: Own,
+    rows: wp.array2d(dtype=wp.float32),
+    pose: wp.array2d(dtype=wp.float32),
+    scan: Scan,
+    search: Search,
+    m: LocalMap,
+    w: Ways,
+    movers: Movers,
+    fresh: bool,
+) -> Own:
+    """Remember a drone's scan, read its movers, find its ways: what every plan begins with."""
+    remember(m, i, scan, own.pos, pose[i, 1])
+    for k in range(C_MOVERS):
+        read_mover(rows, i, k, own.pos, movers)
+    find_ways(w, m, i, own.pos, C_BODY, fresh)
+    own.way = to_go(w, i, own, own.pos)
+    own.body = body_now(search, m, i, movers, own)
+    return own
+
+
 @wp.kernel(enable_backward=False)
 def plan(
     first: int,
@@ -78,12 +101,7 @@ def plan(
     i = first + wp.tid()
     fresh = m.fresh[i]
     own = read_own(i, state, pose, acc, fresh)
-    remember(m, i, scan, own.pos, pose[i, 1])
-    for k in range(C_MOVERS):
-        read_mover(rows, i, k, own.pos, movers)
-    find_ways(w, m, i, own.pos, C_BODY, fresh)
-    own.way = to_go(w, i, own, own.pos)
-    own.body = body_now(search, m, i, movers, own)
+    own = take_in(i, own, rows, pose, scan, search, m, w, movers, fresh)
     chosen = wp.vec3()
     if shield == 1:
         chosen = nearest_safe(search, m, w, i, movers, own, wanted[i])

@@ -14,23 +14,19 @@ in shares of what the fast speed makes in the brief time, within -1 and 1. Every
 
 import warp as wp
 
-from fledge.tasks.navigation.planner.kernel import foreseen, read_own
-from fledge.tasks.navigation.planner.local_map import LocalMap, Scan, remember
+from fledge.tasks.navigation.planner.kernel import foreseen, read_own, take_in
+from fledge.tasks.navigation.planner.local_map import LocalMap, Scan
 from fledge.tasks.navigation.planner.search import (
-    C_BODY,
-    C_MOVERS,
     Movers,
     Own,
     Search,
     at_look,
-    body_now,
     cheapest,
     nearness,
-    read_mover,
     room_at,
     to_go,
 )
-from fledge.tasks.navigation.planner.way import Ways, find_ways
+from fledge.tasks.navigation.planner.way import Ways
 from fledge.tasks.navigation.structs import Result
 
 HEADINGS = 32
@@ -139,12 +135,7 @@ def observe_plan(
             before.acc = o.acc[i]
             own.acc = foreseen(before, flown_command(o, i), decision)
         m.fresh[i] = fresh
-        remember(m, i, scan, own.pos, pose[i, 1])
-        for k in range(C_MOVERS):
-            read_mover(rows, i, k, own.pos, movers)
-        find_ways(w, m, i, own.pos, C_BODY, fresh)
-        own.way = to_go(w, i, own, own.pos)
-        own.body = body_now(search, m, i, movers, own)
+        own = take_in(i, own, rows, pose, scan, search, m, w, movers, fresh)
         chosen = cheapest(search, m, w, i, movers, own)
         for k in range(3):
             o.kept[i, k] = chosen.command[k] / o.limit
