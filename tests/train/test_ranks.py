@@ -1,5 +1,12 @@
 """How many ranks a run gets by itself, and where each of them is."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -53,3 +60,38 @@ def test_a_rank_is_told_its_place_by_the_environment(
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     with ranks.joined_ranks(1, "cpu", []) as found:
         assert (found.rank, found.size, found.local) == place
+
+
+CHILD = "from fledge.train.ranks import joined_ranks\nwith joined_ranks(2, 'cpu', []): pass\n"
+PARENT = """
+import sys, time
+from fledge.train.ranks import Children
+children = Children()
+children.start(2, ["-c", sys.argv[1]])
+print(children.processes[1].pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+def test_a_rank_whose_first_rank_was_killed_before_they_met_ends_too() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert is_running(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    end = time.monotonic() + 60
+    while is_running(child) and time.monotonic() < end:
+        time.sleep(0.1)
+    alone = is_running(child)
+    if alone:
+        os.kill(child, signal.SIGKILL)
+    assert not alone

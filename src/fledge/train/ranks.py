@@ -25,9 +25,11 @@ from torch import Tensor
 
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device, torch_threads
+from fledge.core.parent import when_parent_ends
 
 T = TypeVar("T")
-TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in
+TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in,
+PARENT = "FLEDGE_PARENT"  # and the process that started it
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def joined_ranks(
         advice: Says what to do when a rank is lost.
     """
     children = Children()
+    if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
+        when_parent_ends(int(os.environ[PARENT]), lambda: os._exit(1))
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         number = int(os.environ["RANK"])
         ranks = Ranks(number, int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", number)))
@@ -179,7 +183,8 @@ class Children:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             for rank in range(1, size):
-                place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), TOLD: self.note(rank)}
+                place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+                place |= {TOLD: self.note(rank), PARENT: str(os.getpid())}
                 command = [sys.executable, *child_args]
                 self.processes[rank] = subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
         finally:

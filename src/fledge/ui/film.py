@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import xxhash
@@ -43,6 +44,7 @@ MAX_FILM_BYTES = 48 * 2**20  # of frames that are unpacked for one film
 MAX_ACTORS = 256
 LISTED = 2000  # episodes that a page lists
 NOTHING_HIT = 255
+_BEGINNINGS: WeakKeyDictionary[Episode, Beginning] = WeakKeyDictionary()  # of the recordings that are open
 
 
 @dataclass
@@ -91,10 +93,6 @@ def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
     """One line of the list."""
     outcome = episode.outcome or "running"
     total = episode.total_return
-    try:
-        scene, facts = episode.scene, plain(episode.facts)
-    except FormatError as error:
-        scene, facts = {}, {"damaged": text(str(error))}
     return {
         "number": episode.number,
         "outcome": text(outcome),
@@ -103,10 +101,29 @@ def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
         "frames": episode.length,
         "recorded": episode.recorded,
         "return": round(total, 4) if total is not None and math.isfinite(total) else None,
-        "stage": stage_key(scene),
-        "clock_s": number(scene.get("clock_s", 0.0)),
-        "facts": facts,
+        **beginning_of(episode).row,
     }
+
+
+@dataclass
+class Beginning:
+    """What is known of an episode from its beginning on."""
+
+    row: dict[str, Any]  # its part of the list's line
+    flat: bool | None = None  # whether its stage is; None before anybody asked
+
+
+def beginning_of(episode: Episode) -> Beginning:
+    """Worked out once: a page that watches asks for it again and again."""
+    known = _BEGINNINGS.get(episode)
+    if known is None:
+        try:
+            scene, facts = episode.scene, plain(episode.facts)
+        except FormatError as error:
+            scene, facts = {}, {"damaged": text(str(error))}
+        row = {"stage": stage_key(scene), "clock_s": number(scene.get("clock_s", 0.0)), "facts": facts}
+        known = _BEGINNINGS[episode] = Beginning(row)
+    return known
 
 
 def stage_key(scene: Mapping[str, Any]) -> str | None:
@@ -135,8 +152,11 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
     with frames_as_they_should_be(recording.path, task):
         reel = Reel()
         seconds = track_seconds(track)
-        stage = task.stage(track.scene)
         actors = task.actors(track)[:MAX_ACTORS]
+        known = beginning_of(episode)
+        if with_stage or known.flat is None:  # a live film asks for more frames of the same stage again and again
+            stage = task.stage(track.scene)
+            known.flat = stage.flat
         head = {
             "film": 1,
             **episode_row(episode, task),
@@ -150,7 +170,7 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
             "frames_here": len(seconds),
             "time": reel.add("time", seconds),
             "stage_shapes": pack_stage(reel, stage, actors) if with_stage else None,
-            "flat": is_flat(stage, actors),
+            "flat": is_flat(known.flat, actors),
             "actors": [pack_actor(reel, k, actor, len(seconds)) for k, actor in enumerate(actors)],
             "crowd": pack_crowd(reel, task.crowd(track)),
             "beams": "heading" in track.frames and "lidar" in track.scene,

@@ -63,8 +63,8 @@ def reach_of(actors: Sequence[SceneObject]) -> list[list[float]]:
     return [(low - [room, room, 0.0]).tolist(), (high + room).tolist()]
 
 
-def is_flat(stage: Stage, actors: Sequence[SceneObject]) -> bool:
-    return stage.flat or (bool(actors) and all(actor.pos.shape[1] == 2 for actor in actors))
+def is_flat(stage_is: bool | None, actors: Sequence[SceneObject]) -> bool:
+    return bool(stage_is) or (bool(actors) and all(actor.pos.shape[1] == 2 for actor in actors))
 
 
 def deep(pos: np.ndarray) -> np.ndarray:

@@ -15,7 +15,6 @@ import secrets
 import socket
 import sys
 import threading
-import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from urllib.parse import quote
 
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
+from fledge.core.parent import when_parent_ends
 from fledge.ui.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.ui.shelf import Shelf
 
@@ -245,13 +245,6 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
         threading.Timer(1.0, lambda: webbrowser.open(link)).start()
     running = uvicorn.Server(settings)
     if server.config.with_parent:
-        threading.Thread(target=stop_with_parent, args=(running, server.config.with_parent), daemon=True).start()
+        when_parent_ends(server.config.with_parent, lambda: setattr(running, "should_exit", True))
     with contextlib.suppress(KeyboardInterrupt):
         running.run(sockets=[sock])
-
-
-def stop_with_parent(running: Any, parent: int) -> None:
-    """End the server when the training that started it is gone, however it went; also if it went before this began."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    running.should_exit = True
