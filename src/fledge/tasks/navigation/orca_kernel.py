@@ -54,6 +54,37 @@ def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, yaw: float, wan
     return half_space(p - q.lag * own.vel, wanted, wanted, q.body, q.near_horizon - q.lag, q.step_s)
 
 
+@wp.func
+def allowed(
+    i: int,
+    own: Own,
+    rows: wp.array2d(dtype=wp.float32),
+    yaw: float,
+    scan: Scan,
+    q: Caution,
+    movers: Movers,
+    planes: wp.array2d(dtype=wp.vec4),
+    wanted: wp.vec3,
+) -> wp.vec3:
+    """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
+    count = int(0)
+    for k in range(C_MOVERS):
+        read_mover(rows, i, k, own.pos, movers)
+        if movers.place[i, k][0] < FAR:
+            planes[i, count] = mover_plane(q, movers, i, k, own, wanted)
+            count = count + 1
+    for h in range(scan.azimuths):
+        plane = beam_plane(q, scan, i, h, own, yaw, wanted)
+        if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
+            planes[i, count] = plane
+            count = count + 1
+    coasting = own.pos[2] + q.lag * own.vel[2]
+    ahead = q.near_horizon - q.lag
+    planes[i, count] = wp.vec4(0.0, 0.0, 1.0, wp.min((q.floor - coasting) / ahead, 0.5))
+    planes[i, count + 1] = wp.vec4(0.0, 0.0, -1.0, wp.min((coasting - q.ceiling) / ahead, 0.5))
+    return safest(planes, i, count + 2, wanted, wp.max(q.limit, wp.length(wanted)))
+
+
 @wp.kernel(enable_backward=False)
 def avoid(
     first: int,
@@ -68,23 +99,7 @@ def avoid(
     planes: wp.array2d(dtype=wp.vec4),
     command: wp.array(dtype=wp.vec3),
 ):
-    """One thread a drone: all half-spaces, then the command in them that is nearest to what is wanted."""
+    """One thread a drone. `command` may be `wanted` itself."""
     i = first + wp.tid()
     own = read_own(i, state, pose, acc, True)
-    w = wanted[i]
-    count = int(0)
-    for k in range(C_MOVERS):
-        read_mover(rows, i, k, own.pos, movers)
-        if movers.place[i, k][0] < FAR:
-            planes[i, count] = mover_plane(q, movers, i, k, own, w)
-            count = count + 1
-    for h in range(scan.azimuths):
-        plane = beam_plane(q, scan, i, h, own, pose[i, 1], w)
-        if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
-            planes[i, count] = plane
-            count = count + 1
-    coasting = own.pos[2] + q.lag * own.vel[2]
-    ahead = q.near_horizon - q.lag
-    planes[i, count] = wp.vec4(0.0, 0.0, 1.0, wp.min((q.floor - coasting) / ahead, 0.5))
-    planes[i, count + 1] = wp.vec4(0.0, 0.0, -1.0, wp.min((coasting - q.ceiling) / ahead, 0.5))
-    command[i] = safest(planes, i, count + 2, w, wp.max(q.limit, wp.length(w)))
+    command[i] = allowed(i, own, rows, pose[i, 1], scan, q, movers, planes, wanted[i])

@@ -9,16 +9,11 @@ from torch import Tensor
 from fledge.agents.base import Obs
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca_kernel import Caution, avoid
+from fledge.tasks.navigation.orca_kernel import avoid
+from fledge.tasks.navigation.orca_kit import caution_of, num_planes
 from fledge.tasks.navigation.planner.kit import scan_of
 from fledge.tasks.navigation.planner.search import MOVERS, Movers
 from fledge.tasks.navigation.steering import Desk, Steering
-
-HORIZON_S = 2.0  # for movers
-NEAR_HORIZON_S = 1.0  # for what stands, which does not come nearer by itself
-LAG_S = 0.4  # what the drone coasts for: 68 % of a change of speed is done after 0.5 s
-SKIN_M = 0.1
-HEIGHTS = 2
 
 
 class OrcaDesk(Desk):
@@ -26,23 +21,19 @@ class OrcaDesk(Desk):
 
     def __init__(self, world: NavigationConfig, count: int, device: torch.device) -> None:
         f32 = torch.float32
-        planes = MOVERS + world.lidar_azimuths + HEIGHTS
         own = {
             "acc": (f32, (3,)),
             "place": (f32, (MOVERS, 4)),
             "motion": (f32, (MOVERS, 4)),
-            "planes": (f32, (planes, 4)),
+            "planes": (f32, (num_planes(world), 4)),
         }
         super().__init__(world, count, device, own)
-        t, q, movers = self.tensors, Caution(), Movers()
-        q.body, q.limit = world.collision_radius_m + SKIN_M, world.speed_limit
-        q.floor, q.ceiling = world.min_height_m + SKIN_M, world.max_height_m - SKIN_M
-        q.step_s, q.horizon, q.near_horizon, q.lag = world.dt_s * world.decimation, HORIZON_S, NEAR_HORIZON_S, LAG_S
+        t, movers = self.tensors, Movers()
         movers.place, movers.motion = (wp.from_torch(t[name], dtype=wp.vec4) for name in ("place", "motion"))
         rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
         wanted, acc, command = (wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command"))
         limits = wp.from_torch(t["planes"], dtype=wp.vec4)
-        call = Call(avoid, [*rows, scan_of(world, t["lidar"]), q, wanted, acc, movers, limits, command])
+        call = Call(avoid, [*rows, scan_of(world, t["lidar"]), caution_of(world), wanted, acc, movers, limits, command])
         self.program = self.launcher.record([call], count)
 
 

@@ -51,6 +51,8 @@ class PlannerConfig:
     """How much longer a way counts that leaves less than 0.1 m to a hit."""
     alarm_s: float = setting(1.5, above=0)
     """As a shield: a command that leads into something within this time is not flown, s."""
+    guard: bool = False
+    """Turn the command that is flown out of all velocity obstacles, as the shield `orca` does."""
     memory: bool = True
     """Keep past LiDAR hits; without, the last scan alone."""
     standing: bool = True

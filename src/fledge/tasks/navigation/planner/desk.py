@@ -9,6 +9,8 @@ from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.orca_kernel import avoid
+from fledge.tasks.navigation.orca_kit import caution_of
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.kernel import plan
 from fledge.tasks.navigation.planner.kit import Kit, kit_bytes, kit_shapes, scan_of
@@ -23,32 +25,25 @@ class PlannerDesk(Desk):
     def __init__(
         self, cfg: PlannerConfig, world: NavigationConfig, count: int, device: torch.device, shield: bool = False
     ) -> None:
-        check_memory(world, count, device)
-        super().__init__(world, count, device, kit_shapes(world.lidar_range_m))
+        check_memory(cfg, world, count, device)
+        super().__init__(world, count, device, kit_shapes(cfg, world))
         t = self.tensors
         t["fresh"].fill_(True)
         self.kit = kit = Kit(cfg, world, t)
         rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
-        call = Call(
-            plan,
-            [
-                *rows,
-                scan_of(world, t["lidar"], cfg),
-                kit.search,
-                kit.map,
-                kit.ways,
-                kit.movers,
-                kit.step,
-                int(shield),
-                *(wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command")),
-            ],
-        )
-        self.program = self.launcher.record([call], count)
+        scan = scan_of(world, t["lidar"], cfg)
+        wanted, acc, command = (wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command"))
+        search = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, int(shield)]
+        calls = [Call(plan, [*rows, *search, wanted, acc, command])]
+        if cfg.guard and not shield:
+            planes = wp.from_torch(t["planes"], dtype=wp.vec4)
+            calls.append(Call(avoid, [*rows, scan, caution_of(world), command, acc, kit.movers, planes, command]))
+        self.program = self.launcher.record(calls, count)
 
 
-def check_memory(world: NavigationConfig, count: int, device: torch.device) -> None:
+def check_memory(cfg: PlannerConfig, world: NavigationConfig, count: int, device: torch.device) -> None:
     """MemoryBudgetError where the maps of so many drones do not fit."""
-    each = kit_bytes(world.lidar_range_m) + 2000
+    each = kit_bytes(cfg, world) + 2000
     need, have = count * each, available_bytes(device)
     if need > 0.8 * have:
         raise MemoryBudgetError(

@@ -10,6 +10,7 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.orca_kit import num_planes
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.local_map import LocalMap, Scan, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.search import (
@@ -28,11 +29,11 @@ from fledge.tasks.navigation.planner.way import PLACES, Ways
 Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
-def kit_shapes(range_m: float) -> Shapes:
+def kit_shapes(cfg: PlannerConfig, world: NavigationConfig) -> Shapes:
     """Buffers of one drone: dtype and shape by name."""
     f32, i32, places = torch.float32, torch.int32, PLACES * PLACES
     return {
-        "cells": (torch.int64, (2 * window_cells(range_m) ** 2,)),
+        "cells": (torch.int64, (2 * window_cells(world.lidar_range_m) ** 2,)),
         "centre": (i32, (2,)),
         "fresh": (torch.bool, ()),
         "acc": (f32, (3,)),
@@ -42,12 +43,13 @@ def kit_shapes(range_m: float) -> Shapes:
         "age": (i32, ()),
         "place": (f32, (MOVERS, 4)),
         "motion": (f32, (MOVERS, 4)),
+        "planes": (f32, (num_planes(world) if cfg.guard else 0, 4)),
     }
 
 
-def kit_bytes(range_m: float) -> int:
+def kit_bytes(cfg: PlannerConfig, world: NavigationConfig) -> int:
     """Memory of one drone's buffers."""
-    shapes = kit_shapes(range_m).values()
+    shapes = kit_shapes(cfg, world).values()
     return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in shapes)
 
 

@@ -10,17 +10,18 @@ import warp as wp
 from fledge.core.specs import TensorSpec
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.orca_kit import caution_of
 from fledge.tasks.navigation.planner.kit import Kit, kit_bytes, kit_shapes, scan_of
-from fledge.tasks.navigation.planner.outlook import PLAN_WIDTH, Outlook, observe_plan
+from fledge.tasks.navigation.planner.outlook import PLAN_WIDTH, Outlook, guard_plan, observe_plan
 from fledge.tasks.navigation.structs import Obs, Result
 
-SCRATCH = ("fresh", "slow", "place", "motion")  # worked out anew whenever they are read
+SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # worked out anew whenever they are read
 PLAN = TensorSpec((PLAN_WIDTH,), torch.float32, -1.0, 1.0, doc="what the planner would fly, and what lies ahead of it")
 
 
 def plan_bytes(world: NavigationConfig) -> int:
     """Memory that the plan of one drone takes."""
-    return kit_bytes(world.lidar_range_m) + 4 * (PLAN_WIDTH + 8)
+    return kit_bytes(world.planner, world) + 4 * (PLAN_WIDTH + 8)
 
 
 class ObservedPlan:
@@ -35,7 +36,7 @@ class ObservedPlan:
         self.world, self.step = world, step
         count, device = action.shape[0], action.device
         shapes = {
-            **kit_shapes(world.lidar_range_m),
+            **kit_shapes(world.planner, world),
             "vel": (torch.float32, (3,)),
             "kept": (torch.float32, (PLAN_WIDTH,)),
         }
@@ -53,9 +54,15 @@ class ObservedPlan:
         o.vel, o.acc = (wp.from_torch(self.tensors[name], dtype=wp.vec3) for name in ("vel", "acc"))
         return o
 
-    def call(self, who: int, result: Result, obs: Obs, lidar: torch.Tensor, out: torch.Tensor) -> Call:
-        """The launch that reads an observation and writes the plan of `who` (`outlook`) into `out`."""
+    def calls(self, who: int, result: Result, obs: Obs, lidar: torch.Tensor, out: torch.Tensor) -> list[Call]:
+        """The launches that read an observation and write the plan of `who` (`outlook`) into `out`."""
         kit, scan = self.kit, scan_of(self.world, lidar, self.world.planner)
         planner = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, self.outlook]
-        seen = [obs.state, obs.obstacles, obs.pose]
-        return Call(observe_plan, [who, result, self.step, *seen, *planner, wp.from_torch(out)])
+        begin, plan = [who, result, self.step, obs.state, obs.obstacles, obs.pose], wp.from_torch(out)
+        calls = [Call(observe_plan, [*begin, *planner, plan])]
+        if self.world.planner.guard:
+            planes = wp.from_torch(self.tensors["planes"], dtype=wp.vec4)
+            calls.append(
+                Call(guard_plan, [*begin, scan, caution_of(self.world), kit.movers, planes, self.outlook, plan])
+            )
+        return calls

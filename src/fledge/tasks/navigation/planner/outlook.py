@@ -1,6 +1,6 @@
 """The observation `plan`: what the planner would fly, and what it sees ahead all around. One thread a drone.
 
-    0-2        the command that it chose, in shares of the speed limit: what an action of (a + 1) / 2 flies
+    0-2        the command that it would fly, in shares of the speed limit: what an action of (a + 1) / 2 flies
     3          its cost c in metres lost, as c / (|c| + 6)                 4      1 if it is a brief one
     5, 6       hovering: time to a collision, nearness
     7 + 4 h    heading h of 32, counter-clockwise from x of the goal frame, level:
@@ -14,6 +14,7 @@ in shares of what the fast speed makes in the brief time, within -1 and 1. Every
 
 import warp as wp
 
+from fledge.tasks.navigation.orca_kernel import Caution, allowed
 from fledge.tasks.navigation.planner.kernel import foreseen, read_own, take_in
 from fledge.tasks.navigation.planner.local_map import LocalMap, Scan
 from fledge.tasks.navigation.planner.search import (
@@ -145,4 +146,34 @@ def observe_plan(
         o.vel[i] = own.vel
         o.acc[i] = own.acc
     for k in range(C_WIDTH):
+        out[i, k] = o.kept[i, k]
+
+
+@wp.kernel(enable_backward=False)
+def guard_plan(
+    first: int,
+    who: int,
+    result: Result,
+    step: wp.array(dtype=wp.int32),
+    state: wp.array2d(dtype=wp.float32),
+    rows: wp.array2d(dtype=wp.float32),
+    pose: wp.array2d(dtype=wp.float32),
+    scan: Scan,
+    q: Caution,
+    movers: Movers,
+    planes: wp.array2d(dtype=wp.vec4),
+    o: Outlook,
+    out: wp.array2d(dtype=wp.float32),
+):
+    """Turn the command of every plan that was just made out of the velocity obstacles."""
+    i = first + wp.tid()
+    if who == C_ENDED and not (result.terminated[i] or result.truncated[i]):
+        return
+    if who == C_BEGUN and step[i] != 0:
+        return
+    own = read_own(i, state, pose, o.acc, True)
+    wanted = o.limit * wp.vec3(o.kept[i, 0], o.kept[i, 1], o.kept[i, 2])
+    command = allowed(i, own, rows, pose[i, 1], scan, q, movers, planes, wanted)
+    for k in range(3):
+        o.kept[i, k] = wp.clamp(command[k] / o.limit, -1.0, 1.0)
         out[i, k] = o.kept[i, k]
