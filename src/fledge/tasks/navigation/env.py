@@ -150,7 +150,7 @@ class NavigationEnv(WarpEnv):
             if self.plan is None:
                 return []
             lidar, out = tensors[("obs", "lidar")].view(self.num_envs, -1), tensors[("obs", "plan")]
-            return self.plan.calls(who, result, obs, lidar, out)
+            return [self.plan.call(who, result, obs, lidar, out)]
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])

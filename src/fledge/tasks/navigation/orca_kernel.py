@@ -3,8 +3,8 @@
 import warp as wp
 
 from fledge.tasks.navigation.orca import half_space, safest
-from fledge.tasks.navigation.planner.kernel import read_own
 from fledge.tasks.navigation.planner.local_map import C_GROUND, Scan
+from fledge.tasks.navigation.planner.own import read_own
 from fledge.tasks.navigation.planner.search import C_MOVERS, FAR, Movers, Own, read_mover
 
 
@@ -58,7 +58,6 @@ def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, yaw: float, wan
 def allowed(
     i: int,
     own: Own,
-    rows: wp.array2d(dtype=wp.float32),
     yaw: float,
     scan: Scan,
     q: Caution,
@@ -69,7 +68,6 @@ def allowed(
     """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
     count = int(0)
     for k in range(C_MOVERS):
-        read_mover(rows, i, k, own.pos, movers)
         if movers.place[i, k][0] < FAR:
             planes[i, count] = mover_plane(q, movers, i, k, own, wanted)
             count = count + 1
@@ -83,6 +81,23 @@ def allowed(
     planes[i, count] = wp.vec4(0.0, 0.0, 1.0, wp.min((q.floor - coasting) / ahead, 0.5))
     planes[i, count + 1] = wp.vec4(0.0, 0.0, -1.0, wp.min((coasting - q.ceiling) / ahead, 0.5))
     return safest(planes, i, count + 2, wanted, wp.max(q.limit, wp.length(wanted)))
+
+
+@wp.struct
+class Guard:
+    """Velocity obstacles behind a planner."""
+
+    on: int
+    caution: Caution
+    planes: wp.array2d(dtype=wp.vec4)  # [N, half-spaces]
+
+
+@wp.func
+def guarded(g: Guard, i: int, own: Own, yaw: float, scan: Scan, movers: Movers, command: wp.vec3) -> wp.vec3:
+    """The command, turned out of the velocity obstacles where the guard is on. Movers have been read."""
+    if g.on == 0:
+        return command
+    return allowed(i, own, yaw, scan, g.caution, movers, g.planes, command)
 
 
 @wp.kernel(enable_backward=False)
@@ -99,7 +114,9 @@ def avoid(
     planes: wp.array2d(dtype=wp.vec4),
     command: wp.array(dtype=wp.vec3),
 ):
-    """One thread a drone. `command` may be `wanted` itself."""
+    """One thread a drone."""
     i = first + wp.tid()
     own = read_own(i, state, pose, acc, True)
-    command[i] = allowed(i, own, rows, pose[i, 1], scan, q, movers, planes, wanted[i])
+    for k in range(C_MOVERS):
+        read_mover(rows, i, k, own.pos, movers)
+    command[i] = allowed(i, own, pose[i, 1], scan, q, movers, planes, wanted[i])

@@ -10,6 +10,8 @@ import torch
 from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.outlook import HEADINGS, OWN, PLAN_WIDTH
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.planner.reader import PlanReader
@@ -24,9 +26,11 @@ def actions(count: int, steps: int) -> list[torch.Tensor]:
     return [torch.rand(count, 3, generator=generator) for _ in range(steps)]
 
 
-def test_who_flies_the_plan_flies_as_the_pilot() -> None:
-    world = dataclasses.replace(WORLD, pose=True)
-    env, pilot = NavigationEnv(world, seed=3, num_threads=1), PlannerPilot(world=world)
+@pytest.mark.parametrize("guard", [False, True])
+def test_who_flies_the_plan_flies_as_the_pilot(guard: bool) -> None:
+    cfg = PlannerConfig(guard=guard)
+    world = dataclasses.replace(WORLD, pose=True, planner=cfg)
+    env, pilot = NavigationEnv(world, seed=3, num_threads=1), PlannerPilot(cfg, world)
     out, ended = env.reset(), 0
     for _ in range(30):
         action = 0.5 * out["obs"]["plan"][:, :3] + 0.5
@@ -37,6 +41,25 @@ def test_who_flies_the_plan_flies_as_the_pilot() -> None:
         ended += int(over.sum())
     assert ended > 10
     env.close()
+
+
+def test_guarded_the_command_is_turned_as_the_orca_shield_turns_it_and_nothing_else_changes() -> None:
+    plain = dataclasses.replace(WORLD, pose=True, num_envs=32, moving_obstacles=120, num_maps=4)
+    guarded = dataclasses.replace(plain, planner=PlannerConfig(guard=True))
+    envs = [NavigationEnv(world, seed=5, num_threads=1) for world in (plain, guarded)]
+    shield, turned = OrcaPilot(plain), 0
+    outs = [env.reset() for env in envs]
+    for action in actions(32, 40):
+        free, kept = (out["obs"]["plan"] for out in outs)
+        wanted = plain.speed_limit * free[:, :3]
+        expected = (shield.command(outs[0]["obs"], wanted) / plain.speed_limit).clamp(-1.0, 1.0)
+        assert torch.allclose(kept[:, :3], expected, atol=1e-5)
+        assert torch.equal(kept[:, 3:], free[:, 3:])
+        turned += int((kept[:, :3] - free[:, :3]).abs().amax(dim=1).gt(1e-3).sum())
+        outs = [env.step(action) for env in envs]
+    assert turned > 10
+    for env in envs:
+        env.close()
 
 
 def test_in_the_open_nothing_lies_ahead_and_the_goal_is_gained_on() -> None:

@@ -9,8 +9,6 @@ from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca_kernel import avoid
-from fledge.tasks.navigation.orca_kit import caution_of
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.kernel import plan
 from fledge.tasks.navigation.planner.kit import Kit, kit_bytes, kit_shapes, scan_of
@@ -32,13 +30,9 @@ class PlannerDesk(Desk):
         self.kit = kit = Kit(cfg, world, t)
         rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
         scan = scan_of(world, t["lidar"], cfg)
-        wanted, acc, command = (wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command"))
-        search = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, int(shield)]
-        calls = [Call(plan, [*rows, *search, wanted, acc, command])]
-        if cfg.guard and not shield:
-            planes = wp.from_torch(t["planes"], dtype=wp.vec4)
-            calls.append(Call(avoid, [*rows, scan, caution_of(world), command, acc, kit.movers, planes, command]))
-        self.program = self.launcher.record(calls, count)
+        planner = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, kit.guard, int(shield)]
+        own = [wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command")]
+        self.program = self.launcher.record([Call(plan, [*rows, *planner, *own])], count)
 
 
 def check_memory(cfg: PlannerConfig, world: NavigationConfig, count: int, device: torch.device) -> None:

@@ -10,7 +10,8 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca_kit import num_planes
+from fledge.tasks.navigation.orca_kernel import Guard
+from fledge.tasks.navigation.orca_kit import caution_of, num_planes
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.local_map import LocalMap, Scan, disc, ring_distances, window_cells
 from fledge.tasks.navigation.planner.search import (
@@ -70,7 +71,7 @@ def scan_of(world: NavigationConfig, lidar: torch.Tensor, cfg: PlannerConfig | N
 
 
 class Kit:
-    """The structs over buffers of `kit_shapes`, [N, ...] each: `map`, `ways`, `movers`, `search`, `step`.
+    """The structs over buffers of `kit_shapes`, [N, ...] each: `map`, `ways`, `movers`, `search`, `guard`, `step`.
 
     `step` is what velocity, acceleration and command make of the acceleration within a decision: flat, upright.
     """
@@ -82,7 +83,7 @@ class Kit:
         self.movers.place, self.movers.motion = (
             wp.from_torch(tensors[name], dtype=wp.vec4) for name in ("place", "motion")
         )
-        self.map, self.ways, self.search = self._map(), self._ways(), self._search()
+        self.map, self.ways, self.search, self.guard = self._map(), self._ways(), self._search(), self._guard()
         seconds, lags = np.array([world.dt_s * world.decimation]), (cfg.lag_s, min(cfg.lag_s, VERTICAL_LAG_S))
         self.step = self._array(np.stack([response(seconds, lag)[0, 2] for lag in lags]), wp.vec3)
 
@@ -109,6 +110,13 @@ class Kit:
         w.slowness = self._array(np.array(near))
         w.every, w.rounds = cfg.ways_every, 3
         return w
+
+    def _guard(self) -> Guard:
+        g = Guard()
+        g.on, g.caution = int(self.cfg.guard), caution_of(self.world)
+        if self.cfg.guard:
+            g.planes = wp.from_torch(self.tensors["planes"], dtype=wp.vec4)
+        return g
 
     def _search(self) -> Search:
         cfg, world, s = self.cfg, self.world, Search()

@@ -10,9 +10,8 @@ import warp as wp
 from fledge.core.specs import TensorSpec
 from fledge.sim.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca_kit import caution_of
 from fledge.tasks.navigation.planner.kit import Kit, kit_bytes, kit_shapes, scan_of
-from fledge.tasks.navigation.planner.outlook import PLAN_WIDTH, Outlook, guard_plan, observe_plan
+from fledge.tasks.navigation.planner.outlook import PLAN_WIDTH, Outlook, observe_plan
 from fledge.tasks.navigation.structs import Obs, Result
 
 SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # worked out anew whenever they are read
@@ -54,15 +53,9 @@ class ObservedPlan:
         o.vel, o.acc = (wp.from_torch(self.tensors[name], dtype=wp.vec3) for name in ("vel", "acc"))
         return o
 
-    def calls(self, who: int, result: Result, obs: Obs, lidar: torch.Tensor, out: torch.Tensor) -> list[Call]:
-        """The launches that read an observation and write the plan of `who` (`outlook`) into `out`."""
+    def call(self, who: int, result: Result, obs: Obs, lidar: torch.Tensor, out: torch.Tensor) -> Call:
+        """The launch that reads an observation and writes the plan of `who` (`outlook`) into `out`."""
         kit, scan = self.kit, scan_of(self.world, lidar, self.world.planner)
-        planner = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, self.outlook]
-        begin, plan = [who, result, self.step, obs.state, obs.obstacles, obs.pose], wp.from_torch(out)
-        calls = [Call(observe_plan, [*begin, *planner, plan])]
-        if self.world.planner.guard:
-            planes = wp.from_torch(self.tensors["planes"], dtype=wp.vec4)
-            calls.append(
-                Call(guard_plan, [*begin, scan, caution_of(self.world), kit.movers, planes, self.outlook, plan])
-            )
-        return calls
+        planner = [scan, kit.search, kit.map, kit.ways, kit.movers, kit.step, kit.guard, self.outlook]
+        seen = [obs.state, obs.obstacles, obs.pose]
+        return Call(observe_plan, [who, result, self.step, *seen, *planner, wp.from_torch(out)])

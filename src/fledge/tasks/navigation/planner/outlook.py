@@ -14,9 +14,10 @@ in shares of what the fast speed makes in the brief time, within -1 and 1. Every
 
 import warp as wp
 
-from fledge.tasks.navigation.orca_kernel import Caution, allowed
-from fledge.tasks.navigation.planner.kernel import foreseen, read_own, take_in
+from fledge.tasks.navigation.orca_kernel import Guard, guarded
+from fledge.tasks.navigation.planner.kernel import take_in
 from fledge.tasks.navigation.planner.local_map import LocalMap, Scan
+from fledge.tasks.navigation.planner.own import foreseen, read_own
 from fledge.tasks.navigation.planner.search import (
     Movers,
     Own,
@@ -120,6 +121,7 @@ def observe_plan(
     w: Ways,
     movers: Movers,
     decision: wp.array(dtype=wp.vec3),
+    guard: Guard,
     o: Outlook,
     out: wp.array2d(dtype=wp.float32),
 ):
@@ -138,42 +140,13 @@ def observe_plan(
         m.fresh[i] = fresh
         own = take_in(i, own, rows, pose, scan, search, m, w, movers, fresh)
         chosen = cheapest(search, m, w, i, movers, own)
+        command = guarded(guard, i, own, pose[i, 1], scan, movers, chosen.command)
         for k in range(3):
-            o.kept[i, k] = chosen.command[k] / o.limit
+            o.kept[i, k] = wp.clamp(command[k] / o.limit, -1.0, 1.0)
         o.kept[i, 3] = chosen.cost / (wp.abs(chosen.cost) + USUAL_COST)
         o.kept[i, 4] = float(chosen.brief)
         look_around(o, search, m, w, i, movers, own)
         o.vel[i] = own.vel
         o.acc[i] = own.acc
     for k in range(C_WIDTH):
-        out[i, k] = o.kept[i, k]
-
-
-@wp.kernel(enable_backward=False)
-def guard_plan(
-    first: int,
-    who: int,
-    result: Result,
-    step: wp.array(dtype=wp.int32),
-    state: wp.array2d(dtype=wp.float32),
-    rows: wp.array2d(dtype=wp.float32),
-    pose: wp.array2d(dtype=wp.float32),
-    scan: Scan,
-    q: Caution,
-    movers: Movers,
-    planes: wp.array2d(dtype=wp.vec4),
-    o: Outlook,
-    out: wp.array2d(dtype=wp.float32),
-):
-    """Turn the command of every plan that was just made out of the velocity obstacles."""
-    i = first + wp.tid()
-    if who == C_ENDED and not (result.terminated[i] or result.truncated[i]):
-        return
-    if who == C_BEGUN and step[i] != 0:
-        return
-    own = read_own(i, state, pose, o.acc, True)
-    wanted = o.limit * wp.vec3(o.kept[i, 0], o.kept[i, 1], o.kept[i, 2])
-    command = allowed(i, own, rows, pose[i, 1], scan, q, movers, planes, wanted)
-    for k in range(3):
-        o.kept[i, k] = wp.clamp(command[k] / o.limit, -1.0, 1.0)
         out[i, k] = o.kept[i, k]

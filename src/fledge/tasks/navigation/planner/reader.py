@@ -36,9 +36,9 @@ class PlanReader:
         names = {"state": "state", "obstacles": "dynamic_obstacle", "pose": "pose"}
         for field, name in names.items():
             setattr(obs, field, wp.from_torch(self._seen[name]))
-        calls = plan.calls(AHEAD, structs.Result(), obs, self._seen["lidar"], self._out)
+        call = plan.call(AHEAD, structs.Result(), obs, self._seen["lidar"], self._out)
         self._plan, self._launcher = plan, Launcher(device, 1)
-        self._program = self._launcher.record(calls, count)
+        self._program = self._launcher.record([call], count)
 
     @torch.no_grad()
     def read(self, obs: Obs, flown: Tensor | None = None) -> Tensor:
