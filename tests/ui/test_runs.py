@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,14 @@ def test_settings_of_strangers_are_data_or_a_sentence(tmp_path: Path, config: st
     settings, trouble = read_settings(make_run(tmp_path / "odd", config))
     assert settings == {}
     assert why in trouble
+
+
+def test_a_run_that_was_removed_while_watched_says_so(tmp_path: Path) -> None:
+    entry, library = make_run(tmp_path / "first"), Library()
+    assert describe_fully(entry, library.curves(entry))["trouble"] == ""
+    shutil.rmtree(tmp_path / "first")
+    assert describe_fully(entry, library.curves(entry))["trouble"] == "This run's folder is not there any more."
+    assert list_checkpoints(entry) == []
 
 
 def test_checkpoints_are_listed_and_the_doctor_tells_of_a_damaged_one(tmp_path: Path) -> None:

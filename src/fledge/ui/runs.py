@@ -108,7 +108,7 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
     """A run's settings by dotted key, and what is wrong with them, "" where nothing is."""
     path = entry.file("config.yaml")
     if path is None:
-        return {}, "This run has no config.yaml."
+        return {}, "This run has no config.yaml." if entry.path.is_dir() else "This run's folder is not there any more."
     try:
         with open(path, "rb") as stream:
             text = stream.read(MAX_CONFIG + 1)
