@@ -22,7 +22,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fledge.cli import main, read_vary
+from fledge.cli import main
+from fledge.cli.flying import read_vary
 from fledge.core.settings import check_settings
 from fledge.evaluate.command import task_of
 from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy

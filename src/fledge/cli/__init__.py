@@ -1,0 +1,21 @@
+"""The command line: each command parses, calls one function, and prints. Exit 2 on misuse, 1 on failure.
+
+group       what all commands share: errors as one sentence, options that several have
+flying      eval, benchmark, report, envelope
+training    train, advise
+files       export, inspect, doctor, convert
+Those of the browser app are `fledge.ui.command`'s, and bench is `fledge.bench.commands`'.
+"""
+
+from fledge.bench.commands import bench
+from fledge.cli import files, flying, training
+from fledge.cli.group import main
+from fledge.ui.command import COMMANDS
+
+__all__ = ["main"]
+
+for module in (training, flying, files):
+    for command in module.COMMANDS:
+        main.add_command(command)
+for command in (*COMMANDS, bench):
+    main.add_command(command)
