@@ -10,6 +10,7 @@ process serves one app: NiceGUI's pages are global.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import secrets
 import socket
@@ -29,6 +30,7 @@ from fledge.core.parent import when_parent_ends
 from fledge.ui.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.ui.shelf import Shelf
 
+M_ARENA_MAX = -8  # of mallopt
 PAGES = ("training", "replay", "play")
 HERE = Path(__file__).parent
 SERVED = (".js", ".css", ".svg")  # of this folder
@@ -227,12 +229,19 @@ def bind(config: AppConfig) -> socket.socket:
     return sock
 
 
+def share_arenas() -> None:
+    """Let all threads share two of glibc's arenas: by default each gets its own, which keeps what is freed in it."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").mallopt(M_ARENA_MAX, 2)
+
+
 def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
     """Serve until Ctrl-C; prints where."""
     import uvicorn
 
     from fledge.ui.patience import Patient
 
+    share_arenas()
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
