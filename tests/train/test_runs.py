@@ -71,7 +71,13 @@ def assert_same(a: Path, b: Path) -> None:
 
 
 KILLED = [("algo=ppo", 2), ("algo=sac", 1), ("algo=dqn", 1), ("collect.mode=pipelined", 1)]
-KILLED_SLOWLY = [("algo=ppo", 1), ("algo=sac", 2), ("algo=td3", 1), ("collect.mode=halves", 1), ("collect.mode=halves", 2)]
+KILLED_SLOWLY = [
+    ("algo=ppo", 1),
+    ("algo=sac", 2),
+    ("algo=td3", 1),
+    ("collect.mode=halves", 1),
+    ("collect.mode=halves", 2),
+]
 
 
 @pytest.mark.parametrize(

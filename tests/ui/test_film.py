@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,30 @@ def test_a_training_that_began_another_file_still_answers_about_the_one_before(t
     (tmp_path / "run" / "live" / "000001.frec").unlink()  # as a training removes its old ones
     library.list(id)
     assert [Path(path).name for path, _, _ in library._open] == ["000002.frec"], "what is gone is not kept open"
+
+
+def test_a_recording_that_is_gone_leaves_memory_without_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run" / "live"
+    folder.mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("task: navigation")
+    record_flights(folder / "000001.frec")
+    library = Library(Shelf([tmp_path / "run"]))
+    id = library.shelf.runs()[0].id
+    assert library.list(id)["episodes"]
+    gone = weakref.ref(next(iter(library._open.values()))[0])
+    record_flights(folder / "000002.frec")
+    (folder / "000001.frec").unlink()
+    gc.disable()
+    try:
+        library.list(id)
+        assert gone() is not None, "somebody may be reading it"
+        monkeypatch.setattr("fledge.ui.films.READ_S", -1.0)
+        library.list(id)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_missile_has_the_energy_that_its_speed_leaves_it() -> None:

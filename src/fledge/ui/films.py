@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fledge.ui.shelf import Entry, Shelf
 
 OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without an answer for so long, a training is said to be silent
+READ_S = 30.0  # for which somebody may still read a recording that is not wanted any more
 MAX_BEAM_FRAMES = 512
 
 
@@ -36,6 +37,7 @@ class Library:
     def __init__(self, shelf: Shelf, task: Task | None = None) -> None:
         self.shelf, self.task = shelf, task
         self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
+        self._leaving: deque[tuple[float, Recording]] = deque()  # since when it is not wanted any more
         self._asked: dict[str, float] = {}  # since when a run's frames are asked for
         self._lock, self._graphs = threading.Lock(), threading.Lock()
         # a world's code takes seconds to load: not when the first page waits for it
@@ -95,9 +97,10 @@ class Library:
 
     def close(self) -> None:
         with self._lock:
-            for recording, _ in self._open.values():
-                recording.close()
+            for recording in [each for each, _ in self._open.values()] + [each for _, each in self._leaving]:
+                let_go(recording)
             self._open.clear()
+            self._leaving.clear()
 
     def _path(self, id: str, of: str = "") -> Path:
         """The file of an entry; of a training the one that is called `of`, by default the newest."""
@@ -139,11 +142,19 @@ class Library:
             gone = [
                 other for other in self._open if other != key and not Path(other[0]).exists()
             ]  # a training's old ones
+            now = time.monotonic()
             while gone or len(self._open) > OPEN:
-                self._open.pop(gone.pop() if gone else next(iter(self._open)))  # closed when whoever reads it is done
+                self._leaving.append((now, self._open.pop(gone.pop() if gone else next(iter(self._open)))[0]))
+            while self._leaving and now - self._leaving[0][0] > READ_S:
+                let_go(self._leaving.popleft()[1])
             recording, task = self._open[key]
         recording.refresh()
         return recording, task
+
+
+def let_go(recording: Recording) -> None:
+    recording.close()
+    recording.forget()
 
 
 def check_number(recording: Recording, number: int) -> None:

@@ -58,7 +58,7 @@ class Recording:
         except OSError as error:
             raise StorageError(f"{path} cannot be read ({error.strerror}): give a recording.") from error
         try:
-            self._place = self._read_header()
+            self._begin = self._place = self._read_header()
             self.refresh()
         except BaseException:
             self._stream.close()
@@ -110,6 +110,13 @@ class Recording:
 
     def close(self) -> None:
         self._stream.close()
+
+    def forget(self) -> None:
+        """Let go of all episodes, as if nothing had been read yet. They refer to their recording, and it to them: without
+        this, memory waits for Python's garbage collector."""
+        with self._lock:
+            self._episodes, self._arrays, self._kept = [], [], {}
+            self._place, self.closed, self.damage = self._begin, False, None
 
     def __enter__(self) -> Recording:
         return self
