@@ -48,7 +48,7 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
     for policy in policies:
         label = Path(policy.name).name
         for column, words in benchmark.worlds.items():
-            words = [*words, *request.overrides]
+            words = [*benchmark.rules, *words, *request.overrides]
             flight = flight_world(policy, benchmark.preset, words, home_of(policies))
             result = fly_with_progress(policy, flight.cfg, asked, console, f"{label}, {column}")
             row = row_of(policy, flight, result, asked, label)
