@@ -80,6 +80,23 @@ def all_commands(plain: PlainPlanner) -> list[np.ndarray]:
     return [turn @ c for c in plain.candidates()]
 
 
+def test_no_command_is_tried_that_the_speed_limit_would_bend() -> None:
+    world = dataclasses.replace(WORLD, speed_limit=0.6, plan=True)
+    for pilot in (
+        PlannerPilot(world=world),
+        PlannerPilot(PlannerConfig(fast=0.6, middle=0.6, slow=0.6, climb=0.6), world),
+    ):
+        seen = fly(pilot, 6)
+        command = torch.stack([step["action"] for step in seen]) * 1.2 - 0.6
+        assert (command[..., :2].norm(dim=-1) < 0.6 + 1e-5).all()
+        assert command.norm(dim=-1).max() > 0.59
+    env = NavigationEnv(world, seed=3, num_threads=1)
+    plan = env.reset()["obs"]["plan"]
+    assert plan.abs().max() <= 1.0
+    assert torch.equal(0.5 * plan[:, :3] + 0.5, seen[0]["action"])
+    env.close()
+
+
 def test_results_depend_neither_on_threads_nor_on_the_split_of_drones() -> None:
     seen = fly(PlannerPilot(world=WORLD), 40)
     old = torch.get_num_threads()

@@ -18,7 +18,7 @@ class PlannerConfig:
     middle: float = setting(1.4, above=0)
     """this one,"""
     fast: float = setting(2.0, above=0)
-    """and this one."""
+    """and this one; none of them, nor `climb`, above env.speed_limit."""
     climb: float = setting(1.0, at_least=0)
     """Each of them is tried level, sinking and climbing at this many m/s; 0: level alone."""
     horizon_s: float = setting(3.0, above=0, at_most=20)
