@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
+
+LOOKS = (2, 1000)  # fewest and most of a candidate
 
 
 @dataclass
@@ -55,3 +58,12 @@ class PlannerConfig:
     """Keep past LiDAR hits; without, the last scan alone."""
     standing: bool = True
     """Take for granted that whatever is hit stands on the ground; false where there is room beneath things."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        looks, (fewest, most) = round(self.horizon_s / self.step_s), LOOKS
+        if not fewest <= looks <= most:
+            raise ConfigError(
+                f"horizon_s={self.horizon_s:g} in steps of step_s={self.step_s:g} are {looks:,} looks ahead, but the "
+                f"planner takes {fewest} to {most:,}: change one of them."
+            )
