@@ -97,6 +97,22 @@ def test_no_command_is_tried_that_the_speed_limit_would_bend() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("height", [1.5, 3.9, 4.3, 7.0])
+def test_it_sees_a_wall_at_any_height(height: float) -> None:
+    world = NavigationConfig(pose=True, decimation=4, max_height_m=9.0)
+    lidar = torch.zeros(1, 1, 36, 4)
+    lidar[0, 0, [34, 35, 0, 1, 2], :] = 4.0 - 1.2
+    obs = {
+        "state": torch.tensor([[1.0, 0, 0, 20.0, 0, 1.8, 0, 0]]),
+        "lidar": lidar,
+        "dynamic_obstacle": torch.zeros(1, 1, 5, 10),
+        "pose": torch.tensor([[height, 0.0]]),
+    }
+    for standing in (True, False):
+        straight_on = torch.tensor([1.0, 0.5, 0.5])
+        assert not torch.equal(PlannerPilot(PlannerConfig(standing=standing), world).act(obs)[0], straight_on)
+
+
 def test_results_depend_neither_on_threads_nor_on_the_split_of_drones() -> None:
     seen = fly(PlannerPilot(world=WORLD), 40)
     old = torch.get_num_threads()
