@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
+from fledge.evaluate.benchmark import labels
 from fledge.evaluate.policies import export_policy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 
@@ -78,3 +79,13 @@ def test_a_policy_does_not_bring_rules_of_its_own(name: str, tmp_path: Path) -> 
             assert (
                 flight_world(policy, benchmark.preset, ruled).cfg == flight_world(policy, benchmark.preset, words).cfg
             )
+
+
+def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.fledge" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        export_policy("fledge-reflex", file)
+    loaded = [load_policy(name, TASK) for name in (*map(str, files), "planner(fast=1)", "fledge-nav+orca")]
+    assert labels(loaded) == [*map(str, files), "planner(fast=1)", "fledge-nav+orca"]
+    assert labels(loaded[1:]) == ["mine.fledge", "planner(fast=1)", "fledge-nav+orca"]

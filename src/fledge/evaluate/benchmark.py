@@ -45,8 +45,7 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
     policies = contenders(task, benchmark, request)
     asked = EvalRequest([], [], request.episodes, request.seed, threads=request.threads, quiet=request.quiet)
     rows: list[dict[str, Any]] = []
-    for policy in policies:
-        label = Path(policy.name).name
+    for policy, label in zip(policies, labels(policies), strict=True):
         for column, words in benchmark.worlds.items():
             words = [*benchmark.rules, *words, *request.overrides]
             flight = flight_world(policy, benchmark.preset, words, home_of(policies))
@@ -79,6 +78,12 @@ def contenders(task: Task, benchmark: Benchmark, request: BenchmarkRequest) -> l
     if not loaded:
         raise ConfigError("Nobody flies: name a policy with --only, or leave it out.")
     return loaded
+
+
+def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
+    """What each is called in the table: its file's name, or all of its path where two files have one name."""
+    names = [Path(policy.name).name for policy in policies]
+    return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
 
 
 def tables(figures: dict[str, Any], columns: Sequence[str], headline: str) -> list[Any]:
