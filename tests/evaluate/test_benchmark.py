@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.benchmark import labels
+from fledge.evaluate.benchmark import draw, labels
 from fledge.evaluate.policies import export_policy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 
@@ -89,3 +89,10 @@ def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
     loaded = [load_policy(name, TASK) for name in (*map(str, files), "planner(fast=1)", "fledge-nav+orca")]
     assert labels(loaded) == [*map(str, files), "planner(fast=1)", "fledge-nav+orca"]
     assert labels(loaded[1:]) == ["mine.fledge", "planner(fast=1)", "fledge-nav+orca"]
+
+
+def test_everybody_can_be_told_apart_in_the_picture() -> None:
+    benchmark = TASK.benchmarks["p2m"]
+    figures = {"title": "", "rows": [], "published": benchmark.published}
+    lines = draw(figures, list(benchmark.worlds), "success").axes[0].get_lines()
+    assert len({line.get_marker() for line in lines}) == len(lines) == len(benchmark.published)
