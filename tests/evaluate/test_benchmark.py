@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.policies import flight_world, load_policy
+from fledge.evaluate.benchmark import draw, labels
+from fledge.evaluate.policies import export_policy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 
 TASK = find_task("navigation")
@@ -60,3 +61,38 @@ def test_misuse_gets_one_sentence() -> None:
         done = CliRunner().invoke(main, words)
         assert isinstance(done.exception, ConfigError | SystemExit)
         assert sentence in done.output + str(done.exception)
+
+
+@pytest.mark.parametrize("name", TASK.benchmarks)
+def test_a_policy_does_not_bring_rules_of_its_own(name: str, tmp_path: Path) -> None:
+    benchmark = TASK.benchmarks[name]
+    easy = tmp_path / "easy.fledge"
+    export_policy("fledge-nav", easy, overrides=["env.goal_radius_m=30", "env.dt_s=0.02", "env.max_episode_steps=9000"])
+    for words in benchmark.worlds.values():
+        ruled = [*benchmark.rules, *words]
+        worlds = [
+            flight_world(load_policy(who, TASK), benchmark.preset, ruled).cfg for who in ("fledge-nav", str(easy))
+        ]
+        assert worlds[0] == worlds[1]
+        for who in benchmark.policies:  # and those who are compared by now are flown as ever
+            policy = load_policy(who, TASK)
+            assert (
+                flight_world(policy, benchmark.preset, ruled).cfg == flight_world(policy, benchmark.preset, words).cfg
+            )
+
+
+def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.fledge" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        export_policy("fledge-reflex", file)
+    loaded = [load_policy(name, TASK) for name in (*map(str, files), "planner(fast=1)", "fledge-nav+orca")]
+    assert labels(loaded) == [*map(str, files), "planner(fast=1)", "fledge-nav+orca"]
+    assert labels(loaded[1:]) == ["mine.fledge", "planner(fast=1)", "fledge-nav+orca"]
+
+
+def test_everybody_can_be_told_apart_in_the_picture() -> None:
+    benchmark = TASK.benchmarks["p2m"]
+    figures = {"title": "", "rows": [], "published": benchmark.published}
+    lines = draw(figures, list(benchmark.worlds), "success").axes[0].get_lines()
+    assert len({line.get_marker() for line in lines}) == len(lines) == len(benchmark.published)

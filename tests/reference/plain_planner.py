@@ -69,9 +69,9 @@ class PlainPlanner:
                 z = self.pos[2] + d * math.sin(tilt)
                 if z <= 0.1:
                     continue
-                band = math.floor(z / 0.25)
-                bands = set(range(min(band, 15) + 1)) if self.cfg.standing else {band} if band < 16 else set()
-                for (dx, dy), ring in RINGS.items() if bands else ():
+                band = min(math.floor(z / 0.25), 15)
+                bands = set(range(band + 1)) if self.cfg.standing else {band}
+                for (dx, dy), ring in RINGS.items():
                     cell = (math.floor(x * 10) + dx, math.floor(y * 10) + dy)
                     self.rings.setdefault(cell, [set() for _ in EDGES])[ring] |= bands
 
@@ -107,7 +107,8 @@ class PlainPlanner:
         rings = self.rings.get((math.floor(at[0] * 10), math.floor(at[1] * 10)))
         if rings is None:
             return math.inf
-        bands = set(range(math.floor((at[2] - 0.2) / 0.25), math.floor((at[2] + 0.2) / 0.25) + 1))
+        low, high = (min(math.floor((at[2] + z) / 0.25), 15) for z in (-0.2, 0.2))
+        bands = set(range(low, high + 1))
         return next((RING_M[k] for k, found in enumerate(rings) if found & bands), math.inf)
 
     def mover_gap(self, at: np.ndarray, t: float) -> float:

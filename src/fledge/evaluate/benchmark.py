@@ -19,6 +19,8 @@ from fledge.tasks.base import Benchmark, Task
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
+MARKERS = "x^sv+D"  # of what others published
+
 
 @dataclass
 class BenchmarkRequest:
@@ -45,10 +47,9 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
     policies = contenders(task, benchmark, request)
     asked = EvalRequest([], [], request.episodes, request.seed, threads=request.threads, quiet=request.quiet)
     rows: list[dict[str, Any]] = []
-    for policy in policies:
-        label = Path(policy.name).name
+    for policy, label in zip(policies, labels(policies), strict=True):
         for column, words in benchmark.worlds.items():
-            words = [*words, *request.overrides]
+            words = [*benchmark.rules, *words, *request.overrides]
             flight = flight_world(policy, benchmark.preset, words, home_of(policies))
             result = fly_with_progress(policy, flight.cfg, asked, console, f"{label}, {column}")
             row = row_of(policy, flight, result, asked, label)
@@ -63,7 +64,7 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
         "source": benchmark.source,
     }
     if request.picture:
-        draw(figures, list(benchmark.worlds), task.headline, request.picture)
+        draw(figures, list(benchmark.worlds), task.headline).savefig(request.picture)
         say(console, f"picture: {request.picture}")
     if not request.quiet:
         make_console().print(*tables(figures, list(benchmark.worlds), task.headline))
@@ -79,6 +80,12 @@ def contenders(task: Task, benchmark: Benchmark, request: BenchmarkRequest) -> l
     if not loaded:
         raise ConfigError("Nobody flies: name a policy with --only, or leave it out.")
     return loaded
+
+
+def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
+    """What each is called in the table: its file's name, or all of its path where two files have one name."""
+    names = [Path(policy.name).name for policy in policies]
+    return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
 
 
 def tables(figures: dict[str, Any], columns: Sequence[str], headline: str) -> list[Any]:
@@ -109,8 +116,8 @@ def cell(row: dict[str, Any], headline: str) -> str:
     return f"{short(row[headline])}\n{short(low)}-{short(high)}"
 
 
-def draw(figures: dict[str, Any], columns: Sequence[str], headline: str, path: Path) -> None:
-    """The headline of everybody over the worlds, with 95 % intervals; what others published dashed."""
+def draw(figures: dict[str, Any], columns: Sequence[str], headline: str) -> Any:
+    """A figure: the headline of everybody over the worlds, with 95 % intervals; what others published dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")
@@ -124,13 +131,13 @@ def draw(figures: dict[str, Any], columns: Sequence[str], headline: str, path: P
         low, high = zip(*(row[f"{headline}_ci95"] for row in rows), strict=True)
         error = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
         axis.errorbar(x, y, error, marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)])
-    for who, rates in figures["published"].items():
-        x = [columns.index(c) for c in rates]
-        axis.plot(x, list(rates.values()), "k--", marker="x", alpha=0.5, label=f"{who} (theirs)")
+    for number, (who, rates) in enumerate(figures["published"].items()):
+        x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
+        axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")
     axis.set_xticks(range(len(columns)), columns)
     axis.set_ylabel(headline)
     axis.set_ylim(0, 1.02)
     axis.set_title(figures["title"], fontsize=9, wrap=True)
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8)
-    picture.savefig(path)
+    return picture

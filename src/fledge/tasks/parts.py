@@ -91,6 +91,8 @@ class Benchmark:
     """Heading of a column -> `env.key=value` words."""
     preset: str | None = None
     """Env preset that all of them start from."""
+    rules: Sequence[str] = ()
+    """`env.key=value` words that hold in all of them, whatever rules a policy was trained by."""
     policies: Sequence[str] = ()
     """Who is flown beside those that the user names."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

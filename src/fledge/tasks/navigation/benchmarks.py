@@ -14,6 +14,15 @@ P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # movers, cylinders: P
     (25, 0): (0.50, 0.20, 0.15, 0.25),
     (0, 44): (0.60, 0.75, 0.80, None),
 }
+RULES = (  # a policy brings its sensors, speed limit and decision rate, but not how large it is or when it has arrived
+    "env.dt_s=0.016",
+    "env.dynamics=lee",
+    "env.floating_boxes=true",
+    "env.collision_radius_m=0.3",
+    "env.min_height_m=0.2",
+    "env.max_height_m=4.0",
+)
+FOREST = (*RULES, "env.goal_radius_m=0.5", "env.max_episode_steps=2200")
 FOREST_M2, ARENA_M2 = 40.0 * 40.0, 24.0 * 24.0
 
 
@@ -30,12 +39,14 @@ BENCHMARKS = {
     "crossing": Benchmark(
         title="From side to side of a walled forest of 350 columns",
         preset="crossing",
+        rules=FOREST,
         worlds=movers(0, 40, 80),
         policies=(*PILOTS, "fledge-nav+orca", "fledge-nav+planner"),
     ),
     "navrl": Benchmark(
         title="NavRL's forest of 350 columns: starts and goals on all four edges (E), and north to south in rows (R)",
         preset="default",
+        rules=FOREST,
         worlds={
             f"{mark} {count}": [f"env.starts={starts}", f"env.moving_obstacles={count}"]
             for mark, starts in (("E", "edges"), ("R", "rows"))
@@ -48,6 +59,7 @@ BENCHMARKS = {
     "p2m": Benchmark(
         title="P2M's arena, 30 m between walls: movers + standing cylinders",
         preset="p2m",
+        rules=(*RULES, "env.goal_radius_m=1.0", "env.max_episode_steps=3750"),
         worlds={
             f"{moving}+{standing}": [f"env.moving_obstacles={moving}", f"env.static_obstacles={standing}"]
             for moving, standing in P2M
@@ -62,6 +74,7 @@ BENCHMARKS = {
     "density": Benchmark(
         title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",
         preset="crossing",
+        rules=FOREST,
         worlds={f"{bars} bars": as_dense(bars) for bars in BARS},
         policies=PILOTS,
         published={"MOTAR": {f"{bars} bars": rate for bars, rate in BARS.items()}},

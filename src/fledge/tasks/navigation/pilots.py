@@ -12,7 +12,6 @@ from torch import Tensor
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config
-from fledge.core.settings import check_settings
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca_pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
@@ -95,6 +94,4 @@ def make_pilot(name: str) -> BaseAgent:
         if words:
             raise ConfigError(f"The pilot {kind} has no settings: leave out ({', '.join(words)}).")
         return PILOTS[kind]()
-    cfg = build_config(PlannerConfig, [], words)
-    check_settings(cfg)
-    return PlannerPilot(cfg)
+    return PlannerPilot(build_config(PlannerConfig, [], words))

@@ -15,6 +15,7 @@ from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.outlook import HEADINGS, OWN, PLAN_WIDTH
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.planner.reader import PlanReader
+from fledge.tasks.navigation.steering import OBSERVED
 
 WORLD = NavigationConfig(
     num_envs=10, num_maps=2, decimation=4, plan=True, starts=Starts.mixed, inside_share=1.0, max_episode_steps=48
@@ -154,6 +155,36 @@ def test_a_reader_elsewhere_reads_the_same_plans() -> None:
         out, flown = env.step(action), action
         goes_on &= ~(out["terminated"] | out["truncated"])
     assert goes_on.any()
+    arrays = {name: out["obs"][name].double().numpy() for name in OBSERVED}
+    assert torch.equal(reader.read(arrays), PlanReader(world, 10).read(out["obs"]))
     with pytest.raises(InputError, match="needs pose"):
         reader.read({name: out["obs"][name] for name in ("state", "lidar", "dynamic_obstacle")})
     env.close()
+
+
+@pytest.mark.parametrize("name", [*OBSERVED, "flown"])
+def test_a_reading_that_is_not_finite_is_refused_and_the_flight_goes_on_as_without_it(name: str) -> None:
+    world = dataclasses.replace(WORLD, pose=True, num_envs=1)
+    env = NavigationEnv(world, seed=5, num_threads=1)
+    first = {key: value.clone() for key, value in env.reset()["obs"].items()}
+    flown = torch.tensor([[0.9, 0.4, 0.5]])
+    after = {key: value.clone() for key, value in env.step(flown)["obs"].items()}
+    env.close()
+    reader, other = PlanReader(world), PlanReader(world)
+    for each in (reader, other):
+        each.read(first)
+    bad = {**after, "flown": flown}
+    bad[name] = torch.full_like(bad[name], float("nan"))
+    with pytest.raises(InputError, match=f"{name} holds a number that is not finite"):
+        reader.read(bad, bad["flown"])
+    assert torch.equal(reader.read(after, flown), other.read(after, flown))
+
+
+def test_a_reader_refuses_no_drones_a_wrong_number_of_actions_and_a_world_that_is_none() -> None:
+    with pytest.raises(InputError, match="at least 1 drone"):
+        PlanReader(WORLD, 0)
+    with pytest.raises(ConfigError, match="decimation is 0"):
+        PlanReader(dataclasses.replace(WORLD, decimation=0))
+    obs = {"state": torch.zeros(2, 8), "lidar": torch.zeros(2, 144), "dynamic_obstacle": torch.zeros(2, 50)}
+    with pytest.raises(InputError, match="needs flown with 6 numbers"):
+        PlanReader(WORLD, 2).read({**obs, "pose": torch.zeros(2, 2)}, torch.zeros(1, 3))

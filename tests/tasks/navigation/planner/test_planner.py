@@ -80,6 +80,39 @@ def all_commands(plain: PlainPlanner) -> list[np.ndarray]:
     return [turn @ c for c in plain.candidates()]
 
 
+def test_no_command_is_tried_that_the_speed_limit_would_bend() -> None:
+    world = dataclasses.replace(WORLD, speed_limit=0.6, plan=True)
+    for pilot in (
+        PlannerPilot(world=world),
+        PlannerPilot(PlannerConfig(fast=0.6, middle=0.6, slow=0.6, climb=0.6), world),
+    ):
+        seen = fly(pilot, 6)
+        command = torch.stack([step["action"] for step in seen]) * 1.2 - 0.6
+        assert (command[..., :2].norm(dim=-1) < 0.6 + 1e-5).all()
+        assert command.norm(dim=-1).max() > 0.59
+    env = NavigationEnv(world, seed=3, num_threads=1)
+    plan = env.reset()["obs"]["plan"]
+    assert plan.abs().max() <= 1.0
+    assert torch.equal(0.5 * plan[:, :3] + 0.5, seen[0]["action"])
+    env.close()
+
+
+@pytest.mark.parametrize("height", [1.5, 3.9, 4.3, 7.0])
+def test_it_sees_a_wall_at_any_height(height: float) -> None:
+    world = NavigationConfig(pose=True, decimation=4, max_height_m=9.0)
+    lidar = torch.zeros(1, 1, 36, 4)
+    lidar[0, 0, [34, 35, 0, 1, 2], :] = 4.0 - 1.2
+    obs = {
+        "state": torch.tensor([[1.0, 0, 0, 20.0, 0, 1.8, 0, 0]]),
+        "lidar": lidar,
+        "dynamic_obstacle": torch.zeros(1, 1, 5, 10),
+        "pose": torch.tensor([[height, 0.0]]),
+    }
+    for standing in (True, False):
+        straight_on = torch.tensor([1.0, 0.5, 0.5])
+        assert not torch.equal(PlannerPilot(PlannerConfig(standing=standing), world).act(obs)[0], straight_on)
+
+
 def test_results_depend_neither_on_threads_nor_on_the_split_of_drones() -> None:
     seen = fly(PlannerPilot(world=WORLD), 40)
     old = torch.get_num_threads()
@@ -177,6 +210,8 @@ def test_it_is_named_with_settings_or_without_and_refuses_what_it_does_not_know(
         ("planner(fast=-1)", "greater than 0"),
         ("gap(x=1)", "no settings"),
         ("planner(fast=1", "no pilot"),
+        ("planner(horizon_s=0.04)", "0 looks ahead, but the planner takes 2 to 1,000"),
+        ("planner(step_s=0.000001)", "3,000,000 looks"),
     ):
         with pytest.raises(ConfigError, match=message):
             make_pilot(name)

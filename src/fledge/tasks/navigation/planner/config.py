@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
+
+LOOKS = (2, 1000)  # fewest and most of a candidate
 
 
 @dataclass
@@ -18,7 +21,7 @@ class PlannerConfig:
     middle: float = setting(1.4, above=0)
     """this one,"""
     fast: float = setting(2.0, above=0)
-    """and this one."""
+    """and this one; none of them, nor `climb`, above env.speed_limit."""
     climb: float = setting(1.0, at_least=0)
     """Each of them is tried level, sinking and climbing at this many m/s; 0: level alone."""
     horizon_s: float = setting(3.0, above=0, at_most=20)
@@ -57,3 +60,12 @@ class PlannerConfig:
     """Keep past LiDAR hits; without, the last scan alone."""
     standing: bool = True
     """Take for granted that whatever is hit stands on the ground; false where there is room beneath things."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for settings that do not go together."""
+        looks, (fewest, most) = round(self.horizon_s / self.step_s), LOOKS
+        if not fewest <= looks <= most:
+            raise ConfigError(
+                f"horizon_s={self.horizon_s:g} in steps of step_s={self.step_s:g} are {looks:,} looks ahead, but the "
+                f"planner takes {fewest} to {most:,}: change one of them."
+            )

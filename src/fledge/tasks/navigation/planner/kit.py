@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,12 @@ def kit_bytes(cfg: PlannerConfig, world: NavigationConfig) -> int:
     return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in shapes)
 
 
+def within_limit(cfg: PlannerConfig, limit: float) -> PlannerConfig:
+    """The same settings, no faster than the drone can be told to fly: what is cut off axis by axis flies another way."""
+    speeds = {name: min(getattr(cfg, name), limit) for name in ("slow", "middle", "fast", "climb")}
+    return dataclasses.replace(cfg, **speeds)
+
+
 def array(values: np.ndarray, device: torch.device, dtype: Any = wp.float32) -> Any:
     return wp.array(np.ascontiguousarray(values), dtype=dtype, device=str(device))
 
@@ -77,7 +84,8 @@ class Kit:
     """
 
     def __init__(self, cfg: PlannerConfig, world: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.cfg, self.world, self.tensors = cfg, world, tensors
+        self.cfg = cfg = within_limit(cfg, world.speed_limit)
+        self.world, self.tensors = world, tensors
         self.device = tensors["cells"].device
         self.movers = Movers()
         self.movers.place, self.movers.motion = (

@@ -2,7 +2,8 @@
 
 The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) lives at
 (ix mod size, iy mod size), and is wiped when it leaves the window of size x size cells around the drone. Heights are
-told apart in 16 bands of 0.25 m above the ground. A cell does not hold whether it is hit, but how near a hit is:
+told apart in 16 bands of 0.25 m above the ground, the last of which goes on upwards. A cell does not hold whether it is
+hit, but how near a hit is:
 
     word 0   ring 3 | ring 2 | ring 1 | ring 0      16 bits each, a bit for a band; ring k has a bit
     word 1   ring 7 | ring 6 | ring 5 | ring 4      where a hit of that band lies at ring k's distance
@@ -109,7 +110,7 @@ def place_of(m: LocalMap, ix: int, iy: int) -> int:
 @wp.func
 def bands_between(low: float, high: float) -> wp.uint32:
     """Bits of the bands that a span of heights touches."""
-    a = wp.clamp(int(wp.floor(low * C_INV_BAND)), 0, C_BANDS)
+    a = wp.clamp(int(wp.floor(low * C_INV_BAND)), 0, C_BANDS - 1)
     b = wp.clamp(int(wp.floor(high * C_INV_BAND)), -1, C_BANDS - 1)
     if a > b:
         return wp.uint32(0)

@@ -43,10 +43,11 @@ class ObservedPlan:
         self.state = {k: v for k, v in self.tensors.items() if k not in SCRATCH}
         """What the next plan depends on."""
         self.pose = torch.zeros((count, 2), device=device)  # where it is not observed
-        self.kit, self.outlook = Kit(world.planner, world, self.tensors), self._outlook(action)
+        self.kit = Kit(world.planner, world, self.tensors)
+        self.outlook = self._outlook(action)
 
     def _outlook(self, action: torch.Tensor) -> Outlook:
-        o, cfg = Outlook(), self.world.planner
+        o, cfg = Outlook(), self.kit.cfg
         o.fast, o.slow, o.limit = cfg.fast, cfg.slow, self.world.speed_limit
         o.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
         o.flown, o.kept = wp.from_torch(action), wp.from_torch(self.tensors["kept"])

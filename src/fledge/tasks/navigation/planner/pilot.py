@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fledge.agents.base import Obs
+from fledge.core.settings import check_settings
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.desk import PlannerDesk
@@ -26,6 +27,7 @@ class PlannerPilot(Steering):
     ) -> None:
         super().__init__(world)
         self.cfg, self.shield = cfg or PlannerConfig(), shield
+        check_settings(self.cfg)
 
     def get_name(self) -> str:
         return "planner"

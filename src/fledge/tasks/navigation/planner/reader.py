@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import warp as wp
 from torch import Tensor
 
-from fledge.agents.base import Obs
 from fledge.core.errors import InputError
+from fledge.core.settings import check_settings
 from fledge.sim.launch import Launcher
 from fledge.tasks.navigation import structs
 from fledge.tasks.navigation.config import NavigationConfig
@@ -25,6 +28,9 @@ class PlanReader:
     """
 
     def __init__(self, world: NavigationConfig, count: int = 1, device: str = "cpu") -> None:
+        check_settings(world, "env.")
+        if count < 1:
+            raise InputError(f"A reader reads the plans of at least 1 drone, not of {count}.")
         self.count = count
         sizes = {"state": 8, "lidar": world.lidar_azimuths * world.num_elevations, "pose": 2}
         sizes["dynamic_obstacle"] = structs.NEAREST * structs.OBSTACLE_FEATURES
@@ -41,19 +47,31 @@ class PlanReader:
         self._program = self._launcher.record([call], count)
 
     @torch.no_grad()
-    def read(self, obs: Obs, flown: Tensor | None = None) -> Tensor:
+    def read(self, obs: Mapping[str, Any], flown: Any | None = None) -> Tensor:
         """Plans [N, PLAN_WIDTH] for the next decision.
 
         Args:
-            obs: What the drones observe now.
+            obs: What the drones observe now, as tensors or arrays.
             flown: The actions [N, 3] that were flown since the last call; None: a flight begins, nothing is remembered.
+
+        Raises:
+            InputError: when something is missing or not finite. Nothing of it is remembered then.
         """
         for name, buffer in self._seen.items():
-            if name not in obs or obs[name].numel() != buffer.numel():
-                raise InputError(f"A plan of {self.count} drones needs {name} with {buffer.numel()} numbers.")
-            buffer.copy_(obs[name].reshape(buffer.shape))
+            self._take(name, obs.get(name, ()), buffer)
         self._step.fill_(0 if flown is None else 1)
         if flown is not None:
-            self._action.copy_(flown)
+            self._take("flown", flown, self._action)
         self._launcher.run(self._program)
         return self._out.clone()
+
+    def _take(self, name: str, given: Any, buffer: Tensor) -> None:
+        values = torch.as_tensor(given)
+        if values.numel() != buffer.numel():
+            raise InputError(f"A plan of {self.count} drones needs {name} with {buffer.numel()} numbers.")
+        buffer.copy_(values.reshape(buffer.shape))
+        if not buffer.isfinite().all():
+            raise InputError(
+                f"{name} holds a number that is not finite, which no plan can be made of: give the last one that was. A "
+                "beam that meets nothing is 0, and so is every number of an empty row."
+            )

@@ -45,7 +45,7 @@ TOUCH = wp.constant(0.02)  # m
 def candidates(cfg: PlannerConfig) -> np.ndarray:
     """Commands against the direction to the goal, [C, 3] m/s: the likely ones first, hovering last."""
     rows = []
-    for speed in (cfg.fast, cfg.middle, cfg.slow):
+    for speed in dict.fromkeys((cfg.fast, cfg.middle, cfg.slow)):
         for climb in (0.0, -cfg.climb, cfg.climb) if cfg.climb else (0.0,):
             for k in sorted(range(cfg.headings), key=lambda k: (min(k, cfg.headings - k), k)):
                 angle = 2 * math.pi * k / cfg.headings
