@@ -108,6 +108,27 @@ def test_one_env_of_32_flies_like_two_envs_of_16(make: Make, maps: dict[str, Any
         assert_same([r[rows] for r in whole], fly(part, 45, rows=rows))
 
 
+def test_a_drone_that_sees_less_is_not_smaller(make: Make) -> None:
+    generator = torch.Generator().manual_seed(1)
+    actions = [torch.rand(64, 3, generator=generator) for _ in range(40)]
+    crashes = []
+    for lidar in ({}, {"lidar_azimuths": 1}, {"lidar_azimuths": 7, "lidar_elevations_deg": [60.0]}):
+        env = make(
+            num_envs=64,
+            static_obstacles=350,
+            starts=Starts.mixed,
+            inside_share=1.0,
+            speed_limit=6.0,
+            decimation=8,
+            **lidar,
+        )
+        env.reset()
+        seen = [env.step(action) for action in actions]
+        crashes.append(torch.stack([out["outcome"] for out in seen]))
+    assert (crashes[0] == int(Outcome.COLLISION_STATIC)).sum() > 20
+    assert all(torch.equal(each, crashes[0]) for each in crashes[1:])
+
+
 def test_the_seed_decides_everything_and_nothing_else_does(make: Make) -> None:
     assert_same(fly(make(seed=3), 20), fly(make(seed=3), 20))
     a, b = make(seed=3), make(seed=2**40 + 3)

@@ -34,6 +34,8 @@ from fledge.tasks.navigation.structs import (
     Result,
 )
 
+BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that feel for columns
+
 
 class NavigationEnv(WarpEnv):
     """Thousands of drones, each on a map of the bank.
@@ -227,6 +229,8 @@ class NavigationEnv(WarpEnv):
         beams = Beams()
         beams.slope = wp.array(np.tan(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
         beams.cosine = wp.array(np.cos(padded).astype(np.float32), dtype=wp.vec4, device=str(self.device))
+        body = np.radians(np.asarray(BODY_ELEVATIONS_DEG))
+        beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
         return beams
 
     def _make_state(self) -> dict[str, torch.Tensor]:

@@ -13,24 +13,25 @@ SUCCESS = wp.constant(int(Outcome.SUCCESS))
 STATIC = wp.constant(int(Outcome.COLLISION_STATIC))
 MOVING = wp.constant(int(Outcome.COLLISION_MOVING))
 BOUNDS = wp.constant(int(Outcome.OUT_OF_BOUNDS))
+BODY_AZIMUTHS = wp.constant(36)  # NavRL's LiDAR, by which it tells collisions
 CLIMB_GAIN = wp.constant(1.0)  # 1/s: how the headings form holds height
 
 
 @wp.func
 def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
-    """Whether any beam is shorter than the drone's radius. Casts only where the distance field says it may be."""
+    """Whether a column is within the drone's radius, by a ring of beams that is the same for every LiDAR: a drone that sees
+    less is not smaller. Casts only where the distance field says it may be."""
     cell = cell_at(pos[0], pos[1])
     if cell < 0:
         return False
     value = int(maps.grid[slot, cell])
     if value < C_SOLID and free_distance(value) >= p.radius:
         return False
-    for h in range(p.azimuths):
-        angle = yaw + TWO_PI * float(h) / float(p.azimuths)
-        for g in range(p.groups):
-            d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.slope[g], beams.cosine[g], p.radius)
-            if wp.min(d) < p.radius:
-                return True
+    for h in range(BODY_AZIMUTHS):
+        angle = yaw + TWO_PI * float(h) / float(BODY_AZIMUTHS)
+        d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.body_slope, beams.body_cosine, p.radius)
+        if wp.min(d) < p.radius:
+            return True
     return False
 
 

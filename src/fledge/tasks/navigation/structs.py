@@ -119,10 +119,12 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Elevation table, [G] groups of four (the last one repeated to fill up)."""
+    """Elevation table, [G] groups of four (the last one repeated to fill up); and that of the ring which feels for columns."""
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)
+    body_slope: wp.vec4
+    body_cosine: wp.vec4
 
 
 @wp.struct
