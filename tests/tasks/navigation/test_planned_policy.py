@@ -77,6 +77,8 @@ def test_an_exported_file_tells_of_the_plan(tmp_path: Path) -> None:
     assert plan["shape"] == [PLAN_WIDTH]
     assert len(plan["columns"]) == PLAN_WIDTH
     assert plan["planner"]["headings"] == 32
+    assert [column["name"] for column in plan["pose"]] == ["height", "yaw"]
+    assert (plan["collision_radius_m"], plan["min_height_m"], plan["max_height_m"]) == (0.3, 0.2, 4.0)
 
 
 def test_it_must_observe_the_plan() -> None:

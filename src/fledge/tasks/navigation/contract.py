@@ -112,6 +112,8 @@ def complete(contract: dict[str, Any], cfg: NavigationConfig) -> dict[str, Any]:
         observation["plan"] |= {
             "doc": "what fledge's planner makes of the other observations and `pose`, past scans remembered (docs/planner.md)",
             "planner": dataclasses.asdict(cfg.planner),
+            "pose": POSE,
+            **{name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")},
             "columns": plan_columns(HEADINGS),
         }
     if "grid_map" in observation:
