@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
+from fledge.core.allocator import give_back
 from fledge.core.errors import FledgeError, InputError
 from fledge.storage import Recording
 from fledge.tasks.base import Task
@@ -155,6 +156,7 @@ class Library:
 def let_go(recording: Recording) -> None:
     recording.close()
     recording.forget()
+    give_back()
 
 
 def check_number(recording: Recording, number: int) -> None:

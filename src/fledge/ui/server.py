@@ -10,7 +10,6 @@ process serves one app: NiceGUI's pages are global.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import socket
@@ -24,13 +23,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fledge.core.allocator import share_arenas
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
 from fledge.core.parent import when_parent_ends
 from fledge.ui.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.ui.shelf import Shelf
 
-M_ARENA_MAX = -8  # of mallopt
 PAGES = ("training", "replay", "play")
 HERE = Path(__file__).parent
 SERVED = (".js", ".css", ".svg")  # of this folder
@@ -227,12 +226,6 @@ def bind(config: AppConfig) -> socket.socket:
         ) from error
     config.port = sock.getsockname()[1]
     return sock
-
-
-def share_arenas() -> None:
-    """Let all threads share two of glibc's arenas: by default each gets its own, which keeps what is freed in it."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL("libc.so.6").mallopt(M_ARENA_MAX, 2)
 
 
 def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:

@@ -32,7 +32,7 @@ from fledge.storage.recordings.episode import MAX_READ, Block, Episode
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, Head
 from fledge.storage.recordings.values import from_node, unpack_array
 
-KEPT_ARRAYS = 32  # arrays of scenes that stay unpacked
+KEPT_ARRAYS = 8  # arrays of scenes that stay unpacked
 
 
 class Recording:
