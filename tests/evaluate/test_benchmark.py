@@ -63,7 +63,10 @@ def test_misuse_gets_one_sentence() -> None:
         assert sentence in done.output + str(done.exception)
 
 
-@pytest.mark.parametrize("name", TASK.benchmarks)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("navrl", "density") else name for name in TASK.benchmarks],
+)
 def test_a_policy_does_not_bring_rules_of_its_own(name: str, tmp_path: Path) -> None:
     benchmark = TASK.benchmarks[name]
     easy = tmp_path / "easy.fledge"
