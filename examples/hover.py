@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from fledge.core.settings import setting
 from fledge.core.specs import TensorSpec
 from fledge.envs.torch_env import TorchEnv
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Task, Trajectory
 
 GRAVITY, EPISODE_S, NEAR = 9.81, 5.0, 0.2  # m/s², s, m
 TARGET = (0.0, 0.0, 1.5)  # m, world
@@ -115,7 +115,7 @@ def rotate(quat: Tensor, v: Tensor) -> Tensor:
 class HoverTask(Task):
     """Hold still in the air, whatever the start."""
 
-    headline, labels, unit = "success", {name: name for name in COLOURS}, "quadrotors"
+    primary_metric, labels, unit = "success", {name: name for name in COLOURS}, "quadrotors"
     training = {
         "total_frames": 2_000_000,
         "ppo": {"rollout_steps": 32, "minibatch": 2048, "epochs": 4, "lr": 1e-3, "gamma": 0.98},
@@ -124,7 +124,7 @@ class HoverTask(Task):
     def snapshot(self, env: Any, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return {name: env.state[name][list(ids)].cpu().numpy() for name in ("pos", "vel", "quat")}
 
-    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
+    def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
         """Paths seen from the side, and the distance to the target over time."""
         from matplotlib.figure import Figure
 

@@ -17,7 +17,7 @@ from fledge.cli import main
 from fledge.core.settings import flat_settings
 from fledge.storage import CheckpointHistory, save_checkpoint
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
-from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 from fledge.tasks.navigation.task import NavigationTask
 
 TINY = ["env.num_envs=16", "env.num_maps=2", "env.static_obstacles=30", "env.moving_obstacles=8"]
@@ -515,7 +515,7 @@ def test_a_slip_gets_a_sentence_that_helps(words: list[str], sentence: str) -> N
 @pytest.mark.parametrize(("chosen", "left"), [(None, "None"), ("PASSIVE", "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_a_benchmark_gives_baselines_their_own_openmp_unless_the_user_chose(chosen: str | None, left: str) -> None:
     """Waiting threads sleep wherever Fledge is imported; a baseline must not be slowed down by that."""
-    code = "import os, fledge.bench.commands as c; print(os.environ['OMP_WAIT_POLICY']); c.let_threads_spin(); "
+    code = "import os, benchmarks.commands as c; print(os.environ['OMP_WAIT_POLICY']); c.let_threads_spin(); "
     code += "print(os.environ.get('OMP_WAIT_POLICY'))"
     env = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | (
         {"OMP_WAIT_POLICY": chosen} if chosen else {}

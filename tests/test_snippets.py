@@ -22,6 +22,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from fledge.app.play.play_args import read_invitation
 from fledge.cli import main
 from fledge.cli.flying import read_vary
 from fledge.core.settings import check_settings
@@ -30,7 +31,6 @@ from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
 from fledge.train.config import make_config, read_run_config
-from fledge.ui.invitation import read_invitation
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -19,7 +19,7 @@ from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, details, fly_with_progress, row_of, table
 from fledge.evaluate.policies import flight_world, load_policy
 from fledge.evaluate.report import Report, read_curves, write_report
-from fledge.tasks.base import Track
+from fledge.tasks.base import Trajectory
 from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
 from fledge.train.config import read_run_config
@@ -50,12 +50,12 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     say(console, f"report: {path}")
 
 
-def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Track]]:
+def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Trajectory]]:
     """Figures of all policies in all worlds, and flights of the one just trained."""
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
     names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
-    tracks: list[Track] = []
+    tracks: list[Trajectory] = []
     home = None
     for name, label in names:
         policy = load_policy(name)
@@ -75,7 +75,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
     return sorted(rows, key=lambda row: worlds.index(row["world"])), tracks
 
 
-def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], tracks: list[Track]) -> Report:
+def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], tracks: list[Trajectory]) -> Report:
     minutes = result["seconds"] / 60
     ours = [row for row in rows if row.get("ours")]
     theirs = [row for row in rows if row["policy"].startswith("NavRL")]

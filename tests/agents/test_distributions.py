@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fledge.agents.distributions import BetaHead, CategoricalHead, GaussianHead, Head, MixedHead, Scale, make_head
 from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
-from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 
 INPUTS = 6
 VALUES = 5  # of a discrete action

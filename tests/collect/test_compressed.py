@@ -17,7 +17,7 @@ from fledge.learn.ppo import PPO, PPOConfig
 from fledge.storage.format import codecs
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 
 N, T = 40, 16
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

@@ -7,7 +7,7 @@ from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 
 CFG = NavigationConfig(num_envs=12, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)
 CFG.max_episode_steps = 100

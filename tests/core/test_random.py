@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import warp as wp
 
-import fledge.sim  # noqa: F401 - quiets Warp before the first kernel
+import fledge.tasks.navigation.physics  # noqa: F401 - quiets Warp before the first kernel
 from fledge.core.random import derive_seed, philox, split_seed, uniform
-from fledge.sim.random import philox as warp_philox
-from fledge.sim.random import uniform4
+from fledge.envs.kernel_random import philox as warp_philox
+from fledge.envs.kernel_random import uniform4
 
 # Random123's kat_vectors for philox4x32-10: counter words, key words, answer
 KNOWN_ANSWERS = [

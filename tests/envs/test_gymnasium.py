@@ -16,7 +16,7 @@ from fledge.core.errors import InputError
 from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv, space_of
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.structs import Outcome
+from fledge.tasks.navigation.physics.structs import Outcome
 
 N = 16
 LIMIT = 6

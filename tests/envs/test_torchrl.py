@@ -21,7 +21,7 @@ from fledge.core.specs import TensorSpec
 from fledge.envs.adapters.torchrl import TorchRLEnv
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.structs import Outcome
+from fledge.tasks.navigation.physics.structs import Outcome
 
 N = 16
 LIMIT = 9

@@ -14,7 +14,7 @@ from fledge.cli import main
 from fledge.evaluate.league_tree import members, read_league, spread, tree_figure
 from fledge.evaluate.match_report import Fights, chosen_losses, lost_fights
 from fledge.evaluate.report import read_curves
-from fledge.tasks.base import Defeat, Track
+from fledge.tasks.base import LossReason, Trajectory
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")
@@ -63,9 +63,9 @@ def test_labels_keep_their_order_and_a_gap() -> None:
 
 
 def test_lost_fights_of_every_kind_are_shown_against_different_opponents() -> None:
-    track = Track({}, {}, "loss")
+    track = Trajectory({}, {}, "loss")
     lost = [
-        (foe, track, Defeat(kind, "")) for kind, foe in (("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"))
+        (foe, track, LossReason(kind, "")) for kind, foe in (("a", "x"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"))
     ]
     shown = [(kind.kind, foe) for foe, _, kind in chosen_losses(Fights(lost), ["a", "b"])]
     assert shown[:3] == [("a", "x"), ("b", "y"), ("a", "x")]

@@ -19,7 +19,7 @@ from fledge.evaluate.episodes import evaluate as evaluate_in
 from fledge.evaluate.recorder import Highlights
 from fledge.evaluate.recordings import convert_recording, describe_recording, render_recording, save_recording
 from fledge.storage import Recording, RecordingWriter
-from fledge.tasks.base import Track
+from fledge.tasks.base import Trajectory
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
@@ -33,8 +33,8 @@ def evaluate(episodes: int = 40, **options: Any) -> Evaluation:
     return evaluate_in(GapPilot(), TASK, CFG, episodes, 1, **options)
 
 
-def track(outcome: str, length: int) -> Track:
-    return Track({"pos": np.zeros((length, 3), np.float32)}, {}, outcome, {"return": 0.0, "episode": length})
+def track(outcome: str, length: int) -> Trajectory:
+    return Trajectory({"pos": np.zeros((length, 3), np.float32)}, {}, outcome, {"return": 0.0, "episode": length})
 
 
 def told(highlights: Highlights) -> list[tuple[str, int]]:
@@ -102,7 +102,7 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
     result = evaluate(24, record=24, highlights=24)
     save_recording(tmp_path / "a.frec", TASK, result.highlights, result.decision_s, {"seed": 1})
     recording = Recording(tmp_path / "a.frec")
-    back = {t["facts"]["episode"]: Track(**t) for t in map(recording.track, range(24))}
+    back = {t["facts"]["episode"]: Trajectory(**t) for t in map(recording.track, range(24))}
     for found in result.tracks:
         again = back[found.facts["episode"]]
         assert again.outcome == found.outcome
@@ -117,7 +117,7 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
 
 def test_a_task_that_shows_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="shows nothing to record"):
-        save_recording(tmp_path / "a.frec", TASK, [Track({}, {}, "success")], 1.0, {})
+        save_recording(tmp_path / "a.frec", TASK, [Trajectory({}, {}, "success")], 1.0, {})
 
 
 # ---- the command line --------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from fledge.learn.off_policy import ReplayConfig
 from fledge.learn.ppo import PPO, PPOConfig
 from fledge.learn.sac import SAC, SACConfig
 from fledge.learn.td3 import TD3, TD3Config
-from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
-from fledge.tasks.navigation.grid_q import GridQ
-from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.networks.grid_q import GridQ
+from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
 
 T, N = 3, 4
 

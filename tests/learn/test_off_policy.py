@@ -16,8 +16,8 @@ from fledge.learn.td3 import TD3, TD3Config
 from fledge.replay import DictReplayBuffer
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.feature_policy import FeatureActor
-from fledge.tasks.navigation.grid_q import GridQ
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor
+from fledge.tasks.navigation.networks.grid_q import GridQ
 from tests.reference.plain_off_policy import PlainDQN, PlainSAC, PlainTD3
 from tests.reference.plain_replay import PlainReplay
 

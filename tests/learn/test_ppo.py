@@ -13,7 +13,7 @@ from fledge.learn.ppo import PPO, PPOConfig
 from fledge.learn.returns import gae
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.feature_policy import FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
 from tests.reference import plain_ppo
 
 ENV = NavigationConfig(num_envs=16, num_maps=2, decimation=5, static_obstacles=60, moving_obstacles=16)

@@ -257,8 +257,8 @@ def test_metrics_that_a_task_does_not_have_are_left_out(clock: Clock, capsys: py
 
 def test_the_headline_is_the_tasks_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"return": 2.0, "return_recent": 1.5, "win_recent": 0.25}
-    ConsoleLogger(1, headline="win").log(1, metrics)
-    ConsoleLogger(1, headline="return").log(1, metrics)
+    ConsoleLogger(1, primary_metric="win").log(1, metrics)
+    ConsoleLogger(1, primary_metric="return").log(1, metrics)
     assert capsys.readouterr().err.splitlines() == [
         "iteration 1/1  win 0.250  return +2.0  0:00 left",
         "iteration 1/1  return 1.500  0:00 left",

@@ -51,8 +51,8 @@ class World(Task):
 """
 
 
-def write_world(path: Path, name: str = "place", width: int = 2, outcome: int = 0, headline: str = "won") -> str:
-    words = {"NAME": name, "WIDTH": str(width), "OUTCOME": str(outcome), "HEADLINE": headline}
+def write_world(path: Path, name: str = "place", width: int = 2, outcome: int = 0, primary_metric: str = "won") -> str:
+    words = {"NAME": name, "WIDTH": str(width), "OUTCOME": str(outcome), "HEADLINE": primary_metric}
     text = WORLD
     for word, value in words.items():
         text = text.replace(word, value)
@@ -133,7 +133,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path
 def test_worlds_that_cannot_work_are_refused_before_training(tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path / "run")]
     refused("observes reward, but that is the name", "train", write_world(tmp_path / "a.py", "reward"), *TINY, *folder)
-    refused("headline is 'glory'", "train", write_world(tmp_path / "b.py", headline="glory"), *TINY, *folder)
+    refused("headline is 'glory'", "train", write_world(tmp_path / "b.py", primary_metric="glory"), *TINY, *folder)
     refused("ended an episode with outcome 7", "train", write_world(tmp_path / "c.py", outcome=7), *TINY, *folder)
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.storage import CheckpointHistory
-from fledge.tasks.gym import GymTask, read_options
+from fledge.tasks.gym.task import GymTask, read_options
 
 SMALL = ["tensorboard=false", "env.num_envs=4", "seed=1"]
 OFF_POLICY = ["replay.warm_up=64", "replay.batch=32", "replay.segment=4", "policy.hidden=[16]", "log_interval=1"]

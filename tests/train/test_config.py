@@ -12,7 +12,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import field_help
 from fledge.core.settings import check_settings, flat_settings, rule_of, walk
 from fledge.tasks.base import NoCurriculum, PolicyConfig, Task
-from fledge.tasks.gym import GymConfig
+from fledge.tasks.gym.task import GymConfig
 from fledge.tasks.navigation.config import NavigationConfig, RewardKind
 from fledge.tasks.registry import find_task
 from fledge.train.config import Algo, TrainConfig, config_class, make_config, read_run_config

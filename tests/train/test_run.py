@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from fledge.storage import CheckpointHistory
-from fledge.tasks.navigation.structs import Outcome
+from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.train.config import TrainConfig, make_config
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks

@@ -4,18 +4,17 @@ group       what all commands share: errors as one sentence, options that severa
 flying      eval, benchmark, report, envelope
 training    train, advise
 files       export, inspect, doctor, convert
-Those of the browser app are `fledge.ui.command`'s, and bench is `fledge.bench.commands`'.
+Those of the browser app are `fledge.app.command`'s.
 """
 
-from fledge.bench.commands import bench
+from fledge.app.command import COMMANDS
 from fledge.cli import files, flying, training
 from fledge.cli.group import main
-from fledge.ui.command import COMMANDS
 
 __all__ = ["main"]
 
 for module in (training, flying, files):
     for command in module.COMMANDS:
         main.add_command(command)
-for command in (*COMMANDS, bench):
+for command in COMMANDS:
     main.add_command(command)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from fledge.bench.commands import as_json
-from fledge.cli.group import task_option
+from fledge.cli.group import as_json, task_option
 from fledge.core.errors import ConfigError
 
 
@@ -100,7 +99,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
 
     if means_recording(source, target):
         if target.suffix in (".html", ".mcap", ".json"):
-            from fledge.ui.convert import convert_for_viewers as convert_recording
+            from fledge.app.exporters.convert import convert_for_viewers as convert_recording
         done = convert_recording(source, target, episode, task)
         shown = (
             f"{done['drawn']} of {done['episodes']} episodes"

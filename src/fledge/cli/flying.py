@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from fledge.bench.commands import as_json
-from fledge.cli.group import OVERRIDES, help_config, task_option
+from fledge.cli.group import OVERRIDES, as_json, help_config, task_option
 
 
 @click.command(epilog=OVERRIDES)

@@ -61,6 +61,7 @@ help_config = click.option(
 )
 
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 task_option = click.option(
     "--task", help="The policy's task, where it is code: a Python file or module:object. [default: what the file says]"
 )

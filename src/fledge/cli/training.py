@@ -13,10 +13,9 @@ from typing import Any
 
 import click
 
-from fledge.bench.commands import as_json
-from fledge.cli.group import OVERRIDES, help_config, show_training
+from fledge.app.command import watching
+from fledge.cli.group import OVERRIDES, as_json, help_config, show_training
 from fledge.core.errors import ConfigError, InterruptedRunError
-from fledge.ui.command import watching
 
 UNSAVED = "Stopped before anything was saved."
 

@@ -22,8 +22,8 @@ import torch
 from tensordict import TensorDict
 
 from fledge.agents.actor_critic import ActorCritic
+from fledge.collect.env_slice import EnvSlice, Slot
 from fledge.collect.exploration import ExplorationType
-from fledge.collect.lane import Lane, Slot
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv
@@ -88,10 +88,10 @@ class HalvesDataCollector(SyncDataCollector):
             wait(self._flying.values())  # after an error: no env flies on behind the caller's back
             self._flying.clear()
 
-    def _begin_step(self, lane: Lane, slot: Slot) -> None:
+    def _begin_step(self, lane: EnvSlice, slot: Slot) -> None:
         self._flying[lane.columns.start] = self._pool.submit(lane.step, slot)
 
-    def _finish_step(self, lane: Lane, slot: Slot) -> None:
+    def _finish_step(self, lane: EnvSlice, slot: Slot) -> None:
         self._flying.pop(lane.columns.start).result()
         super()._finish_step(lane, slot)
 

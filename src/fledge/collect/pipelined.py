@@ -39,7 +39,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.base import Collector, Prepare
-from fledge.collect.bases import Base, ForeignBase, OwnBase, Weights
+from fledge.collect.sources import Base, ForeignBase, OwnBase, Weights
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
 

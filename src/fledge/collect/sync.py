@@ -20,10 +20,10 @@ from torch import Tensor
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.base import Collector, Prepare
-from fledge.collect.draws import DrawFrom
+from fledge.collect.env_slice import EnvSlice, Slot, fill_next_value
 from fledge.collect.exploration import ExplorationType, is_deterministic, read_exploration_type
 from fledge.collect.key_names import KEY_NAMES, add_navrl_names, fill_done
-from fledge.collect.lane import Lane, Slot, fill_next_value
+from fledge.collect.rng_scope import RngScope
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 
@@ -87,7 +87,7 @@ class SyncDataCollector(Collector):
         self.generator: torch.Generator | None = None
         self._draws: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         edges = itertools.accumulate((e.num_envs for e in self.envs), initial=0)
-        self._lanes = [Lane(e, first) for e, first in zip(self.envs, edges, strict=False)]
+        self._lanes = [EnvSlice(e, first) for e, first in zip(self.envs, edges, strict=False)]
         self._current = 0
         self._rollouts = [self._allocate()]
 
@@ -128,7 +128,7 @@ class SyncDataCollector(Collector):
 
     def draw_from(self, generator: torch.Generator) -> None:
         """Draw actions from this generator instead of torch's global one; its state is then part of `state_dict`."""
-        self.generator, self._draws = generator, DrawFrom(generator)
+        self.generator, self._draws = generator, RngScope(generator)
 
     @torch.no_grad()
     def rollout(self, prepare: Prepare | None = None) -> TensorDict:
@@ -179,10 +179,10 @@ class SyncDataCollector(Collector):
         row["log_prob"].copy_(head.log_prob(params, raw))
         row["value"].copy_(value * std + mean)
 
-    def _begin_step(self, lane: Lane, slot: Slot) -> None:
+    def _begin_step(self, lane: EnvSlice, slot: Slot) -> None:
         lane.step(slot)
 
-    def _finish_step(self, lane: Lane, slot: Slot) -> None:
+    def _finish_step(self, lane: EnvSlice, slot: Slot) -> None:
         lane.value_truncations(slot, self.policy)
 
     @property

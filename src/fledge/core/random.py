@@ -5,7 +5,7 @@ threads, shards or devices asked for it, or in which order. Fledge fills the cou
 
     (who, when, purpose, draw)      who  = env, map or obstacle     when = episode or event number
 
-This module is the host's version (NumPy); `fledge.sim.random` is the same function inside kernels.
+This module is the host's version (NumPy); `fledge.envs.kernel_random` is the same function inside kernels.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def philox(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.uint32]:
 
 
 def uniform(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.float32]:
-    """Return four floats in [0, 1) for each counter, as `fledge.sim.random.uniform4` does."""
+    """Return four floats in [0, 1) for each counter, as `fledge.envs.kernel_random.uniform4` does."""
     return ((philox(counter, seed) >> np.uint32(8)).astype(np.float32)) * np.float32(2.0**-24)
 
 

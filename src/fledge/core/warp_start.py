@@ -13,6 +13,7 @@ import warp as wp
 
 def start_warp() -> None:
     """Start Warp; further calls do nothing."""
+    wp.config.enable_backward = False
     wp.config.log_level = wp.LOG_ERROR
     with contextlib.nullcontext() if _has_cuda_driver() else _quiet_native_stderr():
         wp.init()

@@ -32,7 +32,7 @@ from fledge.core.machine import available_bytes, default_threads
 from fledge.core.overrides import from_plain, to_plain
 from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv
-from fledge.sim.launch import Call, Launcher, Program
+from fledge.envs.launch import Call, Launcher, Program
 
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
 Tensors = dict[tuple[str, ...], torch.Tensor]  # buffers by path

@@ -64,10 +64,10 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
         "source": benchmark.source,
     }
     if request.picture:
-        draw(figures, list(benchmark.worlds), task.headline).savefig(request.picture)
+        draw(figures, list(benchmark.worlds), task.primary_metric).savefig(request.picture)
         say(console, f"picture: {request.picture}")
     if not request.quiet:
-        make_console().print(*tables(figures, list(benchmark.worlds), task.headline))
+        make_console().print(*tables(figures, list(benchmark.worlds), task.primary_metric))
     return figures
 
 
@@ -88,10 +88,11 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
     return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
 
 
-def tables(figures: dict[str, Any], columns: Sequence[str], headline: str) -> list[Any]:
+def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
     """Success of each policy in each world with its interval, then what others published, then the cost of a decision."""
     view = Table(
-        title=f"{figures['title']}. {headline.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}",
+        title=f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, "
+        f"seed {figures['seed']}",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
@@ -102,7 +103,7 @@ def tables(figures: dict[str, Any], columns: Sequence[str], headline: str) -> li
     for row in figures["rows"]:
         by_policy.setdefault(row["policy"], {})[row["column"]] = row
     for name, row in by_policy.items():
-        view.add_row(name, *(cell(row[column], headline) for column in columns))
+        view.add_row(name, *(cell(row[column], primary_metric) for column in columns))
     for who, rates in figures["published"].items():
         view.add_row(f"{who} (theirs)", *(short(rates[c]) if c in rates else "" for c in columns), style="dim")
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
@@ -111,12 +112,12 @@ def tables(figures: dict[str, Any], columns: Sequence[str], headline: str) -> li
     return [view, *([figures["source"]] if figures["published"] else []), *notes]
 
 
-def cell(row: dict[str, Any], headline: str) -> str:
-    low, high = row[f"{headline}_ci95"]
-    return f"{short(row[headline])}\n{short(low)}-{short(high)}"
+def cell(row: dict[str, Any], primary_metric: str) -> str:
+    low, high = row[f"{primary_metric}_ci95"]
+    return f"{short(row[primary_metric])}\n{short(low)}-{short(high)}"
 
 
-def draw(figures: dict[str, Any], columns: Sequence[str], headline: str) -> Any:
+def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
     """A figure: the headline of everybody over the worlds, with 95 % intervals; what others published dashed."""
     from matplotlib.figure import Figure
 
@@ -127,15 +128,15 @@ def draw(figures: dict[str, Any], columns: Sequence[str], headline: str) -> Any:
         by_policy.setdefault(row["policy"], []).append(row)
     for number, (name, rows) in enumerate(by_policy.items()):
         x = [columns.index(row["column"]) for row in rows]
-        y = [row[headline] for row in rows]
-        low, high = zip(*(row[f"{headline}_ci95"] for row in rows), strict=True)
+        y = [row[primary_metric] for row in rows]
+        low, high = zip(*(row[f"{primary_metric}_ci95"] for row in rows), strict=True)
         error = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
         axis.errorbar(x, y, error, marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)])
     for number, (who, rates) in enumerate(figures["published"].items()):
         x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
         axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")
     axis.set_xticks(range(len(columns)), columns)
-    axis.set_ylabel(headline)
+    axis.set_ylabel(primary_metric)
     axis.set_ylim(0, 1.02)
     axis.set_title(figures["title"], fontsize=9, wrap=True)
     axis.grid(alpha=0.25)

@@ -187,7 +187,7 @@ def row_of(
 ) -> dict[str, Any]:
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.world_facts(flight.cfg), "seed": request.seed}
-    facts |= {"world": policy.task.world_label(flight.cfg), "headline": result.headline}
+    facts |= {"world": policy.task.world_label(flight.cfg), "headline": result.primary_metric}
     changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
     return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
 
@@ -221,7 +221,7 @@ def record(
 
 def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:
     """Write a PNG of recorded episodes."""
-    title = f"{name}, {world}: {task.headline} {result.score:.3f} of {result.episodes} episodes"
+    title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
     task.draw(result.tracks, title).savefig(path)
 
@@ -239,15 +239,15 @@ def table(rows: list[dict[str, Any]], task: Task) -> Table:
     )
     view.add_column("policy", overflow="fold", max_width=20)
     labels = outcome_labels(rows[0], task)
-    others = [name for name in labels if name != task.headline]
-    for heading in ("world", task.headline, "95 %", *(labels[name] for name in others)):
+    others = [name for name in labels if name != task.primary_metric]
+    for heading in ("world", task.primary_metric, "95 %", *(labels[name] for name in others)):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        low, high = row[f"{task.headline}_ci95"]
-        if task.headline == "return":
+        low, high = row[f"{task.primary_metric}_ci95"]
+        if task.primary_metric == "return":
             score, interval = f"{row['mean_return']:.1f}", f"{low:.1f} to {high:.1f}"
         else:
-            score, interval = short(row[task.headline]), f"{short(low)}-{short(high)}"
+            score, interval = short(row[task.primary_metric]), f"{short(low)}-{short(high)}"
         view.add_row(row["policy"], row["world"], score, interval, *(short(row[name]) for name in others))
     return view
 
@@ -286,7 +286,7 @@ def class_score(row: dict[str, Any], name: str, task: Task) -> str:
     found = row.get("by_class", {}).get(name)
     if found is None:
         return ""
-    return f"{found['return']:.1f}" if task.headline == "return" else short(found[task.headline])
+    return f"{found['return']:.1f}" if task.primary_metric == "return" else short(found[task.primary_metric])
 
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:

@@ -26,7 +26,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.evaluate.recorder import Highlights, Recorder
-from fledge.tasks.base import Gauge, Task, Track
+from fledge.tasks.base import EpisodeMetrics, Task, Trajectory
 
 VALIDATION_SEED = 1
 TEST_SEED = 7
@@ -38,7 +38,7 @@ class Evaluation:
 
     outcomes: np.ndarray  # [episodes] values of the env's outcome
     names: dict[int, str]  # of those values
-    headline: str  # an outcome, or "return"
+    primary_metric: str  # an outcome, or "return"
     returns: np.ndarray  # [episodes]
     lengths_s: np.ndarray  # [episodes] simulated seconds
     kinds: np.ndarray  # [episodes] index into classes
@@ -48,8 +48,8 @@ class Evaluation:
     env_steps: int
     decision_s: float = 1.0
     act_ms: float = 0.0  # wall time of one decision of all envs at once; of a GPU, until it is queued
-    tracks: list[Track] = field(default_factory=list)
-    highlights: list[Track] = field(default_factory=list)  # the most interesting episodes, those first
+    tracks: list[Trajectory] = field(default_factory=list)
+    highlights: list[Trajectory] = field(default_factory=list)  # the most interesting episodes, those first
 
     @property
     def episodes(self) -> int:
@@ -82,27 +82,29 @@ class Evaluation:
                 score, (low, high) = self._score(chosen)
                 ci = [round(low, 4), round(high, 4)]
                 table[name] = {
-                    self.headline: round(score, 4),
-                    f"{self.headline}_ci95": ci,
+                    self.primary_metric: round(score, 4),
+                    f"{self.primary_metric}_ci95": ci,
                     "episodes": int(chosen.sum()),
                 }
         return table
 
     def _score(self, chosen: np.ndarray) -> tuple[float, tuple[float, float]]:
         trials = int(chosen.sum())
-        if self.headline == "return":
+        if self.primary_metric == "return":
             returns = self.returns[chosen]
             mean = float(returns.mean())
             half = 1.96 * float(returns.std(ddof=1)) / math.sqrt(trials) if trials > 1 else math.inf
             return mean, (mean - half, mean + half)
         won = sum(
-            int((self.outcomes[chosen] == value).sum()) for value, name in self.names.items() if name == self.headline
+            int((self.outcomes[chosen] == value).sum())
+            for value, name in self.names.items()
+            if name == self.primary_metric
         )
         return won / trials, wilson(won, trials)
 
     def as_dict(self) -> dict[str, Any]:
         """Figures as the command line prints them."""
-        head, low_high = self.headline, [round(x, 4) for x in self.score_ci95]
+        head, low_high = self.primary_metric, [round(x, 4) for x in self.score_ci95]
         rates: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
         if head != "return":
             won = np.isin(self.outcomes, [value for value, name in self.names.items() if name == head])
@@ -157,9 +159,9 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    sheet, gauge = Sheet(episodes), task.gauge()
-    begun, steps, tracks = time.perf_counter(), 0, list[Track]()
-    kept = Highlights(highlights, task.headline) if highlights else None
+    sheet, gauge = Sheet(episodes), task.episode_metrics()
+    begun, steps, tracks = time.perf_counter(), 0, list[Trajectory]()
+    kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
         part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
@@ -175,7 +177,7 @@ def evaluate(
     return Evaluation(
         outcomes=sheet.outcomes,
         names=names,
-        headline=task.headline,
+        primary_metric=task.primary_metric,
         returns=sheet.returns,
         lengths_s=sheet.lengths_s,
         kinds=sheet.kinds,
@@ -206,7 +208,7 @@ def fly_wave(
     task: Task,
     env: TensorEnv,
     deterministic: bool,
-    gauge: Gauge,
+    gauge: EpisodeMetrics,
     sheet: Sheet,
     first: int,
     recorder: Recorder | None,

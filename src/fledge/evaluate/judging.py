@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.evaluate.episodes import wilson
-from fledge.tasks.base import Task, Track
-from fledge.tasks.umpire import Notes
+from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.match import Notes
 
 if TYPE_CHECKING:
     from fledge.evaluate.matches import Match
@@ -134,7 +134,7 @@ def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None
     return {"name": name, **row, "of": len(known)}
 
 
-def explain_losses(task: Task, tracks: Sequence[Track], who: Sequence[str]) -> list[dict[str, Any]]:
+def explain_losses(task: Task, tracks: Sequence[Trajectory], who: Sequence[str]) -> list[dict[str, Any]]:
     """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
     rows: list[dict[str, Any]] = []
     for number, track in enumerate(tracks):

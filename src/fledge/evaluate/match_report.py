@@ -19,7 +19,7 @@ from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.page import cell, heading, html_table, image, note, tint, write_page
 from fledge.evaluate.policies import LoadedPolicy
 from fledge.evaluate.report import CURVES_NOTE, command_line, curves_figure, read_curves
-from fledge.tasks.base import Defeat, Task, Track
+from fledge.tasks.base import LossReason, Task, Trajectory
 
 SHOWN_LOSSES, SHOWN_WINS = 6, 2
 OURS = "this run"
@@ -29,8 +29,8 @@ OURS = "this run"
 class Fights:
     """What is kept of the run's own fights."""
 
-    lost: list[tuple[str, Track, Defeat]] = field(default_factory=list)  # (against, fight, why)
-    won: list[tuple[str, Track]] = field(default_factory=list)
+    lost: list[tuple[str, Trajectory, LossReason]] = field(default_factory=list)  # (against, fight, why)
+    won: list[tuple[str, Trajectory]] = field(default_factory=list)
 
 
 def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: Path) -> dict[str, Any]:
@@ -69,12 +69,12 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     return {"report": str(path), **result, "lost": {"fights": len(kept.lost), "kinds": dict(kinds.most_common())}}
 
 
-def sort_fights(task: Task, tracks: Sequence[Track], against: str, kept: Fights) -> None:
+def sort_fights(task: Task, tracks: Sequence[Trajectory], against: str, kept: Fights) -> None:
     """Keep all of the run's lost fights, with why, and its longest won one, of fights against one opponent."""
     for track in tracks:
         if (defeat := task.explain(track, 0)) is not None:
             kept.lost.append((against, track, defeat))
-    won = [track for track in tracks if track.outcome == task.headline]
+    won = [track for track in tracks if track.outcome == task.primary_metric]
     kept.won += [(against, won[0])] if won else []
 
 
@@ -91,7 +91,7 @@ def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task
         if row["win_of_decided"] is not None:
             name = result["agents"][best]
             found.append((f"{100 * row['win_of_decided']:.0f} %", f"of the decided won against {name}, the best pilot"))
-    for name in task.telling if "behaviour" in result else ():
+    for name in task.key_metrics if "behaviour" in result else ():
         head, value = task.behaviours[name], result["behaviour"][0][name]
         share = " %" if "%" in head and value is not None else ""
         found.append((shown_figure(value, head) + share, head.replace(", %", "")))
@@ -267,10 +267,10 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     return parts
 
 
-def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Track, Defeat]]:
+def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Trajectory, LossReason]]:
     """Some lost fights, of every kind in turn, the kind that is met most first, against different opponents."""
     queues = {kind: [row for row in kept.lost if row[2].kind == kind] for kind in kinds}
-    found: list[tuple[str, Track, Defeat]] = []
+    found: list[tuple[str, Trajectory, LossReason]] = []
     while len(found) < SHOWN_LOSSES and any(queues.values()):
         for queue in queues.values():
             if queue and len(found) < SHOWN_LOSSES:
@@ -288,7 +288,7 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     )
 
 
-def picture(task: Task, track: Track, title: str, text: str) -> str:
+def picture(task: Task, track: Trajectory, title: str, text: str) -> str:
     """One fight with what is to be said about it; this run is the first side."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
     return f"<figure><figcaption>{said}</figcaption>{image(task.draw_closely(track), title)}</figure>"

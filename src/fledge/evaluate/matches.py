@@ -25,8 +25,8 @@ from fledge.evaluate.episodes import TEST_SEED, wilson
 from fledge.evaluate.judging import Judge
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
-from fledge.tasks.base import Task, Track
-from fledge.tasks.umpire import Notes, Umpire
+from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.match import MatchStats, Notes
 
 AT_ONCE = 1024  # fights
 
@@ -41,7 +41,7 @@ class Match:
     classes: Sequence[str]  # kinds of episodes
     lengths_s: np.ndarray  # [fights] simulated seconds
     decision_s: float = 1.0
-    highlights: list[Track] = dataclasses.field(default_factory=list)
+    highlights: list[Trajectory] = dataclasses.field(default_factory=list)
     """Of the fights, the most interesting ones, if asked for; outcomes are the first agent's."""
     notes: Notes = dataclasses.field(default_factory=dict)
     """What the task's umpire noted of them, [fights, 2]: of the first agent, and of the second."""
@@ -123,7 +123,7 @@ def play(
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     noted: list[Notes] = []
     done, wave = 0, 0
-    kept = Highlights(highlights, task.headline) if highlights else None
+    kept = Highlights(highlights, task.primary_metric) if highlights else None
     while done < fights:
         count = min(AT_ONCE, fights - done) // 2
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
@@ -169,7 +169,7 @@ def _fight(
     env: TensorEnv,
     deterministic: bool,
     recorder: Recorder | None,
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Umpire]:
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], MatchStats]:
     """One fight in every pair of rows, `first` on `side`: its outcomes, their classes and lengths, and who watched."""
     fights = env.num_envs // 2
     rows = {id_: torch.arange(id_, env.num_envs, 2, device=env.device) for id_ in (side, 1 - side)}
@@ -179,7 +179,7 @@ def _fight(
     env.reset(out=out)
     for agent, _ in seats:
         agent.reset()
-    kinds, umpire = task.classify(env).view(fights, 2)[:, 0].numpy(), task.umpire(env)
+    kinds, umpire = task.classify(env).view(fights, 2)[:, 0].numpy(), task.match_stats(env)
     outcomes, lengths = np.zeros(fights, np.int64), np.zeros(fights)
     active = torch.ones(fights, dtype=torch.bool)
     while active.any():

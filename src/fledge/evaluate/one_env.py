@@ -12,14 +12,14 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 from fledge.evaluate.episodes import Evaluation, Sheet, fly_wave
-from fledge.tasks.base import Gauge
+from fledge.tasks.base import EpisodeMetrics
 
 
 class _AnyTask:
     """What flying episodes asks of a task, for an env alone: one class, and success as headline where it is known."""
 
     def __init__(self, env: TensorEnv) -> None:
-        self.headline = "success" if "success" in env.outcomes.values() else "return"
+        self.primary_metric = "success" if "success" in env.outcomes.values() else "return"
 
     def classify(self, env: TensorEnv) -> Tensor:
         return torch.zeros(env.num_envs, dtype=torch.int64)
@@ -48,13 +48,15 @@ def evaluate_in(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for wave in range(waves):
-                steps += fly_wave(policy, task, env, deterministic, Gauge(), sheet, wave * env.num_envs, None, None)
+                steps += fly_wave(
+                    policy, task, env, deterministic, EpisodeMetrics(), sheet, wave * env.num_envs, None, None
+                )
     finally:
         env.load_state_dict(before)
     return Evaluation(
         outcomes=sheet.outcomes[:count],
         names={value: name for value, name in env.outcomes.items() if value},
-        headline=task.headline,
+        primary_metric=task.primary_metric,
         returns=sheet.returns[:count],
         lengths_s=sheet.lengths_s[:count],
         kinds=sheet.kinds[:count],

@@ -61,7 +61,7 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     if plus and shield in chosen.shields and not Path(name).exists():
         return put_shield(load_policy(bare, task), shield)
     if (pilot := chosen.find_pilot(name)) is not None:
-        return LoadedPolicy(name, pilot, chosen, chosen.world_of(pilot))
+        return LoadedPolicy(name, pilot, chosen, chosen.default_env_config(pilot))
     path = find_policy_file(name)
     if path is None:
         known = ", ".join([*chosen.pilots(), *shipped_policies(chosen)])
@@ -85,7 +85,7 @@ def put_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
 def load_foreign(name: str, task: Task) -> LoadedPolicy:
     """The policy in another project's file, whatever it is called."""
     agent = task.load_foreign(Path(name))
-    return LoadedPolicy(name, agent, task, task.world_of(agent))
+    return LoadedPolicy(name, agent, task, task.default_env_config(agent))
 
 
 def build_policy(state: dict[str, Any], name: str, task: Task | None = None) -> LoadedPolicy:
@@ -156,7 +156,7 @@ def flight_world(
         now = flat_settings(cfg)
         asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
         changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
-    return Flight(task.equip(cfg, policy.agent), changed)
+    return Flight(task.enable_observations(cfg, policy.agent), changed)
 
 
 def default_world(task: Task) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fledge.envs.base import TensorEnv
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Task, Trajectory
 
 DRAWN = 64  # the most numbers of an observation that a recording keeps
 MAX_OPEN_BYTES = 256 * 2**20
@@ -27,12 +27,12 @@ class Highlights:
     In turns, from each outcome the longest that is left; outcomes that are not the headline come first, the rarest first.
     """
 
-    def __init__(self, count: int, headline: str) -> None:
-        self.count, self.headline = count, headline
+    def __init__(self, count: int, primary_metric: str) -> None:
+        self.count, self.primary_metric = count, primary_metric
         self._met: Counter[str] = Counter()
-        self._longest: dict[str, list[tuple[int, int, Track]]] = {}  # heaps of (frames, -number, track)
+        self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, track)
 
-    def offer(self, track: Track, number: int) -> None:
+    def offer(self, track: Trajectory, number: int) -> None:
         """Take note of an episode by its number in the evaluation; which ones are kept does not depend on the order."""
         self._met[track.outcome] += 1
         heap = self._longest.setdefault(track.outcome, [])
@@ -40,9 +40,9 @@ class Highlights:
         if len(heap) > self.count:
             heapq.heappop(heap)
 
-    def chosen(self) -> list[Track]:
+    def chosen(self) -> list[Trajectory]:
         """The episodes to keep, the most interesting first."""
-        order = sorted(self._longest, key=lambda name: (name == self.headline, self._met[name], name))
+        order = sorted(self._longest, key=lambda name: (name == self.primary_metric, self._met[name], name))
         queues = [sorted(self._longest[name], reverse=True, key=lambda item: item[:2]) for name in order]
         turns = [queue[k] for k in range(self.count) for queue in queues if k < len(queue)]
         return [track for _, _, track in turns[: self.count]]
@@ -65,7 +65,7 @@ class Recorder:
         env: TensorEnv,
         first: int,
         record: int,
-        tracks: list[Track],
+        tracks: list[Trajectory],
         highlights: Highlights | None,
         rows: np.ndarray | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class Recorder:
             return
         for number in self.open[over].tolist():
             facts = {"episode": self.first + number, "return": float(returns[number])}
-            track = Track(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
+            track = Trajectory(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
             if number < self.record:
                 self.tracks.append(track)
             if self.highlights:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.storage import Recording, RecordingWriter, is_recording
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Task, Trajectory
 from fledge.tasks.registry import find_named_task, find_task
 
 ENDING = ".frec"
@@ -18,7 +18,7 @@ LISTED = 100  # episodes that `fledge inspect` lists
 
 
 def save_recording(
-    path: Path, task: Task, highlights: Sequence[Track], decision_s: float, facts: Mapping[str, Any]
+    path: Path, task: Task, highlights: Sequence[Trajectory], decision_s: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the highlights of an evaluation, the most interesting first, and return the writer's figures.
 
@@ -143,12 +143,12 @@ def convert_recording(source: Path, target: Path, episode: int | None, task: str
         known = find_task(task) if task else find_named_task(recording.task, str(source))
         done: dict[str, Any] = {"source": str(source), "target": str(target), "episodes": len(recording)}
         if target.suffix == ".acmi":
-            from fledge.tasks.acmi import export_acmi
+            from fledge.app.exporters.acmi import export_acmi
 
             with frames_as_they_should_be(source, known):
                 return done | export_acmi(recording, known, target, episode or 0)
         numbers = [e.number for e in recording if e.outcome and e.recorded] if episode is None else [episode]
-        tracks = [Track(**recording.track(number)) for number in numbers]
+        tracks = [Trajectory(**recording.track(number)) for number in numbers]
         if not tracks:
             raise ConfigError(f"No episode of {source} has ended (yet): there is nothing to draw.")
         with frames_as_they_should_be(source, known):

@@ -27,7 +27,7 @@ from fledge.evaluate.command import (
 from fledge.evaluate.episodes import TEST_SEED
 from fledge.evaluate.page import heading, html_table, image, note, table_row, write_page
 from fledge.evaluate.policies import flight_world, load_policy
-from fledge.tasks.base import Task, Track
+from fledge.tasks.base import Task, Trajectory
 
 REPORT_EPISODES = 256  # what `fledge report` flies by itself
 WINDOW = 9  # iterations that a curve is averaged over
@@ -45,7 +45,7 @@ class Report:
     figures: list[tuple[str, str]] = field(default_factory=list)  # (value, meaning)
     rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
-    tracks: list[tuple[str, list[Track]]] = field(default_factory=list)  # (title, recorded episodes)
+    tracks: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
     marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the headline's curve
 
 
@@ -53,7 +53,7 @@ def write_report(path: Path, report: Report) -> None:
     """Write the page."""
     parts = [
         *heading(report.title, report.lead, report.figures),
-        f"<h2>{html.escape(report.task.headline.capitalize())} in the held-out world, which no training has met</h2>",
+        f"<h2>{html.escape(report.task.primary_metric.capitalize())} in the held-out world, which no training has met</h2>",
         results_table(report.rows, report.task),
         note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
     ]
@@ -74,7 +74,7 @@ def write_report(path: Path, report: Report) -> None:
 
 def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     """Evaluations as an HTML table; rows marked `ours` stand out."""
-    head = task.headline
+    head = task.primary_metric
     labels = outcome_labels(rows[0], task) if rows else {}
     others = [name for name in labels if name != head]
     names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
@@ -122,30 +122,30 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
-    head = task.headline
+    head = task.primary_metric
     if head == "return":
         figure = Figure(figsize=(10, 3.4), dpi=110, layout="constrained")
         panels = list(figure.subplots(1, 3))
     else:
         figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
         panels = list(figure.subplots(2, 2).flat)
-    headline, endings, speed = panels[0], panels[1], panels[-1]
+    primary_metric, endings, speed = panels[0], panels[1], panels[-1]
     episodes = [row.get("episodes", 1.0) for row in rows]
     if head == "return":
         learning = smooth([row.get("return", np.nan) for row in rows])
     else:
         learning = smooth([row.get(head, np.nan) for row in rows], episodes)
-    headline.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
+    primary_metric.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
     held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
     if held_out:
-        headline.plot(*zip(*held_out, strict=True), "o--", color="#4a6fa5", markersize=3, label="held out")
-        headline.legend(fontsize=8)
+        primary_metric.plot(*zip(*held_out, strict=True), "o--", color="#4a6fa5", markersize=3, label="held out")
+        primary_metric.legend(fontsize=8)
     for name, value in marks:
-        headline.axhline(value, color="#888", linestyle="--", linewidth=1)
-        headline.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
+        primary_metric.axhline(value, color="#888", linestyle="--", linewidth=1)
+        primary_metric.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
     if head != "return":
-        headline.set_ylim(0, 1)
-    headline.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
+        primary_metric.set_ylim(0, 1)
+    primary_metric.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
     ended_in = {name: 0.0 for row in rows for name in row}
     others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
@@ -203,8 +203,8 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
         return report_on_fights(run, ours, request, path)
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
-    tracks: list[tuple[str, list[Track]]] = []
-    for preset in [task.judged_in, None] if task.judged_in else [None]:  # what counts first, then its own world
+    tracks: list[tuple[str, list[Trajectory]]] = []
+    for preset in [task.eval_preset, None] if task.eval_preset else [None]:  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
             for words in request.words():
@@ -220,8 +220,8 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     curves = read_curves(run)
     figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
     figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
-    score = rows[0]["mean_return"] if task.headline == "return" else rows[0][task.headline]
-    figures.append((f"{score:.3f}", f"{task.headline} at {rows[0]['world']}"))
+    score = rows[0]["mean_return"] if task.primary_metric == "return" else rows[0][task.primary_metric]
+    figures.append((f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}"))
     write_report(
         path,
         Report(

@@ -136,14 +136,17 @@ class ConsoleLogger:
         headline: The metric to show, by its recent mean: an outcome's rate, or "return".
     """
 
-    def __init__(self, total_steps: int, headline: str = "success") -> None:
+    def __init__(self, total_steps: int, primary_metric: str = "success") -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from fledge.core.terminal import make_console
 
         self.total, self.start = total_steps, 0
-        self._figures = {"frames_per_second": "{:,.0f} decisions/s", f"{headline}_recent": headline + " {:.3f}"}
-        if headline != "return":
+        self._figures = {
+            "frames_per_second": "{:,.0f} decisions/s",
+            f"{primary_metric}_recent": primary_metric + " {:.3f}",
+        }
+        if primary_metric != "return":
             self._figures["return"] = "return {:+.1f}"
         self._started = self._last_line = time.monotonic()
         self._console = make_console(stderr=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fledge.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
     from fledge.replay.index.prefix_sum import PrefixSum
     from fledge.replay.index.sum_tree import SumTree
-    from fledge.replay.intake.forms import read_text
+    from fledge.replay.ingest.forms import read_text
     from fledge.replay.schema import KeySpec
 
 __all__ = [

@@ -34,10 +34,10 @@ from fledge.replay.arguments import choose_layout, device_of, integers, named_va
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
-from fledge.replay.intake.episodes import episode_names, read_episode
-from fledge.replay.intake.forms import plain_values
-from fledge.replay.intake.open_episodes import OpenEpisodes
-from fledge.replay.intake.rollouts import read_observations, read_rollout, rollout_names
+from fledge.replay.ingest.episodes import episode_names, read_episode
+from fledge.replay.ingest.forms import plain_values
+from fledge.replay.ingest.open_episodes import OpenEpisodes
+from fledge.replay.ingest.rollouts import read_observations, read_rollout, rollout_names
 from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema, Words
 from fledge.replay.stores.base import Store

@@ -27,7 +27,7 @@ import torch
 
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.format import codecs
-from fledge.storage.format.foreign import LZ4_MAGIC
+from fledge.storage.format.interop import LZ4_MAGIC
 from fledge.storage.format.leaves import word_size
 
 MAGIC = b"FLI1"

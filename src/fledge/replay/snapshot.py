@@ -16,7 +16,7 @@ import numpy as np
 from fledge.core.errors import FormatError, InputError
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
-from fledge.replay.intake.open_episodes import OpenEpisodes
+from fledge.replay.ingest.open_episodes import OpenEpisodes
 from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.base import Store

@@ -27,7 +27,8 @@ import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
-from fledge.storage.format import codecs, foreign
+from fledge.storage.format import codecs
+from fledge.storage.format import interop as foreign
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens

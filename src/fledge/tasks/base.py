@@ -12,7 +12,7 @@
     classes          kinds of episodes that are told apart          classify            which kind each env's episode is
     sides, matches   of worlds in which agents meet: how many to an episode, and envs with all sides open
     umpire, behaviour                                               of such worlds: how each side fought
-    contract         what an exported policy's user must know       references          plain implementations, for benchmarks
+    contract         what an exported policy's user must know
     aliases, faces   other people's names, of settings and of the env
     scene, snapshot, draw, objects                                  for pictures, recordings, the browser and other programs
     draw_closely, explain                                           one recorded episode, and why it was lost
@@ -49,15 +49,34 @@ from fledge.core.overrides import check_config_class, read_yaml
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.specs import ActionSpec, TensorSpec, tell_spec
 from fledge.envs.base import TensorEnv
-from fledge.tasks.parts import Benchmark, Defeat, Gauge, NoCurriculum, PolicyConfig, Track, World, shapes_of
-from fledge.tasks.shown import Shown
-from fledge.tasks.umpire import Umpire
+from fledge.tasks.match import MatchStats
+from fledge.tasks.parts import (
+    Benchmark,
+    EpisodeMetrics,
+    LossReason,
+    NoCurriculum,
+    PolicyConfig,
+    Trajectory,
+    World,
+    shapes_of,
+)
+from fledge.tasks.view.base import TaskView
 
-__all__ = ["Benchmark", "Defeat", "Gauge", "NoCurriculum", "PolicyConfig", "Task", "Track", "World", "shapes_of"]
+__all__ = [
+    "Benchmark",
+    "EpisodeMetrics",
+    "LossReason",
+    "NoCurriculum",
+    "PolicyConfig",
+    "Task",
+    "Trajectory",
+    "World",
+    "shapes_of",
+]
 MAX_EVAL_ENVS = 256
 
 
-class Task(Shown):
+class Task(TaskView):
     """A world. See the head of this module.
 
     Args:
@@ -79,7 +98,7 @@ class Task(Shown):
     aliases: Mapping[str, str] = {}
     faces: Mapping[str, str] = {}
     """Other people's names for this world's env, and the objects of ours that answer to them: module:object."""
-    headline: str = "return"
+    primary_metric: str = "return"
     labels: Mapping[str, str] = {}
     classes: Sequence[str] = ()
     """Kinds of episodes whose results are told apart; the hardest first."""
@@ -87,11 +106,9 @@ class Task(Shown):
     """Headings of the gauge's figures that a table shows."""
     legend: str = ""
     """What a reader of that table should know."""
-    judged_in: str | None = None
+    eval_preset: str | None = None
     """The env preset whose result a report leads with, besides the policy's own world."""
     unit: str = "envs"
-    references: Any = None
-    """Module of plain implementations that benchmarks measure beside ours; its CONTEST is `fledge bench sim`'s."""
     shields: Sequence[str] = ()
     """What may stand between a policy and what it flies, by name (`shielded`)."""
     benchmarks: Mapping[str, Benchmark] = {}
@@ -100,7 +117,7 @@ class Task(Shown):
     """With 2, an episode is a match: agents are judged against each other, in a cross-table."""
     behaviours: Mapping[str, str] = {}
     """Headings of `behaviour`'s figures that a table shows; of shares, with a %."""
-    telling: Sequence[str] = ()
+    key_metrics: Sequence[str] = ()
     """Those of them that a report leads with."""
     behaviour_legend: str = ""
     """What a reader of that table should know."""
@@ -189,7 +206,7 @@ class Task(Shown):
         """Settings of `count` episodes at once whose sides are all flown by the caller, row by row (`TensorEnv.group`)."""
         return dataclasses.replace(cfg, num_envs=self.sides * count)
 
-    def equip(self, cfg: Any, agent: BaseAgent) -> Any:
+    def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:
         """A world with all that an agent must observe switched on, where it can be."""
         return cfg
 
@@ -256,7 +273,7 @@ class Task(Shown):
         """A policy from another project's `.pt` file."""
         raise ConfigError(f"{path} is a .pt file, but {self.name} knows no other project's policies: give a .fledge.")
 
-    def world_of(self, agent: BaseAgent) -> World | None:
+    def default_env_config(self, agent: BaseAgent) -> World | None:
         """Where a scripted or foreign agent is at home; None: anywhere."""
         return None
 
@@ -282,13 +299,13 @@ class Task(Shown):
 
     # ---- judging ---------------------------------------------------------------------------------------
 
-    def gauge(self) -> Gauge:
+    def episode_metrics(self) -> EpisodeMetrics:
         """What follows the episodes of an evaluation and tells how they went."""
-        return Gauge()
+        return EpisodeMetrics()
 
-    def umpire(self, env: TensorEnv) -> Umpire:
+    def match_stats(self, env: TensorEnv) -> MatchStats:
         """What follows matches that have just begun, all sides flown by the caller, and notes how each side fights."""
-        return Umpire()
+        return MatchStats()
 
     def behaviour(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
         """Figures of how a side fought, from its umpire's notes of some fights, [fights] each."""

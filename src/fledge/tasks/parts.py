@@ -33,7 +33,7 @@ class NoCurriculum:
 
 
 @dataclass
-class Track:
+class Trajectory:
     """One recorded episode: what moved, step by step, and what stood still."""
 
     frames: dict[str, np.ndarray]  # [steps, ...] per entry of `Task.snapshot`
@@ -44,14 +44,14 @@ class Track:
 
 
 @dataclass
-class Defeat:
+class LossReason:
     """Why an episode was lost."""
 
     kind: str  # in a few words, the same for all that are alike
     why: str  # in a sentence
 
 
-class Gauge:
+class EpisodeMetrics:
     """Follows the episodes of an evaluation, decision by decision. This one measures nothing."""
 
     def begin(self, env: TensorEnv) -> None:

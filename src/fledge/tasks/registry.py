@@ -88,7 +88,7 @@ def _named_task(reference: str) -> Task | None:
 
 
 def _gym_task(reference: str) -> Task:
-    from fledge.tasks.gym import GymTask
+    from fledge.tasks.gym.task import GymTask
 
     return GymTask(reference.removeprefix("gym:"))
 

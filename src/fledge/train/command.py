@@ -15,7 +15,7 @@ import torch
 from fledge.core.errors import ConfigError, InterruptedRunError
 from fledge.core.machine import pick_device
 from fledge.core.settings import check_settings, flat_settings
-from fledge.envs.rewarded import find_reward
+from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task, is_code, task_names

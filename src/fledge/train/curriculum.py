@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
-from fledge.envs.versus import VersusEnv
+from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.league.league import League
 from fledge.tasks.base import Task
 from fledge.train.config import TrainConfig
@@ -81,7 +81,7 @@ class LeagueCurriculum(Curriculum):
         super().__init__(task, settings, envs)
         self.mirror = mirror
         worlds = [env.unwrapped for env in envs]
-        self.worlds = [world for world in worlds if isinstance(world, VersusEnv)]
+        self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
             raise ConfigError("A league needs an env with an opponent, but this is self-play: set env.opponent.")
         self.league, self.ranks = league, ranks

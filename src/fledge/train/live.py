@@ -66,7 +66,7 @@ def footage(folder: Path) -> list[Path]:
 # ---- the training's side -----------------------------------------------------------------------------------------------
 
 
-class WatchedEnv(TensorEnv):
+class RecordingWrapper(TensorEnv):
     """An env that a camera may look at after every step; all else is the env's own."""
 
     def __init__(self, env: TensorEnv, camera: Camera) -> None:

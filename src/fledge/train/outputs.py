@@ -53,8 +53,8 @@ class RunOutputs:
         self.rollouts = None
         if cfg.rollout_save_interval:
             self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
-        self.headline = run.task.headline
-        self.console = ConsoleLogger(run.total_iterations, headline=self.headline)
+        self.primary_metric = run.task.primary_metric
+        self.console = ConsoleLogger(run.total_iterations, primary_metric=self.primary_metric)
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
@@ -118,10 +118,10 @@ class RunOutputs:
     def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
         run = self.run
         if metrics["episodes"]:
-            self.recent.append((metrics["episodes"] * metrics[self.headline], metrics["episodes"]))
+            self.recent.append((metrics["episodes"] * metrics[self.primary_metric], metrics["episodes"]))
         if self.recent:  # before the first episode has ended there is nothing to say
             total, flown = (sum(column) for column in zip(*self.recent, strict=True))
-            metrics[f"{self.headline}_recent"] = total / flown
+            metrics[f"{self.primary_metric}_recent"] = total / flown
         metrics["frames"] = run.frames
         metrics["seconds"] = run.seconds
         last = monitor.get_stats(window=1)
@@ -156,7 +156,9 @@ class RunOutputs:
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
-        self.newest = self.history.save(state, self.run.iteration, metric=self.last.get(f"{self.headline}_recent"))
+        self.newest = self.history.save(
+            state, self.run.iteration, metric=self.last.get(f"{self.primary_metric}_recent")
+        )
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until everything is on disk, and say how to go on; raises if the last checkpoint is not there."""

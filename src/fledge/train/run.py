@@ -17,13 +17,13 @@ from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import TensorEnv
-from fledge.envs.rewarded import RewardedEnv, find_reward
+from fledge.envs.reward_wrapper import RewardWrapper, find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import Algo, CollectMode, TrainConfig
 from fledge.train.curriculum import make_curriculum
-from fledge.train.live import Camera, WatchedEnv
+from fledge.train.live import Camera, RecordingWrapper
 from fledge.train.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
@@ -52,7 +52,7 @@ class Run:
         self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
-        self.watched = WatchedEnv(self.envs[0], Camera(self.task, self.envs[0], {"seed": cfg.seed}))
+        self.watched = RecordingWrapper(self.envs[0], Camera(self.task, self.envs[0], {"seed": cfg.seed}))
         """The first env as it is flown: somebody may watch rank 0's, once its camera knows the run's folder."""
         self.collector = make_collector(cfg, [self.watched, *self.envs[1:]], self.policy, self.learner)
         self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
@@ -180,9 +180,11 @@ def check_names(task: Task, env: TensorEnv) -> None:
     """ConfigError where names of a world's observations or outcomes cannot work."""
     if clash := sorted(TAKEN & {*env.observation_spec}):
         raise ConfigError(f"The env observes {', '.join(clash)}, but that is the name of something else: rename it.")
-    if task.headline != "return" and task.headline not in env.outcomes.values():
+    if task.primary_metric != "return" and task.primary_metric not in env.outcomes.values():
         known = ", ".join(name for value, name in env.outcomes.items() if value)
-        raise ConfigError(f"The task's headline is {task.headline!r}, but must be 'return' or an outcome: {known}.")
+        raise ConfigError(
+            f"The task's headline is {task.primary_metric!r}, but must be 'return' or an outcome: {known}."
+        )
 
 
 def refuse_misfits(
@@ -218,4 +220,4 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
         )
         for part in range(parts)
     ]
-    return [RewardedEnv(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs
+    return [RewardWrapper(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fledge.tasks.aircombat.config import FighterConfig, MissileConfig, Scenario
-from fledge.tasks.aircombat.structs import Outcome
+from fledge.tasks.aircombat.physics.structs import Outcome
 from tests.tasks.aircombat.duels import action, fight_out, make, place
 
 RANGES = np.geomspace(8_000, 100_000, 320)  # m, 0.8 % apart

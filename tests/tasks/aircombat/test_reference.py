@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.tasks.aircombat.config import AircombatConfig, MissileConfig, Scenario
-from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.references.agreement import Comparison, fights_of, fly_together
-from fledge.tasks.aircombat.references.behaviour import Action, Pilots
-from fledge.tasks.aircombat.references.numpy_duel import (
+from benchmarks.baselines.aircombat.behaviour import Action, Pilots
+from benchmarks.baselines.aircombat.numpy_duel import (
     DRAW,
     FIRST_WON,
     GOING_ON,
@@ -20,7 +17,10 @@ from fledge.tasks.aircombat.references.numpy_duel import (
     TIME_OUT,
     NumpyDuel,
 )
-from fledge.tasks.aircombat.structs import Outcome
+from benchmarks.baselines.aircombat.parity import Comparison, fights_of, fly_together
+from fledge.tasks.aircombat.config import AircombatConfig, MissileConfig, Scenario
+from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.physics.structs import Outcome
 
 PLAIN = AircombatConfig(spacetime=False)
 

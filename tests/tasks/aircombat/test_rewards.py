@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.envs.rewarded import reached
+from fledge.envs.reward_wrapper import reached
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.physics.structs import Outcome
 from fledge.tasks.aircombat.rewards import (
     TERMS,
     BaseReward,
@@ -18,7 +19,6 @@ from fledge.tasks.aircombat.rewards import (
     ZeroReward,
     create_reward,
 )
-from fledge.tasks.aircombat.structs import Outcome
 
 ROWS = 64
 

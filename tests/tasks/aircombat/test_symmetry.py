@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.baselines.aircombat.behaviour import Action, Pilots
 from fledge.core.errors import InputError
 from fledge.tasks.aircombat.config import Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.references.behaviour import Action, Pilots
 from tests.tasks.aircombat.duels import PLAIN, action, make
 
 VECTORS = ("pos", "dir", "m_pos", "m_dir")

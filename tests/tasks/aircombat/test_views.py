@@ -7,7 +7,7 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.checker import check_tensor_env
-from fledge.envs.versus import VersusEnv
+from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
@@ -21,10 +21,10 @@ def settings(num_envs: int, **changed: object) -> AircombatConfig:
 
 def versus(
     cfg: AircombatConfig, *opponents: object, weights: list[float] | None = None, env_offset: int = 0
-) -> VersusEnv:
+) -> OpponentWrapper:
     both = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs)
     duel = AircombatEnv(both, seed=2, num_threads=1, env_offset=2 * env_offset)
-    return VersusEnv(duel, opponents, weights, env_offset)  # type: ignore[arg-type]
+    return OpponentWrapper(duel, opponents, weights, env_offset)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", list(ActionForm))
@@ -39,10 +39,10 @@ def test_self_play_keeps_the_contract(form: ActionForm) -> None:
 
 @pytest.mark.parametrize("opponent", ["placeholder", "random"])
 def test_against_an_opponent_the_contract_holds_too(opponent: str) -> None:
-    def make(num_envs: int, seed: int, limit: float = 40.0) -> VersusEnv:
+    def make(num_envs: int, seed: int, limit: float = 40.0) -> OpponentWrapper:
         cfg = settings(num_envs, max_episode_s=limit, opponent=opponent)
         env = find_task("aircombat").make_env(cfg, seed=seed, num_threads=1)
-        assert isinstance(env, VersusEnv)
+        assert isinstance(env, OpponentWrapper)
         return env
 
     met = check_tensor_env(make, num_envs=16, make_longer=lambda num_envs, seed: make(num_envs, seed, 60.0))
@@ -74,7 +74,7 @@ def test_the_side_goes_on_alternating_over_ranks() -> None:
 
 
 def test_an_opponent_that_draws_goes_on_drawing_after_a_resume() -> None:
-    def make() -> VersusEnv:
+    def make() -> OpponentWrapper:
         return versus(settings(8), RandomPilot())
 
     action = {"rudder": torch.zeros(8), "throttle": torch.ones(8), "fire": torch.zeros(8, dtype=torch.int64)}

@@ -16,9 +16,9 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import check_settings
 from fledge.envs.checker import check_tensor_env
 from fledge.evaluate.episodes import evaluate
-from fledge.sim.terrain import CELLS, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.config import Dynamics, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.physics.terrain import CELLS, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
 from fledge.tasks.navigation.task import CLASSES, NavigationTask, side_of
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fledge.core.errors import ConfigError, FormatError, InputError, MemoryBudgetError, NumericsError
 from fledge.tasks.navigation.config import ActionForm, Dynamics, Layout, NavigationConfig, RandomizeConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.structs import Outcome
+from fledge.tasks.navigation.physics.structs import Outcome
 
 Make = Callable[..., NavigationEnv]
 DT = 0.016

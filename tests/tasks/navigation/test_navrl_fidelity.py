@@ -17,7 +17,7 @@ import torch
 
 from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint
 
 RELEASED = Path(__file__).resolve().parents[4] / "shared" / "data" / "navrl_checkpoint.pt"
 GAMMA = 0.99

@@ -11,8 +11,8 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca import half_space, safest
-from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.orca.pilot import OrcaPilot
+from fledge.tasks.navigation.orca.solver import half_space, safest
 
 
 @wp.kernel

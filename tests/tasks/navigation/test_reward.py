@@ -8,7 +8,7 @@ import torch
 
 from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.structs import Outcome
+from fledge.tasks.navigation.physics.structs import Outcome
 
 DT = 0.016
 MakeEnv = Callable[..., NavigationEnv]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fledge.core.errors import FormatError
-from fledge.storage.format import foreign
+from fledge.storage.format import interop as foreign
 from fledge.storage.format.rollout_parts import Cut, Key, Rows, find_keys
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
     for episode in recording: episode.outcome, episode.length, episode.scene
     episode.frames(["pos"], start=100, stop=200)         only the blocks in this range are read, and only this field unpacked
     recording.refresh()                                  what has been written since
-    Track(**recording.track(3))                          the form that tasks draw
+    Trajectory(**recording.track(3))                          the form that tasks draw
 
 Contract
     Opening reads the heads of all records, not the frames. A file that ends in the middle of a record plays up to there. One
@@ -81,7 +81,7 @@ class Recording:
         return dict(Counter(episode.outcome or "running" for episode in self._episodes))
 
     def track(self, number: int) -> dict[str, Any]:
-        """An episode as `tasks.base.Track` takes it: frames, scene, outcome, and facts with return and frame numbers."""
+        """An episode as `tasks.base.Trajectory` takes it: frames, scene, outcome, and facts with return and frame numbers."""
         episode = self[number]
         facts = {
             **episode.facts,

@@ -1,4 +1,4 @@
-"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `VersusEnv` has it against an opponent.
+"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `OpponentWrapper` has it against an opponent.
 
 Rows 2 i and 2 i + 1 are the two sides of duel i. They observe the same fight, each from its own seat, so one network flies
 either side. An episode ends for both at once (`group` is 2).
@@ -19,16 +19,13 @@ from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action
-from fledge.envs.rewarded import call_reward, check_reward
+from fledge.envs.launch import Call
+from fledge.envs.reward_wrapper import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.sim.launch import Call
-from fledge.tasks.aircombat import episode, fight, observe
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
-from fledge.tasks.aircombat.physics import airframe_of, motor_of, physics_of
-from fledge.tasks.aircombat.rewards import create_reward
-from fledge.tasks.aircombat.spacetime import features
-from fledge.tasks.aircombat.spacetime.store import load_table
-from fledge.tasks.aircombat.structs import (
+from fledge.tasks.aircombat.physics import episode, fight, observe
+from fledge.tasks.aircombat.physics.parameters import airframe_of, motor_of, physics_of
+from fledge.tasks.aircombat.physics.structs import (
     SCENARIOS,
     SPACETIME,
     STATE,
@@ -41,6 +38,9 @@ from fledge.tasks.aircombat.structs import (
     Result,
     Timing,
 )
+from fledge.tasks.aircombat.rewards import create_reward
+from fledge.tasks.aircombat.spacetime import features
+from fledge.tasks.aircombat.spacetime.store import load_table
 
 RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, of the discrete form
 
@@ -227,7 +227,7 @@ class AircombatEnv(WarpEnv):
     # ---- state -------------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
-        # with an opponent, this is the world below a VersusEnv, and env.num_envs counts what that one shows
+        # with an opponent, this is the world below a OpponentWrapper, and env.num_envs counts what that one shows
         return ("duels", 2) if self.cfg.opponent else (self.unit, 1)
 
     def state_bytes(self) -> int:

@@ -17,7 +17,7 @@ from fledge.agents.distributions import CategoricalHead, MixedHead, Params, make
 from fledge.agents.mlp import mlp, value_layer
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.specs import ActionSpec, TensorSpec, describe_spec, spec_from
-from fledge.tasks.aircombat.structs import SPACETIME, STATE, TOKEN
+from fledge.tasks.aircombat.physics.structs import SPACETIME, STATE, TOKEN
 
 POOLS = ("max", "attention")
 RARELY = 2.0  # logit by which an untrained policy would rather hold its fire

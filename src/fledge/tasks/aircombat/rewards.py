@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fledge.core.code import find_object, is_reference
 from fledge.core.errors import ConfigError
-from fledge.tasks.aircombat.structs import Outcome
+from fledge.tasks.aircombat.physics.structs import Outcome
 
 Obs = Mapping[str, Tensor]
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,22 @@ from fledge.core.code import find_object
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
-from fledge.envs.versus import VersusEnv
-from fledge.tasks.aircombat import cockpit
-from fledge.tasks.aircombat.autopsy import explain_defeat
+from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.match_stats import MERGE_M, DuelStats, figures_of
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.aircombat.rewards import BaseReward, create_reward
 from fledge.tasks.aircombat.spacetime.along import physics_settings
-from fledge.tasks.aircombat.stage import fight_instruments, with_energy
-from fledge.tasks.aircombat.umpire import MERGE_M, DuelUmpire, figures_of
-from fledge.tasks.base import Defeat, Task, Track
-from fledge.tasks.controls import Control
-from fledge.tasks.objects import SceneObject
-from fledge.tasks.stage import Instrument, Stage
-from fledge.tasks.umpire import Umpire
+from fledge.tasks.aircombat.view import controls as cockpit
+from fledge.tasks.aircombat.view.loss_reason import explain_loss
+from fledge.tasks.aircombat.view.stage import fight_instruments, with_energy
+from fledge.tasks.base import LossReason, Task, Trajectory
+from fledge.tasks.match import MatchStats
+from fledge.tasks.view.controls import Control
+from fledge.tasks.view.objects import SceneObject
+from fledge.tasks.view.stage import Instrument, Stage
 
 HERE = Path(__file__).parent
 CLASSES = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
@@ -45,7 +44,7 @@ EVAL_DUELS = 512
 def duel_of(env: TensorEnv) -> AircombatEnv:
     """The duels behind an env, both sides."""
     world = env.unwrapped
-    duel = world.both if isinstance(world, VersusEnv) else world
+    duel = world.both if isinstance(world, OpponentWrapper) else world
     assert isinstance(duel, AircombatEnv)
     return duel
 
@@ -58,7 +57,7 @@ class AircombatTask(Task):
     policy_config = AircombatPolicyConfig
     presets = HERE / "presets"
     policies = HERE / "policies"
-    headline = "win"
+    primary_metric = "win"
     sides = 2
     classes = CLASSES
     unit = "duels"
@@ -72,7 +71,7 @@ class AircombatTask(Task):
         "merge_lead": "lead, kJ/kg",
         "survived": "survived, %",
     }
-    telling = ("outside_r_max", "shots_per_kill")
+    key_metrics = ("outside_r_max", "shots_per_kill")
     behaviour_legend = (
         "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
         f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
@@ -101,7 +100,7 @@ class AircombatTask(Task):
         "verbose": "",  # every fight is counted in the log
         "render": "",  # there is no window
     }
-    faces = {"TensorEnv": "fledge.tasks.aircombat.midrange.env:MidrangeEnv"}
+    faces = {"TensorEnv": "fledge.compat.midrange.env:MidrangeEnv"}
 
     def make_env(
         self,
@@ -128,7 +127,7 @@ class AircombatTask(Task):
         except ConfigError:
             both.close()
             raise
-        return VersusEnv(both, [opponent], env_offset=env_offset)
+        return OpponentWrapper(both, [opponent], env_offset=env_offset)
 
     def with_reward(self, cfg: AircombatConfig, reference: str) -> AircombatConfig | None:
         """One that pays by a BaseReward."""
@@ -183,8 +182,8 @@ class AircombatTask(Task):
         kinds = index[duel.state["kind"].cpu().long()]
         return kinds.repeat_interleave(env.num_envs // duel.num_duels)
 
-    def umpire(self, env: TensorEnv) -> Umpire:
-        return DuelUmpire(duel_of(env))
+    def match_stats(self, env: TensorEnv) -> MatchStats:
+        return DuelStats(duel_of(env))
 
     def behaviour(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
         return figures_of(notes)
@@ -206,7 +205,7 @@ class AircombatTask(Task):
         duel = duel_of(env)
         n = duel.num_duels
         world = env.unwrapped
-        rows = world.mine.cpu()[list(ids)] if isinstance(world, VersusEnv) else torch.tensor(list(ids))
+        rows = world.mine.cpu()[list(ids)] if isinstance(world, OpponentWrapper) else torch.tensor(list(ids))
         duels, seats = rows // 2, torch.stack([rows % 2, 1 - rows % 2], dim=1)
         s = {name: value.cpu() for name, value in duel.state.items()}
 
@@ -232,7 +231,7 @@ class AircombatTask(Task):
         }
         return {name: value.numpy() for name, value in seen.items()}
 
-    def objects(self, track: Track) -> list[SceneObject]:
+    def objects(self, track: Trajectory) -> list[SceneObject]:
         """Fighters, and missiles with their energy; who died is destroyed at the end."""
         found = super().objects(with_energy(track))
         lost = {"win": (1,), "loss": (0,), "draw": (0, 1)}.get(track.outcome, ())
@@ -243,21 +242,21 @@ class AircombatTask(Task):
     def stage(self, scene: Mapping[str, Any]) -> Stage:
         return Stage(flat=True)
 
-    def instruments(self, track: Track) -> list[Instrument]:
+    def instruments(self, track: Trajectory) -> list[Instrument]:
         return fight_instruments(track)
 
-    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
-        from fledge.tasks.aircombat.picture import fights_figure  # Matplotlib takes a while to load
+    def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
+        from fledge.tasks.aircombat.view.picture import fights_figure  # Matplotlib takes a while to load
 
         return fights_figure(tracks, title)
 
-    def draw_closely(self, track: Track, title: str = "") -> Any:
-        from fledge.tasks.aircombat.picture import fight_figure
+    def draw_closely(self, track: Trajectory, title: str = "") -> Any:
+        from fledge.tasks.aircombat.view.picture import fight_figure
 
         return fight_figure(track, title)
 
-    def explain(self, track: Track, side: int = 0) -> Defeat | None:
-        return explain_defeat(track, side)
+    def explain(self, track: Trajectory, side: int = 0) -> LossReason | None:
+        return explain_loss(track, side)
 
     def controls(self, env: TensorEnv) -> Sequence[Control]:
         return cockpit.CONTROLS
@@ -271,12 +270,3 @@ class AircombatTask(Task):
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The space-time graph (`spacetime/moment.py`)."""
         return cockpit.graph_duel(cfg, frame)
-
-    # ---- benchmarks ------------------------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def references(self) -> ModuleType:
-        """Plain implementations of the duel, to be measured beside ours."""
-        from fledge.tasks.aircombat import references
-
-        return references

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
-from fledge.tasks.navigation.planner.outlook import HEADINGS
+from fledge.tasks.navigation.planner.plan_observation import HEADINGS
 
 FRAMES = {
     "world": "z up; metres, radians",

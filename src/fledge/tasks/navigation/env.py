@@ -13,16 +13,14 @@ from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
+from fledge.envs.launch import Call
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.sim.launch import Call
-from fledge.sim.quadrotor import DAMPING
-from fledge.tasks.navigation import episode, flight, sense
 from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
-from fledge.tasks.navigation.feature_policy import VELOCITY
-from fledge.tasks.navigation.maps import MapBank
-from fledge.tasks.navigation.planner.observed import PLAN, ObservedPlan, plan_bytes
-from fledge.tasks.navigation.planner.outlook import AHEAD, BEGUN, ENDED
-from fledge.tasks.navigation.structs import (
+from fledge.tasks.navigation.networks.feature_policy import VELOCITY
+from fledge.tasks.navigation.physics import episode, flight
+from fledge.tasks.navigation.physics.maps import MapBank
+from fledge.tasks.navigation.physics.quadrotor import DAMPING
+from fledge.tasks.navigation.physics.structs import (
     NEAREST,
     OBSTACLE_FEATURES,
     STARTS,
@@ -33,6 +31,9 @@ from fledge.tasks.navigation.structs import (
     Params,
     Result,
 )
+from fledge.tasks.navigation.planner.observed import PLAN, ObservedPlan, plan_bytes
+from fledge.tasks.navigation.planner.plan_observation import AHEAD, BEGUN, ENDED
+from fledge.tasks.navigation.sensing import observe as sense
 
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that feel for columns
 

@@ -13,7 +13,7 @@ from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig
-from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.steering import Steering
 

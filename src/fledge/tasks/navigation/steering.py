@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import InputError
-from fledge.sim.launch import Launcher, Program
+from fledge.envs.launch import Launcher, Program
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.structs import NEAREST, OBSTACLE_FEATURES
+from fledge.tasks.navigation.physics.structs import NEAREST, OBSTACLE_FEATURES
 
 OBSERVED = ("state", "lidar", "dynamic_obstacle", "pose")
 

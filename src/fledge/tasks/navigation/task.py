@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from fledge.core.errors import ConfigError, FormatError
 from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv
-from fledge.tasks.base import Task, Track, World
+from fledge.tasks.base import Task, Trajectory, World
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.config import (
     EDGE_M,
@@ -33,19 +31,25 @@ from fledge.tasks.navigation.config import (
 )
 from fledge.tasks.navigation.contract import bare, complete
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.feature_policy import FeatureActor, FeaturePolicy
-from fledge.tasks.navigation.footage import flight_frames, flight_scenes
-from fledge.tasks.navigation.gauge import FlightGauge
-from fledge.tasks.navigation.grid_q import GridQ
-from fledge.tasks.navigation.navrl import NavRLPolicy, load_navrl_checkpoint
-from fledge.tasks.navigation.navrl_actor_critic import NavRLActorCritic
-from fledge.tasks.navigation.objects import flight_objects
+from fledge.tasks.navigation.metrics import FlightMetrics
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.networks.grid_q import GridQ
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
 from fledge.tasks.navigation.pilots import PILOTS, Planning, make_pilot
-from fledge.tasks.navigation.planned_policy import PlannedPolicy
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.navigation.stage import flight_actors, flight_beams, flight_crowd, flight_instruments, flight_stage
-from fledge.tasks.objects import SceneObject
-from fledge.tasks.stage import Beams, Crowd, Instrument, Stage
+from fledge.tasks.navigation.view.frame_capture import flight_frames, flight_scenes
+from fledge.tasks.navigation.view.objects import flight_objects
+from fledge.tasks.navigation.view.stage import (
+    flight_actors,
+    flight_beams,
+    flight_crowd,
+    flight_instruments,
+    flight_stage,
+)
+from fledge.tasks.view.objects import SceneObject
+from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
 
 HERE = Path(__file__).parent
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
@@ -77,7 +81,7 @@ class NavigationTask(Task):
     curriculum_config = CurriculumConfig
     presets = HERE / "presets"
     policies = HERE / "policies"
-    headline = "success"
+    primary_metric = "success"
     classes = CLASSES
     figures = {
         "outside_share": "outside",
@@ -94,7 +98,7 @@ class NavigationTask(Task):
         "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
         "mean change of the commanded velocity, m/s per second. Behind a shield: share of decisions changed, by m/s."
     )
-    judged_in = "crossing"
+    eval_preset = "crossing"
     shields = tuple(SHIELDS)
     benchmarks = BENCHMARKS
     unit = "drones"
@@ -238,7 +242,7 @@ class NavigationTask(Task):
     def find_pilot(self, name: str) -> BaseAgent | None:
         return make_pilot(name) if name.partition("(")[0].strip() in PILOTS else None
 
-    def equip(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
+    def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
         """Who reads `pose` or `plan` gets it."""
         pose, plan = ("pose" in agent.observes, "plan" in agent.observes)
         return dataclasses.replace(cfg, pose=cfg.pose or pose, plan=plan)
@@ -257,7 +261,7 @@ class NavigationTask(Task):
         """NavRL's policy from its released file."""
         return load_navrl_checkpoint(path)
 
-    def world_of(self, agent: BaseAgent) -> World | None:
+    def default_env_config(self, agent: BaseAgent) -> World | None:
         """NavRL's policy flies in NavRL's world."""
         if not isinstance(agent, NavRLPolicy):
             return None
@@ -266,8 +270,8 @@ class NavigationTask(Task):
 
     # ---- judging and showing ---------------------------------------------------------------------------------------
 
-    def gauge(self) -> FlightGauge:
-        return FlightGauge()
+    def episode_metrics(self) -> FlightMetrics:
+        return FlightMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
         """By the sides that start and goal lie on; of starts inside the forest there is one class."""
@@ -293,27 +297,27 @@ class NavigationTask(Task):
         assert isinstance(env, NavigationEnv)
         return env.state["slot"]
 
-    def draw(self, tracks: Sequence[Track], title: str = "") -> Any:
-        from fledge.tasks.navigation.picture import flights_figure  # Matplotlib takes a while to load
+    def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
+        from fledge.tasks.navigation.view.picture import flights_figure  # Matplotlib takes a while to load
 
         return flights_figure(tracks, title)
 
-    def objects(self, track: Track) -> list[SceneObject]:
+    def objects(self, track: Trajectory) -> list[SceneObject]:
         return flight_objects(track)
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
         return flight_stage(scene)
 
-    def actors(self, track: Track) -> list[SceneObject]:
+    def actors(self, track: Trajectory) -> list[SceneObject]:
         return flight_actors(track)
 
-    def crowd(self, track: Track) -> Crowd | None:
+    def crowd(self, track: Trajectory) -> Crowd | None:
         return flight_crowd(track)
 
-    def beams(self, track: Track) -> Beams | None:
+    def beams(self, track: Trajectory) -> Beams | None:
         return flight_beams(track)
 
-    def instruments(self, track: Track) -> list[Instrument]:
+    def instruments(self, track: Trajectory) -> list[Instrument]:
         return flight_instruments(track)
 
     def recorded(self) -> list[dict[str, Any]]:
@@ -321,12 +325,3 @@ class NavigationTask(Task):
         `--env crossing` and without."""
         rows = json.loads((HERE / "recorded" / "navrl_released.json").read_text())
         return [{**row, "policy": "NavRL (recorded)"} for row in rows]
-
-    # ---- benchmarks ------------------------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def references(self) -> ModuleType:
-        """Plain implementations of this world and of NavRL's training, to be measured beside ours."""
-        from fledge.tasks.navigation import references
-
-        return references

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.physics import physics_of
+from fledge.tasks.aircombat.physics.parameters import physics_of
 from fledge.tasks.aircombat.spacetime import store
 from fledge.tasks.aircombat.spacetime.build import SHAPE, farthest_ranges, grid, solve_geometries
 from fledge.tasks.aircombat.spacetime.check import check_table, draw

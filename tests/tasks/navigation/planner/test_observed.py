@@ -10,10 +10,10 @@ import torch
 from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.orca_pilot import OrcaPilot
+from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.outlook import HEADINGS, OWN, PLAN_WIDTH
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.planner.plan_observation import HEADINGS, OWN, PLAN_WIDTH
 from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.navigation.steering import OBSERVED
 

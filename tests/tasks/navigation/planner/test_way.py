@@ -11,8 +11,9 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.planner.buffers import PlannerDesk
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.desk import PlannerDesk
+from fledge.tasks.navigation.planner.cost_to_go import PLACE_M, PLACES, Ways, way_from
 from fledge.tasks.navigation.planner.local_map import (
     RING_EDGES_M,
     LocalMap,
@@ -21,7 +22,6 @@ from fledge.tasks.navigation.planner.local_map import (
     ring_distances,
     window_cells,
 )
-from fledge.tasks.navigation.planner.way import PLACE_M, PLACES, Ways, way_from
 
 
 @wp.kernel

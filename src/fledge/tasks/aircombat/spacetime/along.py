@@ -12,7 +12,7 @@ import warp as wp
 from fledge.core.errors import FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import check_settings, flat_settings
-from fledge.sim.launch import Call
+from fledge.envs.launch import Call
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime.curves import fly_on
 from fledge.tasks.aircombat.spacetime.envelope import Envelope

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import warp as wp
 
-from fledge.sim.launch import Call, Launcher, default_threads
+from fledge.envs.launch import Call, Launcher, default_threads
 from fledge.tasks.aircombat.spacetime.flyout import Physics
 from fledge.tasks.aircombat.spacetime.solve import solve_ranges
 

@@ -6,9 +6,9 @@ wide one, so several are tried, and the farthest place along the direction at ea
 
 import warp as wp
 
-from fledge.sim.airframe import Flyer, move
-from fledge.sim.missile import fly_missile
-from fledge.tasks.aircombat.fight import slew
+from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.fight import slew
+from fledge.tasks.aircombat.physics.missile import fly_missile
 from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
 from fledge.tasks.aircombat.spacetime.geometry import launch_at, unit
 from fledge.tasks.aircombat.spacetime.manoeuvres import choose_rudder, left_angle, turn_by

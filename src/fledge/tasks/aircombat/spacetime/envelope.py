@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.warp_start import start_warp
-from fledge.sim.launch import Call, Launcher, default_threads
+from fledge.envs.launch import Call, Launcher, default_threads
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.physics import physics_of
+from fledge.tasks.aircombat.physics.parameters import physics_of
 from fledge.tasks.aircombat.spacetime import curves, table
 from fledge.tasks.aircombat.spacetime.build import farthest_ranges, solve_geometries
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre

@@ -11,11 +11,11 @@ It is found on the table in steps that get shorter as the range gets near R_tr; 
 
 import warp as wp
 
-from fledge.sim.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.structs import Duels, Obs, Result, fighter_of, missile_of
 from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
 from fledge.tasks.aircombat.spacetime.manoeuvres import AWAY, FAR, HOLD, left_angle, time_to_go
 from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_turning
-from fledge.tasks.aircombat.structs import Duels, Obs, Result, fighter_of, missile_of
 
 NEVER = wp.constant(1.0e6)  # s
 HORIZON = wp.constant(120.0)  # s, how far times to decide are sought

@@ -8,9 +8,9 @@ within the step.
 
 import warp as wp
 
-from fledge.sim.airframe import Airframe, Flyer, move
-from fledge.sim.missile import Motor, closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.fight import slew
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, move
+from fledge.tasks.aircombat.physics.fight import slew
+from fledge.tasks.aircombat.physics.missile import Motor, closest_approach, fly_missile, guide
 from fledge.tasks.aircombat.spacetime.manoeuvres import AWAY, LATE, choose_rudder, time_to_go
 
 FAR = wp.constant(1.0e9)

@@ -7,9 +7,9 @@ way shows.
 
 import warp as wp
 
-from fledge.sim.airframe import Flyer, move
-from fledge.sim.missile import closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.fight import slew
+from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.fight import slew
+from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
 from fledge.tasks.aircombat.spacetime.features import both_reaches, times_to_decide
 from fledge.tasks.aircombat.spacetime.flyout import Physics
 from fledge.tasks.aircombat.spacetime.manoeuvres import FAR, HOLD, LATE, choose_rudder, left_angle, time_to_go

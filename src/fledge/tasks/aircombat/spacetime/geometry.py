@@ -6,7 +6,7 @@ to the target, and from the target's nose to the shooter. Aspect 0 is a target t
 
 import warp as wp
 
-from fledge.sim.airframe import Flyer
+from fledge.tasks.aircombat.physics.airframe import Flyer
 
 PI = wp.constant(3.14159265358979)
 

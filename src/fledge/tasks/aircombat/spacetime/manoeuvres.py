@@ -17,8 +17,8 @@ import enum
 
 import warp as wp
 
-from fledge.sim.airframe import Airframe, Flyer
-from fledge.sim.missile import cross2
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
+from fledge.tasks.aircombat.physics.missile import cross2
 
 
 class Manoeuvre(enum.IntEnum):

@@ -30,7 +30,7 @@ import warp as wp
 from torch import Tensor
 
 from fledge.core.errors import InputError
-from fledge.sim.launch import Call
+from fledge.envs.launch import Call
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime import curves, words
 from fledge.tasks.aircombat.spacetime.envelope import RUDDERS, Envelope

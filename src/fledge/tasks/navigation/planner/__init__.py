@@ -1,1 +1,5 @@
 """A sampling planner on the drone's own sensors: local map, candidates, the pilot. See docs/planner.md."""
+
+from fledge.core.warp_start import start_warp
+
+start_warp()

@@ -2,7 +2,8 @@
 
 import warp as wp
 
-from fledge.tasks.navigation.orca_kernel import Guard, guarded
+from fledge.tasks.navigation.orca.kernel import Guard, guarded
+from fledge.tasks.navigation.planner.cost_to_go import Ways, find_ways
 from fledge.tasks.navigation.planner.local_map import LocalMap, Scan, remember
 from fledge.tasks.navigation.planner.own import foreseen, read_own
 from fledge.tasks.navigation.planner.search import (
@@ -17,7 +18,6 @@ from fledge.tasks.navigation.planner.search import (
     read_mover,
     to_go,
 )
-from fledge.tasks.navigation.planner.way import Ways, find_ways
 
 
 @wp.func

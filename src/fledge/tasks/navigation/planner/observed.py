@@ -8,11 +8,11 @@ import torch
 import warp as wp
 
 from fledge.core.specs import TensorSpec
-from fledge.sim.launch import Call
+from fledge.envs.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.planner.kit import Kit, kit_bytes, kit_shapes, scan_of
-from fledge.tasks.navigation.planner.outlook import PLAN_WIDTH, Outlook, observe_plan
-from fledge.tasks.navigation.structs import Obs, Result
+from fledge.tasks.navigation.physics.structs import Obs, Result
+from fledge.tasks.navigation.planner.plan_observation import PLAN_WIDTH, Outlook, observe_plan
+from fledge.tasks.navigation.planner.structs import Kit, kit_bytes, kit_shapes, scan_of
 
 SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # worked out anew whenever they are read
 PLAN = TensorSpec((PLAN_WIDTH,), torch.float32, -1.0, 1.0, doc="what the planner would fly, and what lies ahead of it")

@@ -8,8 +8,8 @@ from torch import Tensor
 from fledge.agents.base import Obs
 from fledge.core.settings import check_settings
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.planner.buffers import PlannerDesk
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.desk import PlannerDesk
 from fledge.tasks.navigation.steering import Steering
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.settings import check_settings
-from fledge.sim.launch import Launcher
-from fledge.tasks.navigation import structs
+from fledge.envs.launch import Launcher
 from fledge.tasks.navigation.config import NavigationConfig
+from fledge.tasks.navigation.physics import structs
 from fledge.tasks.navigation.planner.observed import ObservedPlan
-from fledge.tasks.navigation.planner.outlook import AHEAD, PLAN_WIDTH
+from fledge.tasks.navigation.planner.plan_observation import AHEAD, PLAN_WIDTH
 from fledge.tasks.navigation.steering import OBSERVED
 
 

@@ -22,10 +22,10 @@ import math
 import numpy as np
 import warp as wp
 
-from fledge.sim.quadrotor import DAMPING, VELOCITY_GAIN
+from fledge.tasks.navigation.physics.quadrotor import DAMPING, VELOCITY_GAIN
 from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.cost_to_go import Ways, way_from
 from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
-from fledge.tasks.navigation.planner.way import Ways, way_from
 
 REACHED = 1000.0  # m: what reaching the goal is worth
 BODY_M = 0.2  # hits this much above or below the drone's middle are in its way

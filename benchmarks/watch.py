@@ -1,0 +1,158 @@
+"""What it costs a training to be watched, or only to be able to be: in turns, on one training that goes on.
+
+bare       the env alone, as if there were no camera
+nobody     with a camera that nobody asks for frames
+viewer     with `fledge watch` beside it, on the same cores, and somebody who asks it for all new frames as the page does
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from benchmarks.served import Served
+from benchmarks.turns import ratio, spread
+from fledge.core.machine import machine_info
+from fledge.tasks.registry import find_task
+from fledge.train.config import make_config
+from fledge.train.live import FOLDER, SIGN
+from fledge.train.ranks import Ranks
+from fledge.train.run import Run
+
+WAYS = ("bare", "nobody", "viewer")
+POLL_S = 0.7  # the page's own
+
+
+class Viewer:
+    """`fledge watch` in a process of its own, and a thread that asks it as the page does while `on`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = Served("watch", str(folder))
+        self.base, self.on, self.frames, self.answers = self.server.base, False, 0, 0
+        self.ended = False
+        page = urllib.request.urlopen(f"{self.base}/watch").read().decode()
+        known = re.search(r"/watch/([0-9a-f]{12})", page)
+        assert known is not None, "the page does not list the run"
+        self.entry = known[1]
+        self.thread = threading.Thread(target=self._look, daemon=True)
+        self.thread.start()
+
+    def _ask(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"{self.base}/film/{self.entry}{path}", timeout=30) as answer:
+            data: bytes = answer.read()
+            return data
+
+    def _look(self) -> None:
+        known: dict[tuple[str, int], int] = {}
+        while not self.ended:
+            time.sleep(POLL_S)
+            if not self.on:
+                continue
+            try:
+                told = json.loads(self._ask(""))
+                for row in told["episodes"][-16:]:
+                    key = (told["generation"], row["number"])
+                    if row["recorded"] > known.get(key, 0):
+                        self._ask(f"/{row['number']}?stage=0&start={known.get(key, 0)}")
+                        self.frames += row["recorded"] - known.get(key, 0)
+                        known[key] = row["recorded"]
+                self.answers += 1
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        self.ended = True
+        self.server.close()
+
+
+def run(
+    on_progress: Callable[[str], None],
+    turns: int = 5,
+    iterations: int = 3,
+    num_envs: int = 1024,
+    task: str = "navigation",
+) -> dict[str, Any]:
+    """Figures of all ways.
+
+    Args:
+        turns: How often each way has its turn.
+        iterations: Iterations of a turn that are timed together.
+    """
+    world = find_task(task)
+    words = [f"env.num_envs={num_envs}", "total_frames=1000000000000", "tensorboard=false"]
+    training = Run(make_config(world, None, words), Ranks(), world)
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    cpu: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        folder.mkdir()
+        OmegaConf.save(OmegaConf.structured(training.cfg), folder / "config.yaml")
+        viewer = Viewer(Path(place))
+        try:
+            for turn, way in order(turns):
+                on_progress(f"turn {turn + 1} of {turns}: {way}")
+                prepare(training, folder, viewer, way)
+                begun, used = time.perf_counter(), time.process_time()
+                for _ in range(iterations):
+                    training.learn(training.collect())
+                seconds[way].append((time.perf_counter() - begun) / iterations)
+                cpu[way].append((time.process_time() - used) / iterations)
+        finally:
+            viewer.close()
+            training.close()
+    rates = {way: [training.frames_per_iteration / s for s in times] for way, times in seconds.items()}
+    return {
+        "machine": machine_info(),
+        "task": task,
+        "num_envs": num_envs,
+        "decisions_per_second": {way: spread(values, 0) for way, values in rates.items()},
+        "time_against_bare": {way: ratio(seconds[way], seconds["bare"]) for way in WAYS[1:]},
+        "cpu_against_bare": {way: ratio(cpu[way], cpu["bare"]) for way in WAYS[1:]},
+        "frames_shown": viewer.frames,
+        "answers": viewer.answers,
+    }
+
+
+def order(turns: int) -> Iterator[tuple[int, str]]:
+    """Turns of all ways; each begins with another one."""
+    for turn in range(turns):
+        for k in range(len(WAYS)):
+            yield turn, WAYS[(turn + k) % len(WAYS)]
+
+
+def prepare(training: Run, folder: Path, viewer: Viewer, way: str) -> None:
+    """Set a way up, and fly one iteration that is not timed."""
+    env, camera = training.watched, training.watched.camera
+    vars(env).pop("step", None)
+    camera.folder, viewer.on = folder, way == "viewer"
+    if way == "viewer":
+        end = time.monotonic() + 60
+        while not camera.on and time.monotonic() < end:
+            training.learn(training.collect())
+        assert camera.on, "the watcher was not heard"
+    else:
+        (folder / FOLDER / SIGN).unlink(missing_ok=True)
+        camera.close()
+        if way == "bare":
+            vars(env)["step"] = env.env.step
+    training.learn(training.collect())
+
+
+def render(result: dict[str, Any]) -> Iterator[str]:
+    """Lines for people."""
+    yield f"{result['task']}, {result['num_envs']} envs; {result['frames_shown']:,} frames shown"
+    yield "against bare, turn by turn: median (quartiles); processor time is the training's own, of all its threads"
+    yield f"{'way':<8} {'decisions/s':>12}  {'time':>24}  {'processor time':>24}"
+    for way in WAYS:
+        told = [result[name].get(way) for name in ("time_against_bare", "cpu_against_bare")]
+        more = [f"{each['median']:.3f} ({each['low']:.3f} to {each['high']:.3f})" if each else "1" for each in told]
+        yield f"{way:<8} {result['decisions_per_second'][way]['median']:>12,.0f}  {more[0]:>24}  {more[1]:>24}"

@@ -1,0 +1,1 @@
+"""Recordings as files for other programs and people: ACMI, MCAP, HTML, JSON, pictures."""

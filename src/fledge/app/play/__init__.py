@@ -1,0 +1,1 @@
+"""Flying against policies in the browser: matches, sessions, seats."""

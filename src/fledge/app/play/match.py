@@ -1,0 +1,325 @@
+"""A match: one fight on the server, and the people who fly or watch it from their browsers.
+
+    match = Match(roster, ["you", "crank"], start="head_on", seed=7)
+    match.enter("browser 1")                              somebody is here; who finds an empty seat sits down
+    match.do("browser 1", {"do": "hands", "rudder": 1})   what a person does
+    match.leave("browser 1")                              the seat stays theirs for a while: the fight waits
+    match.told("browser 1")                               how things stand, as plain data
+    match.close()
+
+A thread of its own flies it, in real time, and another works out the space-time graph, a few times a second and only while
+somebody is here. Nothing is sent from here: pages ask for what they have not seen (`ui/socket.py`), so a slow one holds up
+nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fledge.app.play.roster import MAX_SEED, PERSON, Roster
+from fledge.app.play.seats import Seat
+from fledge.app.play.session import Fight
+from fledge.core.errors import ConfigError, FledgeError
+
+logger = logging.getLogger("fledge.app")
+GRAPH_S = 0.15  # at least, from one graph to the next
+RESERVED_S = 60.0  # a seat whose person has left
+MAX_PEOPLE = 16
+
+
+class Match:
+    """One fight with people.
+
+    Args:
+        roster: Who can be met.
+        names: Who sits down at first, one for each side; "you" is for whoever comes.
+        start: How it begins, one of `roster.starts()`.
+        seed: Decides how it begins.
+    """
+
+    def __init__(self, roster: Roster, names: Sequence[str], start: str | None = None, seed: int = 0) -> None:
+        self.roster, self.start = roster, start
+        self.fight: Fight = roster.begin(names, start, seed)
+        self.lock = threading.RLock()
+        self.people: dict[str, int] = {}  # connections of each
+        self.owners: list[str | None] = [None] * len(names)
+        self.left: dict[str, float] = {}  # when somebody was last here
+        self.looking: dict[str, int] = {}  # who looks at which tick; others look at the present
+        self.changes = 0
+        """Grows whenever `told` would say something else."""
+        self.note = ""
+        self.graphs: dict[int, tuple[int, Any]] = {}  # by tick: the branch it belongs to, and the graph
+        self.used = time.monotonic()
+        self._closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(part, pause), daemon=True, name=f"fledge-{name}")
+            for name, part, pause in (("fight", self._fly, 0.0), ("graph", self._draw, GRAPH_S))
+        ]
+        self._before = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._closed.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(10)
+        with self.lock:
+            self.fight.close()
+
+    # ---- people ------------------------------------------------------------------------------------------------------
+
+    def enter(self, who: str) -> None:
+        """Somebody opens the page; the first empty seat is theirs, or the one they had.
+
+        Raises:
+            ConfigError: when too many are here.
+        """
+        with self.lock:
+            if who not in self.people and len(self.people) >= MAX_PEOPLE:
+                raise ConfigError(f"{MAX_PEOPLE} people are in this fight: more cannot come in.")
+            self.people[who] = self.people.get(who, 0) + 1
+            self._free_seats()
+            if who not in self.owners:
+                for side, seat in enumerate(self.fight.seats):
+                    if seat.agent is None and self.owners[side] is None:
+                        self.owners[side] = who
+                        break
+            self._changed()
+
+    def leave(self, who: str) -> None:
+        """A page of theirs is closed, or the connection is lost."""
+        with self.lock:
+            self.people[who] = self.people.get(who, 1) - 1
+            if self.people[who] <= 0:
+                del self.people[who]
+                self.looking.pop(who, None)
+                self.left[who] = time.monotonic()
+            self._changed()
+
+    def _free_seats(self) -> None:
+        """Seats of those who have been away for long are for others."""
+        gone = time.monotonic() - RESERVED_S
+        self.left = {who: when for who, when in self.left.items() if when > gone}
+        self.owners = [who if who in self.people or who in self.left else None for who in self.owners]
+
+    def waiting_for(self) -> list[int]:
+        """Sides that nobody flies: an empty seat, or one whose person is away."""
+        return [
+            side
+            for side, seat in enumerate(self.fight.seats)
+            if seat.agent is None and self.owners[side] not in self.people
+        ]
+
+    def _changed(self, note: str = "") -> None:
+        self.note = note
+        self.changes += 1
+        self.used = time.monotonic()
+
+    # ---- what people do ------------------------------------------------------------------------------------------------
+
+    def do(self, who: str, message: Mapping[str, Any]) -> None:
+        """One thing that somebody does; what makes no sense is told to everybody, or changes nothing."""
+        verbs: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
+            "hands": self._hands, "look": self._look_at, "pause": self._pause, "speed": self._set_speed, "step": self._step,
+            "rewind": self._rewind, "restart": self._restart, "take": self._take, "give": self._give,
+        }  # fmt: skip
+        verb = verbs.get(str(message.get("do")))
+        if verb is None:
+            return
+        with self.lock:
+            if verb == self._hands:
+                return verb(who, message)
+            try:
+                note = ""
+                if verb not in (self._look_at, self._take):
+                    self._check_say(who)
+                verb(who, message)
+            except FledgeError as error:
+                note = str(error)
+            if verb != self._look_at or note:
+                self._changed(note)
+
+    def _check_say(self, who: str) -> None:
+        """Time and seats are for those who fly; where nobody does, for all who are here."""
+        flying = {owner for owner in self.owners if owner in self.people}
+        if flying and who not in flying:
+            raise ConfigError("Who flies decides: somebody who only watches cannot do this.")
+
+    def _hands(self, who: str, message: Mapping[str, Any]) -> None:
+        for side, owner in enumerate(self.owners):
+            if owner == who and self.fight.seats[side].agent is None:
+                self.fight.hands[side].put(message)
+
+    def _look_at(self, who: str, message: Mapping[str, Any]) -> None:
+        tick = message.get("tick")
+        if tick is None:
+            self.looking.pop(who, None)
+        else:
+            self.looking[who] = _whole(tick, "tick")
+
+    def _pause(self, who: str, message: Mapping[str, Any]) -> None:
+        self.fight.paused = message.get("on") is not False
+
+    def _set_speed(self, who: str, message: Mapping[str, Any]) -> None:
+        speed = message.get("to")
+        if not isinstance(speed, int | float) or isinstance(speed, bool) or speed != speed:
+            raise ConfigError("The speed must be a number.")
+        self.fight.set_speed(speed)
+
+    def _step(self, who: str, message: Mapping[str, Any]) -> None:
+        self.fight.paused = True
+        if not self.waiting_for():
+            self.fight.step()
+
+    def _rewind(self, who: str, message: Mapping[str, Any]) -> None:
+        """Who sits at a moment is part of it; but a seat that a person has now is not taken away."""
+        before = list(self.fight.seats)
+        self.fight.rewind(_whole(message.get("tick"), "tick"))
+        self.looking.clear()
+        for side, seat in enumerate(before):
+            if seat is not self.fight.seats[side]:
+                self.fight.sit(side, seat)
+        self.fight.paused = message.get("paused") is not False
+
+    def _restart(self, who: str, message: Mapping[str, Any]) -> None:
+        start, cfg = message.get("start"), None
+        if start is not None and start != self.start:
+            if not isinstance(start, str):
+                raise ConfigError("The start must be a name.")
+            agents = [None if seat.agent is None else self.roster.load(seat.name) for seat in self.fight.seats]
+            cfg = self.roster.world(agents, start)
+        seed = message.get("seed")
+        self.fight.restart(cfg, None if seed is None else _whole(seed, "seed", MAX_SEED))
+        self.start = start if start is not None else self.start
+        self.looking.clear()
+        self.fight.paused = False
+
+    def _side(self, message: Mapping[str, Any]) -> int:
+        return _whole(message.get("seat"), "seat", len(self.fight.seats) - 1)
+
+    def _take(self, who: str, message: Mapping[str, Any]) -> None:
+        """Sit down in a seat that no other person has; who sat elsewhere changes places."""
+        side = self._side(message)
+        self._free_seats()
+        owner, seat = self.owners[side], self.fight.seats[side]
+        if owner == who:
+            return
+        if seat.agent is None and owner is not None:
+            raise ConfigError("Somebody else sits there.")
+        for other, mine in enumerate(self.owners):
+            if mine == who:  # change places
+                self.owners[other] = None
+                self.fight.sit(other, seat)
+        self.owners[side] = who
+        self.fight.sit(side, Seat(PERSON))
+
+    def _give(self, who: str, message: Mapping[str, Any]) -> None:
+        """Let an agent fly a side, or keep it for a person who is to come."""
+        side, name = self._side(message), message.get("to")
+        if self.owners[side] not in (None, who) and self.owners[side] in self.people:
+            raise ConfigError("Somebody else sits there.")
+        self.fight.sit(side, self.roster.seat(str(name)))
+        self.owners[side] = None
+
+    # ---- how things stand ----------------------------------------------------------------------------------------------
+
+    def told(self, who: str) -> dict[str, Any]:
+        """What a page shows beside the frames."""
+        with self.lock:
+            fight = self.fight
+            seats = [
+                {
+                    "name": seat.name,
+                    "person": seat.agent is None,
+                    "yours": seat.agent is None and self.owners[side] == who,
+                    "here": seat.agent is not None or self.owners[side] in self.people,
+                }
+                for side, seat in enumerate(fight.seats)
+            ]
+            over = fight.over
+            return {
+                "seats": seats,
+                "paused": fight.paused,
+                "waiting": self.waiting_for(),
+                "speed": fight.speed,
+                "tick": fight.tick,
+                "first": fight.first,
+                "branch": fight.branch,
+                "over": None if over is None else {"outcomes": over.outcomes, "tick": over.tick},
+                "seed": fight.seed,
+                "start": self.start,
+                "scene": fight.scene,
+                "people": len(self.people),
+                "note": self.note,
+            }
+
+    def graph_for(self, who: str) -> tuple[int, int, Any] | None:
+        """The graph of what somebody looks at, with its tick and branch; None while there is none."""
+        with self.lock:
+            wanted = self.looking.get(who)
+            if wanted is None:
+                wanted = max((t for t, g in self.graphs.items() if g[0] == self.fight.branch), default=-1)
+            found = self.graphs.get(wanted)
+            return None if found is None or found[0] != self.fight.branch else (wanted, *found)
+
+    # ---- threads -------------------------------------------------------------------------------------------------------
+
+    def _run(self, part: Callable[[], None], pause: float) -> None:
+        while not self._closed.is_set():
+            try:
+                part()
+            except Exception as error:  # the page goes on, and says so
+                logger.exception("a fight stopped")
+                with self.lock:
+                    self.fight.paused = True
+                    self._changed(f"The fight stopped: {error}")
+                self._closed.wait(1.0)
+            self._closed.wait(pause)
+
+    def _fly(self) -> None:
+        now = time.monotonic()
+        with self.lock:
+            passed, self._before = now - self._before, now
+            was_over = self.fight.over is not None
+            if not self.waiting_for():
+                self.fight.advance(passed)
+            if (self.fight.over is not None) != was_over:
+                self._changed()
+            wait = self.fight.tick_s / max(self.fight.speed, 1.0)
+            idle = self.fight.paused or self.fight.over is not None or not self.people
+        self._closed.wait(min(0.1 if idle else 0.5 * wait, 0.1))
+
+    def _draw(self) -> None:
+        """Work out the graphs that are looked at; the present's last, so that it stays fresh."""
+        with self.lock:
+            if not self.people:
+                return
+            fight, branch = self.fight, self.fight.branch
+            last = fight.first + len(fight.frames) - 1
+            wanted = {min(max(tick, fight.first), last) for tick in self.looking.values()}
+            if len(self.looking) < len(self.people):
+                wanted.add(last)
+            frames = {t: fight.frame_at(t) for t in wanted if self.graphs.get(t, (None,))[0] != branch}
+            for who, tick in self.looking.items():
+                self.looking[who] = min(max(tick, fight.first), last)
+        for tick, frame in frames.items():
+            try:
+                graph = fight.task.graph(fight.cfg, frame)
+            except FledgeError:
+                graph = None
+            with self.lock:
+                self.graphs[tick] = (branch, graph)
+                live = {*self.looking.values(), max(t for t, g in self.graphs.items() if g[0] == branch)}
+                self.graphs = {t: g for t, g in self.graphs.items() if g[0] == branch and (t in live or t == tick)}
+
+
+def _whole(value: Any, what: str, most: int = 2**31) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ConfigError(f"The {what} must be a whole number between 0 and {most}.")
+    return value

@@ -1,0 +1,176 @@
+"""The play socket: one browser in one match.
+
+From the page, JSON: {"do": "hello", "who": ...} first, then what `Match.do` understands. To the page, JSON with "say":
+    welcome    what never changes: layout of a frame, length of a tick, controls, who can be met
+    cut        the past was changed: forget what came after `tick`
+    state      who sits where, pause, speed, ending; whenever it changes
+    graph      the space-time graph of what is looked at
+and frames as bytes: branch and number of the first one (uint32 each), then a row of float32 a frame, little-endian. Pages are
+sent what they have not seen yet, as fast as they take it: nothing piles up for a slow one, and one that comes back gets the
+whole fight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import struct
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fledge.core.errors import FledgeError
+
+if TYPE_CHECKING:
+    from fledge.app.play.match import Match
+
+MAX_TEXT = 4096  # letters of a message
+MAX_RATE = 300  # messages in a second
+POLL_S = 1 / 40
+LOCK_S = (
+    0.005  # that a match is waited for here, where all pages are served; it is held while a world is made or flown back
+)
+FRAMES_AT_ONCE = 1000
+WHO = re.compile(r"[A-Za-z0-9_-]{8,64}")
+
+
+class Rate:
+    """Counts messages; False where too many come in a second."""
+
+    def __init__(self) -> None:
+        self.since, self.count = time.monotonic(), 0
+
+    def allows(self) -> bool:
+        now = time.monotonic()
+        if now - self.since > 1.0:
+            self.since, self.count = now, 0
+        self.count += 1
+        return self.count <= MAX_RATE
+
+
+async def serve_player(socket: Any, match: Match | None) -> None:
+    """Talk to one page until it goes, or breaks the rules."""
+    from starlette.websockets import WebSocketDisconnect
+
+    await socket.accept()
+    who = None
+    try:
+        message = await read(socket)
+        given = str((message or {}).get("who"))
+        if match is None or message is None or message.get("do") != "hello" or not WHO.fullmatch(given):
+            await socket.send_text(json.dumps({"say": "gone"}))
+            return await socket.close(1008)
+        await asyncio.to_thread(match.enter, given)
+        who = given
+        sender = asyncio.create_task(Sender(socket, match, who).run())
+        try:
+            await listen(socket, match, who)
+        finally:
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+                await sender
+    except FledgeError as error:
+        await socket.send_text(json.dumps({"say": "gone", "note": str(error)}))
+        await socket.close(1008)
+    except (WebSocketDisconnect, RuntimeError):
+        pass  # the page is gone
+    finally:
+        if match is not None and who is not None:
+            asyncio.get_running_loop().run_in_executor(None, match.leave, who)  # not awaited: we may be cancelled here
+
+
+async def read(socket: Any) -> dict[str, Any] | None:
+    """The next message; None if it is none of ours: bytes, too long, or no JSON object."""
+    try:
+        text = await socket.receive_text()
+        message = json.loads(text) if len(text) <= MAX_TEXT else None
+    except (KeyError, ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+async def listen(socket: Any, match: Match, who: str) -> None:
+    """Do what the page asks for. A page that sends nonsense, or too much, is left."""
+    rate = Rate()
+    while True:
+        message = await read(socket)
+        if message is None or not rate.allows():
+            return await socket.close(1008)
+        if message.get("do") == "hands" and match.lock.acquire(timeout=LOCK_S):
+            try:
+                match.do(who, message)
+            finally:
+                match.lock.release()
+        else:  # may take a moment: rewinding flies
+            await asyncio.to_thread(match.do, who, message)
+
+
+class Sender:
+    """Sends one page what it has not seen."""
+
+    def __init__(self, socket: Any, match: Match, who: str) -> None:
+        self.socket, self.match, self.who = socket, match, who
+        self.seen = -1  # tick
+        self.branch = match.fight.branch
+        self.changes = -1
+        self.graph: tuple[int, int] | None = None
+
+    async def run(self) -> None:
+        await self.socket.send_text(said("welcome", **welcome(self.match)))
+        while True:
+            if self.match.lock.acquire(timeout=LOCK_S):
+                try:
+                    told = [*self.frames(), *self.state(), *self.graphs()]
+                finally:
+                    self.match.lock.release()
+                for part in told:
+                    await (self.socket.send_text(part) if isinstance(part, str) else self.socket.send_bytes(part))
+            await asyncio.sleep(POLL_S)
+
+    def frames(self) -> Iterator[str | bytes]:
+        fight = self.match.fight
+        if fight.branch != self.branch:
+            cut = fight.still_holds(self.branch)
+            self.branch, self.seen = fight.branch, min(self.seen, cut)
+            yield said("cut", tick=cut, branch=self.branch)
+        first = max(self.seen + 1, fight.first)
+        rows = fight.frames[first - fight.first : first - fight.first + FRAMES_AT_ONCE]
+        if rows:
+            self.seen = first + len(rows) - 1
+            yield struct.pack("<II", self.branch, first) + np.stack(rows).astype("<f4").tobytes()
+        elif fight.over is not None and self.changes < 0:
+            self.seen = fight.over.tick
+
+    def state(self) -> Iterator[str]:
+        if self.match.changes != self.changes:
+            self.changes = self.match.changes
+            yield said("state", **self.match.told(self.who))
+
+    def graphs(self) -> Iterator[str]:
+        found = self.match.graph_for(self.who)
+        if found is not None and (found[0], found[1]) != self.graph:
+            self.graph = (found[0], found[1])
+            yield said("graph", tick=found[0], branch=found[1], graph=found[2])
+
+
+def said(what: str, **rest: Any) -> str:
+    return json.dumps({"say": what, **rest}, default=float)
+
+
+def welcome(match: Match) -> dict[str, Any]:
+    """What a page needs to know once."""
+    fight, roster = match.fight, match.roster
+    return {
+        "task": fight.task.name,
+        "tick_s": fight.tick_s,
+        "layout": [[name, list(shape)] for name, shape in fight.layout.shapes.items()],
+        "controls": [control.told() for control in fight.controls],
+        "names": roster.names(),
+        "starts": roster.starts(),
+        "labels": dict(fight.task.labels),
+        "words": roster.words,
+    }

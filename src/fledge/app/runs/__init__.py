@@ -1,0 +1,1 @@
+"""Runs as the browser shows them: the list, curves, settings."""

@@ -1,0 +1,243 @@
+"""A run's metrics for charts: read as they are written, and never more than a thousand points of each.
+
+    curves = Curves(Path("runs/first/metrics.jsonl"))
+    curves.refresh()                          what has been written since, at most `MAX_READ` bytes; True: there is more
+    curves.since(generation, start)           the points from `start` on, as plain data; all, where these are others by now
+
+Contract
+    Rows are gathered into points of `size` rows each, which know their mean, least and greatest. When there are more than
+    `MAX_POINTS`, two become one and `size` doubles: a run of days takes no more memory than one of minutes. `generation`
+    tells points apart that are not the same any more. A last line that is not finished waits for its end; lines that are
+    no JSON object, values that are no finite number and names that nobody can read are left out; a file that was begun
+    anew is read anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAX_POINTS = 1000
+MAX_READ = 16_000_000  # bytes at a time: others want to be answered meanwhile
+MAX_LINE = 1_000_000
+MAX_COLUMNS = 200
+MAX_NAME = 200  # letters of a metric's name
+AXES = ("step", "frames", "seconds")
+DIGITS = 6  # significant, of what is sent
+
+Row = dict[str, float]
+
+
+class Column:
+    """One metric: sum, count, least and greatest of each point."""
+
+    def __init__(self) -> None:
+        self.sum, self.count = np.zeros(MAX_POINTS), np.zeros(MAX_POINTS, np.int64)
+        self.least, self.greatest = np.full(MAX_POINTS, np.inf), np.full(MAX_POINTS, -np.inf)
+
+    def put(self, at: int, point: list[float]) -> None:
+        """Set a point to sum, count, least and greatest."""
+        self.sum[at], self.count[at], self.least[at], self.greatest[at] = point
+
+    def halve(self) -> None:
+        """Two points become one."""
+        half = MAX_POINTS // 2
+        for name, join, empty in (("sum", np.add, 0), ("count", np.add, 0), ("least", np.minimum, np.inf),
+                                  ("greatest", np.maximum, -np.inf)):  # fmt: skip
+            old = getattr(self, name)
+            new = np.full_like(old, empty)
+            new[:half] = join(old[0::2], old[1::2])
+            setattr(self, name, new)
+
+    def tell(self, start: int, stop: int, spread: bool) -> dict[str, list[float | None]]:
+        """Points as plain data; least and greatest where a point is more than one row."""
+        some = self.count[start:stop]
+        means = np.divide(self.sum[start:stop], some, out=np.full(stop - start, np.nan), where=some > 0)
+        told = {"mean": rounded(means)}
+        if spread:
+            told |= {"min": rounded(self.least[start:stop]), "max": rounded(self.greatest[start:stop])}
+        return told
+
+
+class Curves:
+    """The metrics of one run. Threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.generation = 0
+        self._lock = threading.RLock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.generation += 1
+        self.size = 1  # rows to a point
+        self.rows = 0
+        self.columns: dict[str, Column] = {}
+        self.outcomes: list[str] = []
+        self.last: Row = {}
+        self._axes = np.zeros((len(AXES), MAX_POINTS))
+        self._open: dict[str, list[float]] = {}  # the last point, while it grows: plain numbers are quicker than arrays
+        self._place = 0  # bytes read
+        self._torn = b""
+        self._file: tuple[int, int] | None = None
+        self.bytes = 0
+
+    @property
+    def points(self) -> int:
+        """How many there are."""
+        return -(-self.rows // self.size)
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that counts."""
+        return primary_metric_of(self.columns)
+
+    @property
+    def share_read(self) -> float:
+        """How much of the file has been read."""
+        return self._place / self.bytes if self.bytes else 1.0
+
+    def refresh(self, most: int = MAX_READ) -> bool:
+        """Read what is new; returns whether more of it is left."""
+        with self._lock:
+            try:
+                with open(self.path, "rb") as stream:
+                    stat = os.fstat(stream.fileno())
+                    self.bytes = stat.st_size
+                    if self._file not in (None, (stat.st_dev, stat.st_ino)) or self.bytes < self._place:
+                        self._begin()
+                        self.bytes = stat.st_size
+                    self._file = stat.st_dev, stat.st_ino
+                    stream.seek(self._place)
+                    new = stream.read(min(most, max(self.bytes - self._place, 0)))
+            except OSError:
+                return False  # not there yet, or gone for a moment while it is replaced
+            self._place += len(new)
+            *lines, self._torn = (self._torn + new).split(b"\n")
+            if len(self._torn) > MAX_LINE:
+                self._torn = b"x"  # no row of ours; its rest will be no JSON either
+            for line in lines:
+                self._add(line)
+            self._note_point()
+            return self._place < self.bytes
+
+    def _add(self, line: bytes) -> None:
+        numbers = numbers_in(line)
+        if numbers is None:
+            return
+        if not self.outcomes and "episodes" in numbers:
+            names = list(numbers)
+            self.outcomes = names[1 : names.index("episodes")]
+        if self.rows % self.size == 0:
+            self._note_point()
+            self._open = {}
+            if self.rows == MAX_POINTS * self.size:
+                self._halve()
+        self.rows += 1
+        for name, value in numbers.items():
+            if name not in self.columns:
+                if len(self.columns) >= MAX_COLUMNS:
+                    continue
+                self.columns[name] = Column()
+            self.last[name] = value
+            point = self._open.get(name)
+            if point is None:
+                self._open[name] = [value, 1, value, value]
+            else:
+                point[0] += value
+                point[1] += 1
+                if value < point[2]:
+                    point[2] = value
+                elif value > point[3]:
+                    point[3] = value
+
+    def _note_point(self) -> None:
+        """Put the last point where the others are."""
+        if not self._open:
+            return
+        at = (self.rows - 1) // self.size
+        self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
+        for name, point in self._open.items():
+            self.columns[name].put(at, point)
+
+    def _halve(self) -> None:
+        for column in self.columns.values():
+            column.halve()
+        half = MAX_POINTS // 2
+        self._axes[:, :half] = self._axes[:, 1::2]
+        self.size *= 2
+        self.generation += 1
+
+    def since(self, generation: int = 0, start: int = 0) -> dict[str, Any]:
+        """Points from `start` on, of the newest generation; all of them, if the asker knows another."""
+        with self._lock:
+            stop = self.points
+            first = start if generation == self.generation and 0 <= start <= stop else 0
+            return {
+                "generation": self.generation,
+                "start": first,
+                "size": self.size,
+                "rows": self.rows,
+                "read": round(self.share_read, 4),
+                "x": {name: rounded(self._axes[i, first:stop], 12) for i, name in enumerate(AXES)},
+                "values": {
+                    name: column.tell(first, stop, self.size > 1)
+                    for name, column in self.columns.items()
+                    if name not in AXES
+                },
+            }
+
+
+def primary_metric_of(names: Iterable[str]) -> str:
+    """The metric that counts, as a run's own log has it: the one with a recent mean."""
+    return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
+
+
+def numbers_in(line: bytes) -> Row | None:
+    """The numbers of a row, None where there is none."""
+    if len(line) > MAX_LINE:
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not is_number(row.get("step")):
+        return None
+    return {name: float(value) for name, value in row.items() if is_number(value) and is_name(name)}
+
+
+def is_name(name: str) -> bool:
+    """Whether a metric can be shown under it: not too long, and made of characters (JSON also has halves of some)."""
+    return len(name) <= MAX_NAME and (name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name))
+
+
+def read_last(path: Path, most: int) -> Row:
+    """The newest value of every metric in the last `most` bytes; empty where there is none."""
+    last: Row = {}
+    with suppress(OSError), open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        stream.seek(max(size - most, 0))
+        for line in stream.read(most).split(b"\n"):
+            last |= numbers_in(line) or {}  # the first may be the rest of one, and is no JSON then
+    return last
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be drawn. Integers beyond floats cannot."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:
+    """Numbers for JSON: a few digits, and None where there is none."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

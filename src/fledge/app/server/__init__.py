@@ -1,0 +1,1 @@
+"""The web server: pages, access control, timeouts."""

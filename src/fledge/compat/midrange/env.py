@@ -1,0 +1,186 @@
+"""MidrangeEnv: duels as midrangeRL's TensorEnv offers them, over AircombatEnv. `fledge.TensorEnv(config)` makes one.
+
+    env = fledge.TensorEnv(config, num_envs=32, device="cpu")
+    obs = env.reset()                                           {"p1": {...}, "p2": {...}}, all [num_envs]
+    obs, rewards, dones, infos = env.step(actions, dt=time_scale / 60)
+    obs = env.reset(env_mask=dones)                             only where the mask is true; the others fly on
+
+Nothing resets by itself: a fight that has ended stands still, `done`, until it is reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.compat.midrange.config import read_config
+from fledge.compat.midrange.duels import StandingDuels
+from fledge.compat.midrange.states import FIRST_MISSILE, P1, P2, side_observations, slots_of
+from fledge.core.errors import ConfigError, InputError
+from fledge.core.machine import pick_device
+from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
+from fledge.tasks.aircombat.physics.structs import Outcome
+
+FRAME_S = 1.0 / 60.0
+USUAL = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # of an action that is not given
+
+
+class MidrangeEnv:
+    """Duels flown on both sides by the caller.
+
+    Args:
+        config: midrangeRL's settings by name, ours too; or an AircombatConfig.
+        num_envs: Duels.
+        max_entities_per_env: Slots of `states`; two, and one for each missile carried, is the least.
+        device: "cpu", "cuda", or "auto": cuda where there is one.
+        seed: Decides everything random: of starts other than head-on.
+    """
+
+    P1_IDX, P2_IDX, FIRST_MISSILE_IDX = P1, P2, FIRST_MISSILE
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | AircombatConfig | None = None,
+        num_envs: int = 1,
+        max_entities_per_env: int = 20,
+        device: str | torch.device = "auto",
+        seed: int = 0,
+        num_threads: int | None = None,
+    ) -> None:
+        self.config = config
+        self._given = read_config(config, num_envs)
+        cfg = self._given.cfg
+        if cfg.action_form is ActionForm.discrete:
+            raise ConfigError("action_form is discrete, but here actions are rudder, throttle and fire: leave it out.")
+        needed = FIRST_MISSILE + 2 * cfg.missile.carried
+        if max_entities_per_env < needed:
+            raise ConfigError(
+                f"max_entities_per_env is {max_entities_per_env}, but two fighters with {cfg.missile.carried} missiles each "
+                f"need {needed}."
+            )
+        self.max_entities, self.num_envs, self.seed = max_entities_per_env, num_envs, seed
+        self.duel = StandingDuels(cfg, pick_device(str(device), torch.cuda.device_count()), seed, num_threads)
+        self.device = self.duel.device
+        self.reward_config = dict(self._given.pays)
+        self.done = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self.winner = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+        self._buffers = self.duel.make_buffers()
+        self.reset()
+
+    @property
+    def states(self) -> dict[str, Tensor]:
+        """All entities as they are now, [num_envs, slots] each; a copy (see `states.py` for slots and units)."""
+        return slots_of(self.duel, self._given.origin_m, self.max_entities)
+
+    def reset(self, env_mask: Tensor | None = None) -> dict[str, dict[str, Tensor]]:
+        """Begin new fights, everywhere or where the mask [num_envs] is true; what both sides of all fights see."""
+        if env_mask is None:
+            env_mask = torch.ones_like(self.done)
+        if not isinstance(env_mask, Tensor) or env_mask.dtype != torch.bool or env_mask.shape != self.done.shape:
+            came = (
+                f"{env_mask.dtype} {tuple(env_mask.shape)}" if isinstance(env_mask, Tensor) else type(env_mask).__name__
+            )
+            raise InputError(f"env_mask is {came}, but must be a bool tensor of shape ({self.num_envs},).")
+        env_mask = env_mask.to(self.device)
+        self.duel.reset(env_mask.repeat_interleave(2), out=self._buffers)
+        self.done = self.done & ~env_mask
+        self.winner = self.winner.masked_fill(env_mask, 0)
+        return self.get_observations()
+
+    def step(
+        self, actions: Mapping[str, Any], dt: float = FRAME_S
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor], Tensor, dict[str, Any]]:
+        """Advance all fights that go on by `dt` seconds: observations, rewards, dones, infos.
+
+        Args:
+            actions: p1_rudder, p1_throttle, p1_fire, and the same of p2: tensors [num_envs], or numbers for all. What is
+                not given is rudder 0, full throttle, no shot.
+
+        Returns:
+            Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0 draw or none, 1,
+            2), p1_alive, p2_alive, truncated (ended by the clock), and what our rewards read, of P1 and under "p1" and "p2".
+        """
+        held = self._hold()
+        self.duel.step(self._read(actions), dt, out=self._buffers)
+        self._put_back(held)
+        out, standing = self._buffers, self.done.repeat_interleave(2)
+        outcome = out["outcome"].masked_fill(standing, int(Outcome.RUNNING))
+        ended = outcome[0::2] != Outcome.RUNNING
+        truncated = outcome[0::2] == Outcome.TIMEOUT
+        won, lost = outcome[0::2] == Outcome.WIN, outcome[0::2] == Outcome.LOSS
+        self.winner = torch.where(ended, won.long() + 2 * lost.long(), self.winner)
+        self.done = self.done | ended
+        rewards = self.compute_rewards(ended & ~truncated, self.winner)
+        alive = (self.duel.state["alive"] > 0).view(-1, 2)
+        infos: dict[str, Any] = {"winner": self.winner.clone(), "p1_alive": alive[:, 0].clone()}
+        infos |= {"p2_alive": alive[:, 1].clone(), "truncated": truncated}
+        for row, name in enumerate(("p1", "p2")):
+            shots = self.duel.shots[row::2].clone()
+            infos[name] = {"outcome": outcome[row::2], "terminated": ended & ~truncated, "shots": shots}
+        return self.get_observations(), rewards, self.done.clone(), infos | infos["p1"]
+
+    def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
+        """What both sides get: for the end where `done_mask` is true, and for being alive while a fight goes on.
+
+        Args:
+            winner_mask: 0 for a draw, 1 or 2. By default the env's own.
+        """
+        winner = self.winner if winner_mask is None else winner_mask
+        pays, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
+        draw = (done_mask & (winner == 0)).float() * pays["draw"]
+        rewards = {}
+        for row, name in enumerate(("p1", "p2")):
+            won, lost = done_mask & (winner == row + 1), done_mask & (winner == 2 - row)
+            survives = (alive[:, row] & ~self.done).float() * pays["survive"]
+            rewards[name] = won.float() * pays["win"] + lost.float() * pays["lose"] + draw + survives
+        return rewards
+
+    def get_observations(self) -> dict[str, dict[str, Tensor]]:
+        """What both sides see now. Ours are there too: state, missile_tokens, spacetime, mask."""
+        return side_observations(self.duel, self._buffers["obs"], self._given.origin_m, self._given.size_m)
+
+    def close(self) -> None:
+        """Release threads."""
+        self.duel.close()
+
+    # ---- fights that stand still ---------------------------------------------------------------------------------
+
+    def _hold(self) -> dict[str, dict[str, Tensor]]:
+        """What must not move in this step, if any fight stands still."""
+        if not self.done.any():
+            return {}
+        return {
+            "state": {name: value.clone() for name, value in self.duel.state.items()},
+            "obs": {name: value.clone() for name, value in self._buffers["obs"].items()},
+        }
+
+    def _put_back(self, held: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for name, values in held.items():
+            places = self.duel.state if name == "state" else self._buffers["obs"]
+            for key, before in values.items():
+                rows = self.done if len(before) == self.num_envs else self.done.repeat_interleave(2)
+                places[key][rows] = before[rows]
+
+    def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Actions of both sides as rows."""
+        if not isinstance(actions, Mapping):
+            raise InputError(f"actions is a {type(actions).__name__}, but must be a dict with p1_rudder, and so on.")
+        names = [f"{side}_{part}" for side in ("p1", "p2") for part in USUAL]
+        if unknown := [str(name) for name in actions if name not in names]:
+            raise InputError(f"actions has {', '.join(unknown)}, but only {', '.join(names)} are known.")
+        rows = {
+            part: torch.stack([self._one(actions.get(f"{side}_{part}"), part) for side in ("p1", "p2")], 1).flatten()
+            for part in USUAL
+        }
+        return rows | {"fire": (rows["fire"] > 0.5).long()}
+
+    def _one(self, value: Any, part: str) -> Tensor:
+        try:
+            tensor = torch.as_tensor(USUAL[part] if value is None else value, dtype=torch.float32, device=self.device)
+            return tensor.expand(self.num_envs)
+        except (TypeError, ValueError, RuntimeError) as error:
+            came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise InputError(f"A {part} is {came}, but must be a number, or a tensor ({self.num_envs},).") from error

@@ -1,0 +1,97 @@
+"""GymWrapper: MidrangeEnv with NumPy arrays, as midrangeRL wraps its own: both sides act, P1's observation comes back.
+
+It follows those documents, in which one object is many duels: rewards are {"p1", "p2"}, everything is [num_envs]. One
+side against an opponent, as Gymnasium means it, is `gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from fledge.compat.midrange.env import FRAME_S, MidrangeEnv
+from fledge.tasks.aircombat.config import AircombatConfig
+
+LIMITS = {  # of what is observed; positions and distances have none: nobody is stopped at the field's edge
+    "x": (-np.inf, np.inf),
+    "y": (-np.inf, np.inf),
+    "angle": (0.0, 1.0),
+    "speed": (0.0, np.inf),
+    "missiles": (0.0, 1.0),
+    "alive": (0.0, 1.0),
+    "enemy_distance": (0.0, np.inf),
+    "enemy_relative_angle": (-1.0, 1.0),
+    "enemy_speed": (0.0, np.inf),
+    "enemy_alive": (0.0, 1.0),
+}
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class GymWrapper(gymnasium.Env):
+    """Duels, both sides flown by the caller; ended ones stand still until `reset`.
+
+    Args:
+        config, num_envs, device: As `fledge.TensorEnv(config)` takes them.
+        time_scale: A step lasts time_scale / 60 s.
+    """
+
+    metadata = {"render_modes": [], "render_fps": 60}
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | AircombatConfig | None = None,
+        num_envs: int = 1,
+        device: str = "auto",
+        time_scale: float = 1.0,
+        **options: Any,
+    ) -> None:
+        self.config, self.num_envs, self.time_scale = config, num_envs, time_scale
+        self._options = {"device": device, **options}
+        self.env = MidrangeEnv(config, num_envs, **self._options)
+        self.device = self.env.device
+        shape = (num_envs,)
+        self.observation_space = spaces.Dict(
+            {name: spaces.Box(low, high, shape, np.float32) for name, (low, high) in LIMITS.items()}
+        )
+        sides = ("p1", "p2")
+        actions: dict[str, spaces.Space[Any]] = {}
+        for side in sides:
+            actions[f"{side}_rudder"] = spaces.Box(-1.0, 1.0, shape, np.float32)
+            actions[f"{side}_throttle"] = spaces.Box(0.0, 1.0, shape, np.float32)
+            actions[f"{side}_fire"] = spaces.MultiBinary(num_envs)
+        self.action_space = spaces.Dict(actions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
+        """Begin new fights: P1's observations, and who is alive.
+
+        Args:
+            seed: Start over as a new env of this seed would.
+            options: {"env_mask": [num_envs] bool} begins new fights only where it is true.
+        """
+        super().reset(seed=seed)
+        if seed is not None and seed != self.env.seed:
+            self.env.close()
+            self.env = MidrangeEnv(self.config, self.num_envs, **{**self._options, "seed": seed})
+        mask = (options or {}).get("env_mask")
+        obs = self.env.reset(None if mask is None else self.env.done.new_tensor(mask))
+        alive = self.env.states["alive"].cpu().numpy()
+        return self._numpy(obs["p1"]), {"p1_alive": alive[:, 0], "p2_alive": alive[:, 1]}
+
+    def step(self, action: Mapping[str, Any]) -> tuple[Arrays, Any, Any, Any, dict[str, Any]]:
+        """P1's observations, rewards of both sides, dones, which of these were the clock's, and info."""
+        tensors = {name: np.asarray(value) for name, value in action.items()}
+        obs, rewards, dones, infos = self.env.step(tensors, self.time_scale * FRAME_S)
+        known = {name: infos[name].cpu().numpy() for name in ("winner", "p1_alive", "p2_alive")}
+        paid = {name: value.cpu().numpy() for name, value in rewards.items()}
+        return self._numpy(obs["p1"]), paid, dones.cpu().numpy(), infos["truncated"].cpu().numpy(), known
+
+    def close(self) -> None:
+        """Release threads."""
+        self.env.close()
+
+    def _numpy(self, obs: Mapping[str, Any]) -> Arrays:
+        return {name: obs[name].cpu().numpy() for name in LIMITS}

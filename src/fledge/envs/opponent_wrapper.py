@@ -1,0 +1,210 @@
+"""OpponentWrapper: a world for two seen from one seat. The caller flies one side of each episode, opponents the other.
+
+Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side of even episodes
+and the second of odd ones (numbered over all ranks), so what he learns does not depend on the side. With several opponents,
+each new episode draws one by weight, as a function of (seed, global number of the row, number of the episode): any number of
+threads and ranks meets the same ones. Opponents may be added and weighed anew at any time; those in the air stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from fledge.core.errors import InputError
+from fledge.core.random import Purpose, uniform
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import Action, TensorEnv, make_action_buffer
+
+
+class Opponent(Protocol):
+    """What a OpponentWrapper needs of an agent."""
+
+    def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
+
+    def reset(self, env_mask: Tensor | None = None) -> None: ...
+
+    def memory(self) -> dict[str, Any]: ...
+
+    def recall(self, memory: Mapping[str, Any]) -> None: ...
+
+
+class OpponentWrapper(TensorEnv):
+    """Episodes against opponents.
+
+    Args:
+        both: The world, both sides open; closed by `close()`.
+        opponents: Fly the other side, without exploration.
+        weights: How often each is drawn; all alike by default.
+        env_offset: Global number of the first row.
+    """
+
+    def __init__(
+        self,
+        both: TensorEnv,
+        opponents: Sequence[Opponent],
+        weights: Sequence[float] | None = None,
+        env_offset: int = 0,
+    ) -> None:
+        if both.group != 2:
+            raise InputError(f"Rows of {type(both).__name__} share episodes in {both.group}s, but must in pairs.")
+        super().__init__(both.num_envs // 2, str(both.device), both.seed)
+        self.both, self.env_offset = both, env_offset
+        self.outcomes, self.decision_s = both.outcomes, both.decision_s
+        self.one_clock, self.resumes_exactly = both.one_clock, both.resumes_exactly
+        rows = torch.arange(self.num_envs, device=self.device)
+        self.mine = 2 * rows + (rows + env_offset) % 2
+        self.theirs = 4 * rows + 1 - self.mine
+        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # who flies against each row
+        self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
+        self.opponents: list[Opponent] = []
+        self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
+        """Episodes that ended against each opponent, by outcome for the caller; see `take_results`."""
+        self.set_opponents(opponents, weights)
+        self._out = both.make_buffers()
+        self._actions = make_action_buffer(both.action_spec, (both.num_envs,), self.device)
+        self._begun = False
+
+    @property
+    def observation_spec(self) -> dict[str, TensorSpec]:
+        return self.both.observation_spec
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        return self.both.action_spec
+
+    def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
+        """Who may be met from the next episodes on. The list may only grow; a weight of 0 retires one.
+
+        Results are counted anew for those that are new.
+        """
+        weights = [1.0] * len(opponents) if weights is None else list(weights)
+        if len(opponents) < max(1, len(self.opponents)) or len(weights) != len(opponents):
+            raise InputError(
+                f"{len(opponents)} opponents with {len(weights)} weights came, but there must be as many of both, and at "
+                f"least {max(1, len(self.opponents))}."
+            )
+        if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
+            raise InputError(f"The opponents' weights are {weights}, but must be at least 0, and one greater.")
+        self.opponents = list(opponents)
+        self._edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
+        self._edges[-1] = np.inf  # 1, but for rounding
+        new = torch.zeros((len(opponents) - len(self.results), self.results.shape[1]), dtype=torch.int64)
+        self.results = torch.cat([self.results, new])
+
+    def take_results(self) -> Tensor:
+        """`results` since the last call, [opponents, outcomes]."""
+        taken, self.results = self.results, torch.zeros_like(self.results)
+        return taken
+
+    def in_the_air(self) -> Tensor:
+        """Rows that each opponent is flying against now, [opponents]."""
+        return torch.bincount(self.opponent, minlength=len(self.opponents))
+
+    def _draw(self, mask: Tensor) -> None:
+        """Draw opponents for the episodes that begin."""
+        rows = mask.cpu().nonzero().flatten()
+        self.episode[rows] += 1
+        if len(self.opponents) == 1:
+            return
+        zeros = np.zeros(len(rows), np.int64)
+        counter = np.stack(
+            [rows.numpy() + self.env_offset, self.episode[rows].numpy(), zeros + Purpose.OPPONENT, zeros], 1
+        )
+        self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
+
+    # ---- a step ------------------------------------------------------------------------------------------------
+
+    def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        env_mask = self.check_mask(env_mask, self._begun)
+        self.both.reset(env_mask.repeat_interleave(2), out=self._out)
+        self._begin(env_mask)
+        self._begun = True
+        return self._hand_out(out)
+
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        if not self._begun:
+            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        self.check_action(action)
+        self._put(action, self.mine)
+        met = [0] if len(self.opponents) == 1 else self.opponent.unique().tolist()
+        for number in met:
+            rows = self.theirs if len(met) == 1 else self.theirs[(self.opponent == number).to(self.device)]
+            seen = {name: value[rows] for name, value in self._out["obs"].items()}
+            self._put(self.opponents[number].act(seen, True), rows)
+        self.both.step(self._actions, dt, out=self._out)
+        result = self._hand_out(out)
+        ended = self._out["terminated"][self.mine] | self._out["truncated"][self.mine]
+        if ended.device.type != "cpu" or ended.any():
+            self._count(ended.cpu(), self._out["outcome"][self.mine].cpu())
+            self._begin(ended)
+        return result
+
+    def _put(self, action: Any, rows: Tensor) -> None:
+        if isinstance(action, Tensor):
+            self._actions[rows] = action.to(self._actions.dtype)
+            return
+        for name, part in action.items():
+            self._actions[name][rows] = part.to(self._actions[name].dtype)
+
+    def _count(self, ended: Tensor, outcome: Tensor) -> None:
+        kinds = self.results.shape[1]
+        places = self.opponent[ended] * kinds + outcome[ended].long()
+        self.results += torch.bincount(places, minlength=self.results.numel()).view_as(self.results)
+
+    def _begin(self, mask: Tensor) -> None:
+        self._draw(mask)
+        if len(self.opponents) == 1:
+            self.opponents[0].reset(mask)
+
+    def _hand_out(self, out: TensorDict | None) -> TensorDict:
+        """The caller's rows of the world's buffers, in buffers of his."""
+        out = self.make_buffers() if out is None else out
+        for name, place in out.items():
+            nested = isinstance(place, TensorDict)
+            for key, part in place.items() if nested else [(name, place)]:
+                source = self._out[name][key] if nested else self._out[name]
+                if part.shape != (self.num_envs, *source.shape[1:]) or part.dtype != source.dtype:
+                    raise InputError(
+                        f"out[{name}] is {part.dtype} {tuple(part.shape)}, but must be made by env.make_buffers()."
+                    )
+                part.copy_(source[self.mine])
+        return out
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "both": self.both.state_dict(),
+            "seen": {name: value.clone() for name, value in self._out["obs"].items()},
+            "opponent": self.opponent.clone(),
+            "episode": self.episode.clone(),
+            "results": self.results.clone(),
+            "memories": [opponent.memory() for opponent in self.opponents],
+            "begun": self._begun,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly; the same opponents must have been set before."""
+        if missing := [name for name in self.state_dict() if name not in state]:
+            raise InputError(f"This is not a state of a OpponentWrapper: it has no {', '.join(missing)}.")
+        if len(state["memories"]) != len(self.opponents):
+            raise InputError(
+                f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: set those."
+            )
+        self.both.load_state_dict(state["both"])
+        for name, value in self._out["obs"].items():
+            value.copy_(state["seen"][name])
+        for name in ("opponent", "episode", "results"):
+            getattr(self, name).copy_(state[name])
+        for opponent, memory in zip(self.opponents, state["memories"], strict=True):
+            opponent.recall(memory)
+        self._begun = bool(state["begun"])
+
+    def close(self) -> None:
+        self.both.close()

@@ -1,0 +1,182 @@
+"""RewardWrapper: any env, paid by a reward of one's own. The env stays as it is, but for `reward` and `episode_return`.
+
+    def my_reward(env, action, out):            after every step, all envs at once; returns [N]
+        return out["reward"] - 0.1 * action.abs().sum(-1)
+
+    class MyReward:                             with memory of the episode: tensors [N, ...] in `state`, which is saved
+        def reset(self, env, mask): ...         where the mask is true, an episode has begun; all of them the first time
+        def __call__(self, env, action, out): ...
+
+`out` is what the step returned: `out["reward"]` is the env's own reward, and where an episode ended, `out["obs"]` is already
+the first observation of the next one. `reached(out)` gives what the step itself led to, everywhere.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from fledge.core.code import find_object
+from fledge.core.errors import ConfigError, FledgeError, InputError
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.envs.base import Action, TensorEnv
+
+Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
+
+
+def find_reward(reference: str) -> Reward:
+    """The reward called `module:object` or `file.py:object`; of a class, a new object of it.
+
+    Raises:
+        ConfigError: when there is none, or it cannot be called.
+    """
+    found = find_object(reference)
+    try:
+        reward = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ConfigError(f"{reference} cannot be made without arguments: {error}. Give them defaults.") from error
+    if not callable(reward):
+        raise ConfigError(
+            f"{reference} is a {type(reward).__name__}, but a reward is called: reward(env, action, out)."
+        )
+    if not takes_three(reward):
+        raise ConfigError(
+            f"{reference} takes {signature(reward)}, but a reward is called with three: (env, action, out)."
+        )
+    return reward
+
+
+def takes_three(reward: Any) -> bool:
+    """Whether a callable can be called as a reward is; what does not tell its arguments may be."""
+    try:
+        signature(reward).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
+def reached(out: TensorDict) -> dict[str, Tensor]:
+    """The observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
+    ended = out["terminated"] | out["truncated"]
+    if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
+        return dict(out["obs"].items())
+
+    def chosen(name: str, now: Tensor) -> Tensor:
+        return torch.where(ended.view(-1, *[1] * (now.dim() - 1)), out["final_obs"][name], now)
+
+    return {name: chosen(name, now) for name, now in out["obs"].items()}
+
+
+def call_reward(name: str, call: Callable[[], Any]) -> Any:
+    """What somebody's code pays; InputError that says where, if it fails."""
+    try:
+        return call()
+    except FledgeError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[2:]  # the first line of the reward itself
+        at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
+        said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+        raise InputError(f"The reward {name} failed{at}: {said}. `fledge --debug` shows all.") from error
+
+
+def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
+    """The same; InputError unless it is one finite number per env."""
+    if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
+        got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
+        raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
+    # On CUDA looking would wait for the device; the learner finds NaN there.
+    if reward.device.type == "cpu" and not torch.isfinite(reward).all():
+        bad = int((~torch.isfinite(reward)).nonzero()[0])
+        raise InputError(f"The reward {name} returned {reward[bad].item()} for env {bad}, but must be finite.")
+    return reward
+
+
+class RewardWrapper(TensorEnv):
+    """An env that pays another reward.
+
+    Args:
+        env: Closed by `close()`.
+        reward: As the head of this module says.
+    """
+
+    def __init__(self, env: TensorEnv, reward: Reward) -> None:
+        super().__init__(env.num_envs, str(env.device), env.seed)
+        self.env, self.reward = env, reward
+        self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
+        self.one_clock, self.group = env.one_clock, env.group
+        self._return = torch.zeros(env.num_envs, device=self.device)
+        self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
+
+    @property
+    def unwrapped(self) -> TensorEnv:
+        return self.env.unwrapped
+
+    @property
+    def observation_spec(self) -> dict[str, TensorSpec]:
+        return self.env.observation_spec
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        return self.env.action_spec
+
+    def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
+        result = self.env.reset(env_mask, out=out)
+        self._begin(torch.ones_like(self._return, dtype=torch.bool) if env_mask is None else env_mask)
+        return result
+
+    def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
+        result = self.env.step(action, dt, out=None if out is None else self._completed(out))
+        with torch.no_grad():
+            paid = call_reward(self.name, lambda: self.reward(self.unwrapped, action, result))
+            reward = check_reward(self.name, paid, self.num_envs)
+        result["reward"].copy_(reward)
+        self._return += reward
+        result["episode_return"].copy_(self._return)
+        ended = result["terminated"] | result["truncated"]
+        if self.device.type != "cpu" or ended.any():
+            self._begin(ended)
+        return result if out is None else out
+
+    def _begin(self, mask: Tensor) -> None:
+        self._return = self._return.masked_fill(mask, 0.0)
+        if hasattr(self.reward, "reset"):
+            self.reward.reset(self.unwrapped, mask)
+
+    def _completed(self, out: TensorDict) -> TensorDict:
+        """The caller's buffers, and ours for what he does not want to have."""
+        missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
+        return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.reward, "__name__", type(self.reward).__name__))
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        memory: Mapping[str, Tensor] = getattr(self.reward, "state", {})
+        kept = {name: value.clone() for name, value in memory.items()}
+        return {"env": self.env.state_dict(), "return": self._return.clone(), "memory": kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if missing := [k for k in ("env", "return", "memory") if k not in state]:
+            raise InputError(f"This is not a state of an env with a reward of its own: it has no {', '.join(missing)}.")
+        if len(state["return"]) != self.num_envs:
+            raise InputError(f"The state is of {len(state['return'])} envs, this env has {self.num_envs}.")
+        self.env.load_state_dict(state["env"])
+        self._return = state["return"].to(self.device).clone()
+        if state["memory"]:
+            memory = {name: value.to(self.device).clone() for name, value in state["memory"].items()}
+            self.reward.state = memory  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self.env.close()

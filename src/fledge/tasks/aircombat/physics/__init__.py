@@ -1,0 +1,5 @@
+"""Fighters and missiles: state and Warp kernels. Importing this package starts Warp."""
+
+from fledge.core.warp_start import start_warp
+
+start_warp()

@@ -1,0 +1,58 @@
+"""A guided missile: a motor that burns out, proportional navigation, and a kill by closest approach within the step.
+
+Guidance is pure proportional navigation: the turn rate is N times the rate of the line of sight, which is worked out from
+positions and velocities (no difference in time, so nothing depends on the step). A target behind the missile is turned
+towards as hard as it bears. The hit test is the closest approach while both move from their old to their new places.
+"""
+
+import warp as wp
+
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, move
+
+
+@wp.struct
+class Motor:
+    """What makes a missile of an airframe."""
+
+    frame: Airframe
+    navigation: float  # N, turn rate over the rate of the line of sight
+    burn: float  # s
+    min_speed: float  # m/s, below which it is spent once the motor is out
+    kill_radius: float  # m
+
+
+@wp.func
+def cross2(a: wp.vec2, b: wp.vec2) -> float:
+    return a[0] * b[1] - a[1] * b[0]
+
+
+@wp.func
+def guide(motor: Motor, missile: Flyer, target: Flyer) -> float:
+    """Rudder towards the target, before limits."""
+    r = target.pos - missile.pos
+    if wp.dot(r, missile.dir) < 0.0:
+        if cross2(missile.dir, r) < 0.0:
+            return -1.0
+        return 1.0
+    v = target.speed * target.dir - missile.speed * missile.dir
+    rate = cross2(r, v) / wp.max(wp.dot(r, r), 1.0)  # rad/s
+    return motor.navigation * rate * motor.frame.rmin / wp.max(missile.speed, 1.0)
+
+
+@wp.func
+def fly_missile(motor: Motor, missile: Flyer, u: float, burn: float, dt: float) -> Flyer:
+    """The missile after dt seconds, of which the motor burns for at most `burn`; the step is split where it burns out."""
+    powered = wp.clamp(burn, 0.0, dt)
+    if powered >= dt:
+        return move(motor.frame, missile, u, motor.frame.thrust, dt)
+    if powered <= 0.0:
+        return move(motor.frame, missile, u, 0.0, dt)
+    return move(motor.frame, move(motor.frame, missile, u, motor.frame.thrust, powered), u, 0.0, dt - powered)
+
+
+@wp.func
+def closest_approach(r0: wp.vec2, r1: wp.vec2) -> float:
+    """Smallest distance to the origin on the way from r0 to r1: relative positions before and after a step, m."""
+    step = r1 - r0
+    along = wp.clamp(-wp.dot(r0, step) / wp.max(wp.dot(step, step), 1.0e-9), 0.0, 1.0)
+    return wp.length(r0 + along * step)

@@ -1,0 +1,133 @@
+"""What the duel's kernels read and write: parameters, fighters, missiles, observations, results.
+
+N duels, rows 2 i (first side) and 2 i + 1 (second side) of duel i, S missiles of each side. All arrays belong to the env or
+to the caller who passed `out`; kernels only index them. A missile stands in the slot of its number: slots 0 to fired - 1
+of a row are used, in the order of firing.
+"""
+
+import enum
+
+import warp as wp
+
+from fledge.tasks.aircombat.config import Scenario
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
+from fledge.tasks.aircombat.physics.missile import Motor
+
+SCENARIOS = {kind: number for number, kind in enumerate(Scenario)}
+STATE = 15  # numbers of the observation `state`
+TOKEN = 10  # numbers of one missile in `missiles`
+SPACETIME = 10  # numbers of `spacetime`
+
+
+class Outcome(enum.IntEnum):
+    """How a fight ended, for the side of the row (`outcome` buffer; RUNNING while it has not)."""
+
+    RUNNING = 0
+    WIN = 1
+    LOSS = 2
+    DRAW = 3  # both died in the same physics step
+    SPENT = 4  # nobody has a missile left, in the rack or in the air
+    TIMEOUT = 5
+
+
+@wp.struct
+class Params:
+    """Scalars, fixed for the life of the env."""
+
+    seed: wp.vec2ui
+    env_offset: int  # global index of this env's first duel
+    fighter: Airframe
+    motor: Motor
+    slots: int  # missiles of each side
+    interval: float  # s between shots
+    rudder_rate: float  # 1/s, 0: at once
+    max_time: float  # s
+    top_speed: float  # m/s, at full throttle without turning
+    scenario: int
+    start_speed: float
+    start_range: float
+    min_range: float
+    max_range: float
+
+
+@wp.struct
+class Duels:
+    """State of every duel."""
+
+    pos: wp.array(dtype=wp.vec2)  # [2 N] m
+    dir: wp.array(dtype=wp.vec2)  # [2 N] unit vector of the velocity
+    speed: wp.array(dtype=wp.float32)  # [2 N] m/s
+    rudder: wp.array(dtype=wp.float32)  # [2 N] where the rudder stands, -1..1
+    alive: wp.array(dtype=wp.int32)  # [2 N]
+    fired: wp.array(dtype=wp.int32)  # [2 N] missiles fired so far
+    wait: wp.array(dtype=wp.float32)  # [2 N] s until the next shot is possible
+    m_pos: wp.array2d(dtype=wp.vec2)  # [2 N, S] of the missiles that the row fired
+    m_dir: wp.array2d(dtype=wp.vec2)
+    m_speed: wp.array2d(dtype=wp.float32)
+    m_burn: wp.array2d(dtype=wp.float32)  # s that the motor still burns
+    m_flying: wp.array2d(dtype=wp.int32)
+    m_least: wp.array2d(dtype=wp.float32)  # m, closest approach to its target so far
+    time: wp.array(dtype=wp.float32)  # [N] s since the start of the fight
+    decisions: wp.array(dtype=wp.int32)  # [N]
+    episode: wp.array(dtype=wp.int32)  # [N] fights begun, minus one
+    kind: wp.array(dtype=wp.int32)  # [N] scenario of this fight
+    over: wp.array(dtype=wp.int32)  # [N] 1: ended by a death or for want of missiles
+
+
+@wp.struct
+class Controls:
+    """What the pilots ask for, [2 N]."""
+
+    rudder: wp.array(dtype=wp.float32)
+    throttle: wp.array(dtype=wp.float32)
+    fire: wp.array(dtype=wp.int32)
+
+
+@wp.struct
+class Timing:
+    """How long a decision is, on the device so that a step of another length needs no new launches."""
+
+    dt: wp.array(dtype=wp.float32)  # [1] s
+    steps: wp.array(dtype=wp.int32)  # [1]
+
+
+@wp.struct
+class Obs:
+    """Observation buffers of one step, [2 N, ...]."""
+
+    state: wp.array2d(dtype=wp.float32)  # [2 N, STATE]
+    missiles: wp.array3d(dtype=wp.float32)  # [2 N, 2 S, TOKEN]
+    spacetime: wp.array2d(dtype=wp.float32)  # [2 N, SPACETIME] ([0, 0] when off)
+    mask: wp.array2d(dtype=wp.bool)  # [2 N, 2] fire or not; [2 N, 6] of the discrete form
+
+
+@wp.struct
+class Result:
+    """What a step decides, [2 N]."""
+
+    terminated: wp.array(dtype=wp.bool)
+    truncated: wp.array(dtype=wp.bool)
+    outcome: wp.array(dtype=wp.uint8)
+
+
+@wp.func
+def fighter_of(d: Duels, row: int) -> Flyer:
+    out = Flyer()
+    out.pos = d.pos[row]
+    out.dir = d.dir[row]
+    out.speed = d.speed[row]
+    return out
+
+
+@wp.func
+def missile_of(d: Duels, row: int, slot: int) -> Flyer:
+    out = Flyer()
+    out.pos = d.m_pos[row, slot]
+    out.dir = d.m_dir[row, slot]
+    out.speed = d.m_speed[row, slot]
+    return out
+
+
+@wp.func
+def can_fire(p: Params, d: Duels, row: int) -> bool:
+    return d.alive[row] == 1 and d.fired[row] < p.slots and d.wait[row] <= 1.0e-4

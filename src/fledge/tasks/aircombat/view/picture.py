@@ -1,0 +1,137 @@
+"""Pictures of fights: both sides and their missiles from above, in kilometres, with time along the paths.
+
+And one fight closely, over the space-time graph: time upwards over the range, beside how far each side's missile reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from fledge.tasks.aircombat.spacetime.along import config_of, ranges_of, reaches
+from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.base import Trajectory
+
+SIDES = ("#2f6db3", "#c8433f")
+NAMES = ("blue", "red")
+TINTS = ("#df8676", "#f1bda6", "#fbe8c6")  # inside R_ne, R_tr, R_max
+REACHES = ("inside R_ne: no escape", "R_tr: not by turning away", "R_max: not by keeping on")
+TICK_S = 20.0
+WORDS = {
+    "win": "blue wins",
+    "loss": "red wins",
+    "draw": "both die",
+    "spent": "no missiles left",
+    "timeout": "time is up",
+}
+
+
+def draw_fight(axes: Any, track: Trajectory) -> None:
+    """One fight into matplotlib axes. Blue is the side whose outcome it is."""
+    pos, time = track.frames["pos"] / 1000.0, track.frames["time_s"]
+    flying, missiles = track.frames["missile_alive"], track.frames["missile_pos"] / 1000.0
+    ticks = [int(np.argmin(np.abs(time - t))) for t in np.arange(0.0, time[-1] + 1e-3, TICK_S)]
+    for side, colour in enumerate(SIDES):
+        path = pos[:, side]
+        axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=1.6)
+        axes.plot(path[ticks, 0], path[ticks, 1], ".", color=colour, markersize=5)
+        axes.plot(path[0, 0], path[0, 1], "o", color=colour, markersize=6, markerfacecolor="white")
+        for slot in range(flying.shape[2]):
+            steps = np.flatnonzero(flying[:, side, slot])
+            if len(steps):
+                way = missiles[steps, side, slot]
+                axes.plot(way[:, 0], way[:, 1], color=colour, linewidth=0.9, linestyle=(0, (3, 1.5)), alpha=0.8)
+                axes.plot(way[0, 0], way[0, 1], "^", color=colour, markersize=4)
+        lost = {"win": 1, "loss": 0}.get(track.outcome)
+        if lost == side or track.outcome == "draw":
+            axes.plot(path[-1, 0], path[-1, 1], "X", color="#222", markersize=9, markeredgecolor="white")
+    axes.set(xlabel="east, km", ylabel="north, km")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_title(
+        f"{track.scene.get('scenario', 'fight').replace('_', ' ')}: {WORDS[track.outcome]}, {time[-1]:.0f} s",
+        fontsize=10,
+    )
+    axes.grid(alpha=0.25)
+    axes.margins(0.08)
+
+
+def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6) -> Any:
+    """A matplotlib figure of some fights: as many kinds of endings as there are."""
+    by_ending: dict[str, list[Trajectory]] = {}
+    for track in tracks:
+        by_ending.setdefault(track.outcome, []).append(track)
+    chosen: list[Trajectory] = []
+    while len(chosen) < min(shown, len(tracks)):
+        for fights in by_ending.values():
+            if fights and len(chosen) < shown:
+                chosen.append(fights.pop(0))
+    columns = min(3, len(chosen))
+    rows = -(-len(chosen) // columns)
+    figure = Figure(figsize=(4.6 * columns, 4.2 * rows + 0.9), dpi=100, layout="constrained")
+    for number, track in enumerate(chosen):
+        draw_fight(figure.add_subplot(rows, columns, number + 1), track)
+    entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(SIDES, NAMES, strict=True)]
+    signs = [("o", "start"), (".", f"every {TICK_S:.0f} s"), ("^", "missile fired"), ("X", "killed")]
+    entries += [Line2D([], [], color="#222", marker=m, linestyle="", markersize=7, label=t) for m, t in signs]
+    entries.append(Line2D([], [], color="#222", linestyle=(0, (3, 1.5)), label="missile's way"))
+    figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def fight_figure(track: Trajectory, title: str = "") -> Any:
+    """A matplotlib figure of one fight: from above, and over what each side's missile would have reached, time upwards."""
+    figure = Figure(figsize=(12.6, 4.9), dpi=100)
+    figure.set_layout_engine("constrained", w_pad=0.1)
+    above, *graphs = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
+    draw_fight(above, track)
+    with Envelope(config_of(track.scene)) as envelope:
+        reach = reaches(track.frames, envelope) / 1000.0
+    for side, axes in enumerate(graphs):
+        draw_reach(axes, track, side, reach[:, side])
+    graphs[1].set_ylabel("")
+    entries: list[Any] = [Patch(color=tint, label=text) for tint, text in zip(TINTS, REACHES, strict=True)]
+    entries += [
+        Line2D([], [], color="#111", linewidth=2.2, label="range"),
+        Line2D([], [], color="#111", linestyle=(0, (3, 1.5)), label="missile to its target"),
+        Line2D([], [], color="#111", marker="^", linestyle="", label="fired"),
+        Line2D([], [], color="#222", marker="X", linestyle="", markersize=8, label="killed"),
+    ]
+    figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
+    """One side's reach [T, 3], km, with the range and its missiles on their way, time upwards."""
+    frames, enemy = track.frames, 1 - side
+    time, away = frames["time_s"], ranges_of(frames) / 1000.0
+    inner = np.zeros(len(time))
+    for tint, outer in zip(TINTS, reach.T[::-1], strict=True):  # R_ne, R_tr, R_max
+        axes.fill_betweenx(time, inner, np.maximum(outer, inner), color=tint, linewidth=0)
+        inner = np.maximum(outer, inner)
+    axes.plot(away, time, color="#111", linewidth=2.2)
+    gap = np.linalg.norm(frames["missile_pos"][:, side] - frames["pos"][:, None, enemy], axis=-1) / 1000.0  # [T, S]
+    for slot in range(gap.shape[1]):
+        steps = np.flatnonzero(frames["missile_alive"][:, side, slot])
+        if not len(steps):
+            continue
+        axes.plot(gap[steps, slot], time[steps], color=SIDES[side], linewidth=1.3, linestyle=(0, (3, 1.5)))
+        if steps[0] > 0:
+            axes.plot(
+                away[steps[0] - 1], time[steps[0] - 1], "^", color=SIDES[side], markersize=8, markeredgecolor="white"
+            )
+    if track.outcome == "draw" or track.outcome == ("win", "loss")[side]:
+        axes.plot(0.0, time[-1], "X", color="#222", markersize=10, markeredgecolor="white", clip_on=False, zorder=5)
+    axes.set_xlim(0.0, 1.12 * float(away.max()))
+    axes.set_ylim(0.0, max(float(time[-1]), 1.0) * 1.02)
+    axes.set(xlabel="km from the enemy", ylabel="time, s")
+    axes.set_title(f"{NAMES[side]}'s missile could kill {NAMES[enemy]} ...", fontsize=10, color=SIDES[side])
+    axes.grid(alpha=0.25)

@@ -1,0 +1,1 @@
+"""`gym:ID`: any Gymnasium env as a task."""

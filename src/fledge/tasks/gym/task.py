@@ -1,0 +1,74 @@
+"""`gym:ID`: any Gymnasium env as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fledge.core.errors import ConfigError
+from fledge.core.random import Purpose, derive_seed
+from fledge.core.settings import setting
+from fledge.envs.adapters.from_gymnasium import FromGymnasium
+from fledge.envs.base import TensorEnv
+from fledge.tasks.base import Task
+
+
+@dataclass
+class GymConfig:
+    """Settings of a Gymnasium env."""
+
+    num_envs: int = setting(8, at_least=1, resume="restart")
+    """Copies of the env, over all ranks."""
+    options: str = setting("", resume="weights")
+    """Arguments for gymnasium.make, as YAML: {gravity: 9.81}."""
+
+
+class GymTask(Task):
+    """A Gymnasium env by its ID."""
+
+    config = GymConfig
+    presets = Path(__file__).parent / "presets"
+    labels = {"terminated": "terminated", "truncated": "time limit"}
+
+    def __init__(self, env_id: str) -> None:
+        super().__init__(name=f"gym:{env_id}")
+        self.env_id = env_id
+
+    def make_env(
+        self,
+        cfg: GymConfig,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        num_threads: int | None = None,
+        env_offset: int = 0,
+        total_envs: int | None = None,
+        rank: int = 0,
+        held_out: bool = False,
+    ) -> FromGymnasium:
+        seed = derive_seed(seed, Purpose.HELD_OUT) if held_out else seed
+        return FromGymnasium(self.env_id, cfg.num_envs, device, seed, env_offset, read_options(cfg.options))
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """What the envs observe."""
+        assert isinstance(env, FromGymnasium)
+        return {name: value[list(ids)].copy() for name, value in env._obs.items()}
+
+    def default_preset(self, algo: str) -> str | None:
+        return algo if algo in self.preset_names("train") else None
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """Arguments for gymnasium.make."""
+    try:
+        options = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"env.options={text} cannot be read: {str(error).splitlines()[0]}.") from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"env.options={text} does not fit: write {{name: value}}.")
+    return options

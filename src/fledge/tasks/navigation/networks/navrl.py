@@ -1,0 +1,159 @@
+"""NavRL's network, exactly, and its released checkpoint (Xu et al., "NavRL", RA-L 2025; MIT licence).
+
+Inputs are the navigation observation (`tasks.navigation`). Three traps that cost success when missed:
+the trunk reads [lidar 128 | obstacles 64 | state 8], because TorchRL sorts keys; the Beta parameters are
+1 + softplus(x) + 1e-6; and the critic's output is normalised (value = output * std + mean).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fledge.agents.actor_critic import ValueNorm
+from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.core.errors import FormatError
+from fledge.tasks.navigation.networks.feature_policy import READ, example_flight
+
+# where each of our modules lies in NavRL's state dict
+NAVRL_PREFIXES = {
+    "lidar.0": "feature_extractor.module.0.module.0",
+    "lidar.2": "feature_extractor.module.0.module.2",
+    "lidar.4": "feature_extractor.module.0.module.4",
+    "lidar.7": "feature_extractor.module.0.module.7",
+    "lidar.8": "feature_extractor.module.0.module.8",
+    "obstacles.0": "feature_extractor.module.1.module.1.0",
+    "obstacles.2": "feature_extractor.module.1.module.1.2",
+    "obstacles.3": "feature_extractor.module.1.module.1.3",
+    "obstacles.5": "feature_extractor.module.1.module.1.5",
+    "trunk.0": "feature_extractor.module.3.module.0",
+    "trunk.2": "feature_extractor.module.3.module.2",
+    "trunk.3": "feature_extractor.module.3.module.3",
+    "trunk.5": "feature_extractor.module.3.module.5",
+    "alpha": "actor.module.0.module.alpha_layer",
+    "beta": "actor.module.0.module.beta_layer",
+    "critic": "critic.module",
+}
+
+
+def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Linear(inputs, outputs), nn.LeakyReLU(), nn.LayerNorm(outputs)]
+
+
+class NavRLNetwork(nn.Module):
+    """Features, Beta parameters and normalised value of NavRL's policy. Conv2d LiDAR encoder as published."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lidar = nn.Sequential(
+            nn.Conv2d(1, 4, (5, 3), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(4, 16, (5, 3), stride=(2, 1), padding=(2, 1)),
+            nn.ELU(),
+            nn.Conv2d(16, 16, (5, 3), stride=(2, 2), padding=(2, 1)),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(288, 128),
+            nn.LayerNorm(128),
+        )
+        self.obstacles = nn.Sequential(*mlp_block(50, 128), *mlp_block(128, 64))
+        self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
+        self.alpha = nn.Linear(256, 3)
+        self.beta = nn.Linear(256, 3)
+        self.critic = nn.Linear(256, 1)
+
+    def features(self, obs: Obs) -> Tensor:
+        """[B, 256] trunk output."""
+        lidar = self.lidar(obs["lidar"])
+        obstacles = self.obstacles(obs["dynamic_obstacle"].flatten(1))
+        return self.trunk(torch.cat([lidar, obstacles, obs["state"]], dim=-1))
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor]:
+        """Return alpha [B, 3], beta [B, 3] and the normalised value [B]."""
+        x = self.features(obs)
+        alpha = 1.0 + F.softplus(self.alpha(x)) + 1e-6
+        beta = 1.0 + F.softplus(self.beta(x)) + 1e-6
+        return alpha, beta, self.critic(x).squeeze(-1)
+
+
+class NavRLPolicy(BaseAgent):
+    """NavRL's actor and critic: actions in [0, 1]³ and values in reward units."""
+
+    observes = READ
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = NavRLNetwork()
+        self.value_norm = ValueNorm()
+
+    def forward(self, obs: Obs) -> tuple[Tensor, Tensor, Tensor]:
+        """Return alpha, beta and the value in reward units."""
+        alpha, beta, value = self.network(obs)
+        return alpha, beta, self.value_norm.denormalize(value)
+
+    @torch.no_grad()
+    def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
+        """Action [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        if deterministic:
+            return self.respond(obs)[0]
+        alpha, beta, _ = self.network(obs)
+        return torch.distributions.Beta(alpha, beta).sample()
+
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """What an exported file puts out."""
+        alpha, beta, _ = self.network(obs)
+        return (alpha / (alpha + beta),)
+
+    def exported(self) -> nn.Module:
+        return Exported(self)
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return example_flight(batch, (36, 4), 4.0, seed)
+
+
+def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
+    """Return NavRL's policy from its `.pt` file (a plain state dict; nothing in it is executed).
+
+    Raises:
+        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FormatError(f"There is no checkpoint at {path}: give the path of NavRL's released .pt file.")
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
+        reason = (str(error).splitlines() or ["it is empty"])[0]
+        raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
+    except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
+        raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
+    if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
+        raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
+    policy = NavRLPolicy()
+    own = policy.network.state_dict()
+    renamed: dict[str, Tensor] = {}
+    for ours, theirs in NAVRL_PREFIXES.items():
+        for kind in ("weight", "bias"):
+            key = f"{theirs}.{kind}"
+            if key not in saved:
+                raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
+            if saved[key].shape != own[f"{ours}.{kind}"].shape:
+                raise FormatError(
+                    f"{path} does not fit: {key} has shape {tuple(saved[key].shape)}, NavRL's network "
+                    f"{tuple(own[f'{ours}.{kind}'].shape)}. Was it trained with another LiDAR or obstacle count?"
+                )
+            renamed[f"{ours}.{kind}"] = saved[key]
+    policy.network.load_state_dict(renamed)
+    norm = policy.value_norm
+    scales = {"running_mean": norm.mean_avg, "running_mean_sq": norm.square_avg, "debiasing_term": norm.weight}
+    for name, buffer in scales.items():
+        key = f"value_norm.{name}"
+        if key not in saved or saved[key].numel() != 1:
+            raise FormatError(f"{path} is not NavRL's policy: it has no number under {key}.")
+        buffer.copy_(saved[key].reshape(buffer.shape))
+    return policy.eval()

@@ -1,0 +1,122 @@
+"""ORCA on the drone's sensors: half-spaces from movers, beams and the heights of the flight. One thread a drone."""
+
+import warp as wp
+
+from fledge.tasks.navigation.orca.solver import half_space, safest
+from fledge.tasks.navigation.planner.local_map import C_GROUND, Scan
+from fledge.tasks.navigation.planner.own import read_own
+from fledge.tasks.navigation.planner.search import C_MOVERS, FAR, Movers, Own, read_mover
+
+
+@wp.struct
+class Caution:
+    """How careful to be."""
+
+    body: float  # m: radius and skin
+    limit: float  # m/s
+    floor: float  # m
+    ceiling: float  # m
+    step_s: float  # time to leave what is touched already
+    horizon: float  # s
+    near_horizon: float  # s
+    lag: float  # s
+
+
+@wp.func
+def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
+    """The half-space of mover k, taken as a ball of its width at the height of it that is nearest."""
+    place = movers.place[i, k]
+    motion = movers.motion[i, k]
+    vel = wp.vec3(motion[0], motion[1], motion[2])
+    away = place[2] - own.pos[2]
+    up = away - wp.clamp(away, -motion[3], motion[3])
+    if up == 0.0:
+        vel = wp.vec3(vel[0], vel[1], 0.0)
+    p = wp.vec3(place[0] - own.pos[0], place[1] - own.pos[1], up) + q.lag * (vel - own.vel)
+    return half_space(p, wanted - vel, wanted, q.body + place[3], q.horizon - q.lag, q.step_s)
+
+
+@wp.func
+def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, yaw: float, wanted: wp.vec3) -> wp.vec4:
+    """The half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows all, where there is none."""
+    angle = yaw + 6.283185307179586 * float(h) / float(scan.azimuths)
+    elevations = scan.cosine.shape[0]
+    least = float(FAR)
+    p = wp.vec3()
+    for v in range(elevations):
+        value = scan.lidar[i, h * elevations + v]
+        d = scan.range_m - value
+        if value > 0.0 and d < least and own.pos[2] + d * scan.sine[v] > C_GROUND:
+            least = d
+            p = d * wp.vec3(scan.cosine[v] * wp.cos(angle), scan.cosine[v] * wp.sin(angle), scan.sine[v])
+    if least == FAR:
+        return wp.vec4(0.0, 0.0, 0.0, -1.0)
+    return half_space(p - q.lag * own.vel, wanted, wanted, q.body, q.near_horizon - q.lag, q.step_s)
+
+
+@wp.func
+def allowed(
+    i: int,
+    own: Own,
+    yaw: float,
+    scan: Scan,
+    q: Caution,
+    movers: Movers,
+    planes: wp.array2d(dtype=wp.vec4),
+    wanted: wp.vec3,
+) -> wp.vec3:
+    """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
+    count = int(0)
+    for k in range(C_MOVERS):
+        if movers.place[i, k][0] < FAR:
+            planes[i, count] = mover_plane(q, movers, i, k, own, wanted)
+            count = count + 1
+    for h in range(scan.azimuths):
+        plane = beam_plane(q, scan, i, h, own, yaw, wanted)
+        if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
+            planes[i, count] = plane
+            count = count + 1
+    coasting = own.pos[2] + q.lag * own.vel[2]
+    ahead = q.near_horizon - q.lag
+    planes[i, count] = wp.vec4(0.0, 0.0, 1.0, wp.min((q.floor - coasting) / ahead, 0.5))
+    planes[i, count + 1] = wp.vec4(0.0, 0.0, -1.0, wp.min((coasting - q.ceiling) / ahead, 0.5))
+    return safest(planes, i, count + 2, wanted, wp.max(q.limit, wp.length(wanted)))
+
+
+@wp.struct
+class Guard:
+    """Velocity obstacles behind a planner."""
+
+    on: int
+    caution: Caution
+    planes: wp.array2d(dtype=wp.vec4)  # [N, half-spaces]
+
+
+@wp.func
+def guarded(g: Guard, i: int, own: Own, yaw: float, scan: Scan, movers: Movers, command: wp.vec3) -> wp.vec3:
+    """The command, turned out of the velocity obstacles where the guard is on. Movers have been read."""
+    if g.on == 0:
+        return command
+    return allowed(i, own, yaw, scan, g.caution, movers, g.planes, command)
+
+
+@wp.kernel(enable_backward=False)
+def avoid(
+    first: int,
+    state: wp.array2d(dtype=wp.float32),
+    rows: wp.array2d(dtype=wp.float32),
+    pose: wp.array2d(dtype=wp.float32),
+    scan: Scan,
+    q: Caution,
+    wanted: wp.array(dtype=wp.vec3),
+    acc: wp.array(dtype=wp.vec3),
+    movers: Movers,
+    planes: wp.array2d(dtype=wp.vec4),
+    command: wp.array(dtype=wp.vec3),
+):
+    """One thread a drone."""
+    i = first + wp.tid()
+    own = read_own(i, state, pose, acc, True)
+    for k in range(C_MOVERS):
+        read_mover(rows, i, k, own.pos, movers)
+    command[i] = allowed(i, own, pose[i, 1], scan, q, movers, planes, wanted[i])

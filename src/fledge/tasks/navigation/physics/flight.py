@@ -1,0 +1,159 @@
+"""The physics part of a decision: commands, dynamics, collisions, goal. One thread a drone."""
+
+import warp as wp
+
+from fledge.envs.kernel_random import TWO_PI
+from fledge.tasks.navigation.physics.crowd import Crowd, height_of, is_cylinder, kind_of, width_of
+from fledge.tasks.navigation.physics.quadrotor import Airframe, Body, step_first_order, step_quadrotor, yaw_of
+from fledge.tasks.navigation.physics.structs import (
+    Beams,
+    Drones,
+    Maps,
+    Outcome,
+    Params,
+    goal_frame,
+    step_limit,
+    to_world,
+)
+from fledge.tasks.navigation.physics.terrain import C_HALF, C_SOLID, cell_at, free_distance
+from fledge.tasks.navigation.sensing.raycast import cast_four
+
+SUCCESS = wp.constant(int(Outcome.SUCCESS))
+STATIC = wp.constant(int(Outcome.COLLISION_STATIC))
+MOVING = wp.constant(int(Outcome.COLLISION_MOVING))
+BOUNDS = wp.constant(int(Outcome.OUT_OF_BOUNDS))
+BODY_AZIMUTHS = wp.constant(36)  # NavRL's LiDAR, by which it tells collisions
+CLIMB_GAIN = wp.constant(1.0)  # 1/s: how the headings form holds height
+
+
+@wp.func
+def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
+    """Whether a column is within the drone's radius, by a ring of beams that is the same for every LiDAR: a drone that sees
+    less is not smaller. Casts only where the distance field says it may be."""
+    cell = cell_at(pos[0], pos[1])
+    if cell < 0:
+        return False
+    value = int(maps.grid[slot, cell])
+    if value < C_SOLID and free_distance(value) >= p.radius:
+        return False
+    for h in range(BODY_AZIMUTHS):
+        angle = yaw + TWO_PI * float(h) / float(BODY_AZIMUTHS)
+        d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.body_slope, beams.body_cosine, p.radius)
+        if wp.min(d) < p.radius:
+            return True
+    return False
+
+
+@wp.func
+def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
+    """Whether the drone is within radius of a moving obstacle, horizontally and vertically."""
+    for j in range(crowd.count[slot]):
+        c = crowd.trail[k, slot, j]
+        reach = 0.5 * width_of(kind_of(crowd, j)) + p.radius
+        dx = c[0] - pos[0]
+        dy = c[1] - pos[1]
+        if dx * dx + dy * dy <= reach * reach:
+            if is_cylinder(kind_of(crowd, j)) or wp.abs(c[2] - pos[2]) <= 0.5 * height_of(kind_of(crowd, j)) + p.radius:
+                return True
+    return False
+
+
+@wp.func
+def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, goal: wp.vec3) -> wp.vec3:
+    """Commanded velocity in the goal frame, m/s."""
+    if p.headings > 0:
+        angle = TWO_PI * action[i, 0] / float(p.headings)
+        climb = wp.clamp(CLIMB_GAIN * (goal[2] - pos[2]), -p.speed_limit, p.speed_limit)
+        return wp.vec3(p.speed_limit * wp.cos(angle), p.speed_limit * wp.sin(angle), climb)
+    span = 2.0 * p.speed_limit
+    return wp.vec3(
+        span * wp.clamp(action[i, 0], 0.0, 1.0) - p.speed_limit,
+        span * wp.clamp(action[i, 1], 0.0, 1.0) - p.speed_limit,
+        span * wp.clamp(action[i, 2], 0.0, 1.0) - p.speed_limit,
+    )
+
+
+@wp.func
+def is_out(p: Params, pos: wp.vec3) -> bool:
+    """Too low, too high, or, where walls shut the arena in, off the map."""
+    if pos[2] < p.min_height or pos[2] > p.max_height:
+        return True
+    return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > C_HALF
+
+
+@wp.func
+def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
+    """Metres above or below the start-goal height band widened by 0.2 m."""
+    low = wp.min(start[2], goal[2]) - 0.2
+    high = wp.max(start[2], goal[2]) + 0.2
+    return wp.max(wp.max(low - z, z - high), 0.0)
+
+
+@wp.kernel(enable_backward=False)
+def fly(
+    first: int,
+    p: Params,
+    maps: Maps,
+    beams: Beams,
+    action: wp.array2d(dtype=wp.float32),
+    drones: Drones,
+):
+    """Fly one decision: `decimation` physics steps, stopping at the first event that ends the episode."""
+    i = first + wp.tid()
+    slot = drones.slot[i]
+    start = drones.start[i]
+    goal = drones.goal[i]
+    factors = drones.frame[i]
+    frame = Airframe()
+    frame.mass = factors[0]
+    frame.thrust = factors[1]
+    frame.damping = factors[2]
+    body = Body()
+    body.pos = drones.pos[i]
+    body.vel = drones.vel[i]
+    body.quat = drones.quat[i]
+    body.rate = drones.rate[i]
+    body.throttle = drones.throttle[i]
+    x_axis = goal_frame(start, goal)
+    command = to_world(velocity_command(p, action, i, body.pos, goal), x_axis)
+    before = wp.length(goal - body.pos)
+    step = drones.step[i]
+    limit = step_limit(p, start, goal)
+    outside = float(0.0)
+    elapsed = float(0.0)
+    crash = int(0)
+    reached = drones.reached[i]
+    for k in range(p.decimation):
+        if crash == 0 and (reached == 0 or p.success_ends == 0) and step < limit:
+            current = command
+            if p.latency > 0:
+                ring = p.latency + 1
+                drones.commands[i, step % ring] = command
+                current = drones.commands[i, (step - drones.latency[i] + ring) % ring]
+            if p.first_order == 1:
+                body = step_first_order(body, current, frame, p.damping, p.dt)
+            else:
+                body = step_quadrotor(body, current, frame, p.damping, p.dt)
+            step = step + 1
+            elapsed = elapsed + p.dt
+            band = outside_band(body.pos[2], start, goal)
+            outside = outside + band * band * p.dt
+            if is_out(p, body.pos):
+                crash = BOUNDS
+            elif touches_column(p, maps, beams, slot, body.pos, yaw_of(body.quat)):
+                crash = STATIC
+            elif touches_mover(p, maps.crowd, k, slot, body.pos):
+                crash = MOVING
+            elif wp.length(goal - body.pos) < p.goal_radius:
+                reached = 1
+    drones.pos[i] = body.pos
+    drones.vel[i] = body.vel
+    drones.quat[i] = body.quat
+    drones.rate[i] = body.rate
+    drones.throttle[i] = body.throttle
+    drones.step[i] = step
+    drones.reached[i] = reached
+    drones.crash[i] = crash
+    drones.progress[i] = before - wp.length(goal - body.pos)
+    drones.outside[i] = outside
+    drones.elapsed[i] = elapsed

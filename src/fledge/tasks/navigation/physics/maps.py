@@ -1,0 +1,207 @@
+"""The bank of maps: forests and their crowds, many at once, replaced in the background.
+
+Slots form a ring of K. Position q of the ring (0, 1, 2, ...) is the map with key (q, bank), lives in slot q % K, and is
+in use while head <= q < head + active, with head = clock // refresh_steps. A slot is rebuilt only when no drone can
+still be flying in it: the ring is longer than `active` by at least one episode's worth of refreshes.
+So which map a drone meets is a function of clock and counters alone, never of how fast a thread was.
+"""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+
+from fledge.core.errors import InputError, MemoryBudgetError
+from fledge.core.machine import available_bytes
+from fledge.core.random import derive_seed, split_seed
+from fledge.envs.launch import Call, Launcher
+from fledge.tasks.navigation.config import Layout, NavigationConfig
+from fledge.tasks.navigation.physics.arena import MOVER_KIND, ROWS, SIDES, place_arena, place_swingers, step_swingers
+from fledge.tasks.navigation.physics.crowd import Crowd, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.structs import Maps
+from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
+
+NEVER = 2**31 - 1
+BANK_FLAG = 0x80000000  # keys of bank maps; maps made per episode use (env, episode) below it
+
+
+class MapBank:
+    """Owns the map buffers; `maps` is the struct that kernels read."""
+
+    def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
+        self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
+        # Keys of maps made per episode, (env, episode), have no room for the bank: there the seed tells banks apart.
+        self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
+        self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
+        self.slots = self.active
+        if cfg.map_refresh_steps:
+            self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
+        self._check_memory()
+        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        self.arena = cfg.layout is Layout.arena
+        b = cfg.static_obstacles * ROWS + SIDES if self.arena else b
+        self.tensors = {
+            "keys": self._zeros(torch.int32, k, 2),
+            "clock": self._zeros(torch.int32, 1),
+            "count": self._zeros(torch.int32, k),
+            "placed": self._zeros(torch.int32, k),
+            "born": self._zeros(torch.int32, k),
+            "origin": self._zeros(torch.float32, k, m, 3),
+            "goal": self._zeros(torch.float32, k, m, 3),
+            "vel": self._zeros(torch.float32, k, m, 3),
+            "trail": self._zeros(torch.float32, cfg.decimation, k, m, 3),
+        }
+        self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
+        self.heights = self._zeros(torch.float32, k, b)  # m
+        self.grid = self._zeros(torch.uint8, k, CELLS * CELLS)
+        self.maps = self._bind()
+        self._pending: Future[None] | None = None
+        self._head = 0
+        self._share = 1.0
+        if not cfg.fresh_maps:
+            self._assign(np.arange(self.active), np.arange(self.active), born=0)
+            self.build(np.arange(self.active))
+            self._build_next()
+
+    def _zeros(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _check_memory(self) -> None:
+        cfg = self.cfg
+        per_map = CELLS * CELLS + 20 * cfg.static_obstacles + 12 * cfg.moving_obstacles * (3 + cfg.decimation)
+        need, have = self.slots * per_map, available_bytes(self.device)
+        if need > 0.8 * have:
+            name = "env.num_envs (with env.fresh_maps)" if cfg.fresh_maps else "env.num_maps"
+            raise MemoryBudgetError(
+                f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
+                f"lower {name} to at most {int(0.8 * have / per_map):,}."
+            )
+
+    def _bind(self) -> Maps:
+        t = self.tensors
+        crowd = Crowd()
+        crowd.one_kind = MOVER_KIND if self.arena else 0
+        crowd.count = wp.from_torch(t["count"])
+        crowd.placed = wp.from_torch(t["placed"])
+        crowd.born = wp.from_torch(t["born"])
+        for name in ("origin", "goal", "vel", "trail"):
+            setattr(crowd, name, wp.from_torch(t[name], dtype=wp.vec3))
+        maps = Maps()
+        maps.grid = wp.from_torch(self.grid)
+        maps.keys = wp.array(ptr=t["keys"].data_ptr(), shape=(self.slots,), dtype=wp.vec2ui, device=str(self.device))
+        maps.clock = wp.from_torch(t["clock"])
+        maps.crowd = crowd
+        return maps
+
+    def crowd_calls(self) -> list[Call]:
+        """Launches that move all movers by one decision."""
+        cfg, maps = self.cfg, self.maps
+        if not cfg.moving_obstacles:
+            return []
+        if self.arena:
+            swing = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd]
+            return [Call(step_swingers, swing, cfg.moving_obstacles)]
+        roam = [maps.keys, maps.clock, int(cfg.floating_boxes), cfg.dt_s, self.seed, maps.crowd]
+        return [Call(step_crowd, roam, cfg.moving_obstacles)]
+
+    def movers_on(self, position: int) -> int:
+        """How many moving obstacles map number `position` gets."""
+        shares = self.cfg.movers_cycle
+        return round(self.cfg.moving_obstacles * shares[position % len(shares)])
+
+    def set_movers_share(self, share: float) -> None:
+        """Show this share of every map's moving obstacles from now on (a curriculum); kinds stay balanced."""
+        self.wait()
+        self._share = share
+        self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
+
+    def _shown(self, placed: torch.Tensor) -> torch.Tensor:
+        return (placed.double() * self._share).round().int()
+
+    def _assign(self, slots: np.ndarray, positions: np.ndarray, born: int) -> None:
+        keys = np.stack([positions, np.full_like(positions, BANK_FLAG | self.number)], 1).astype(np.uint32)
+        self._set_keys(slots, keys, [self.movers_on(int(p)) for p in positions], born)
+
+    def _set_keys(self, slots: np.ndarray, keys: np.ndarray, counts: list[int], born: int) -> None:
+        index = torch.as_tensor(slots, device=self.device, dtype=torch.long)
+        self.tensors["keys"][index] = torch.as_tensor(keys.astype(np.uint32).view(np.int32), device=self.device)
+        self.tensors["placed"][index] = torch.as_tensor(counts, dtype=torch.int32, device=self.device)
+        self.tensors["count"][index] = self._shown(self.tensors["placed"][index])
+        self.tensors["born"][index] = born
+
+    def build(self, slots: np.ndarray, crowd: bool = True) -> None:
+        """Build the forests (and crowds) of some slots from their keys, sharded over threads."""
+        if len(slots):
+            shards = self.launcher.shards(len(slots))
+            build = self._build_on_this_thread
+            self.launcher.run_tasks([functools.partial(build, slots[a : a + n], crowd) for a, n in shards])
+
+    def _build_on_this_thread(self, slots: np.ndarray, crowd: bool) -> None:
+        device, n, num_boxes, maps = str(self.device), len(slots), self.cfg.static_obstacles, self.maps
+        index: Any = wp.array(slots.astype(np.int32), device=device)
+        boxes, heights = wp.from_torch(self.boxes, dtype=wp.vec4i), wp.from_torch(self.heights)
+        place = place_arena if self.arena else place_boxes
+        wp.launch(place, n, [index, maps.keys, num_boxes, self.seed, boxes, heights], device=device)
+        if self.cfg.walls:
+            wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
+        wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
+        if crowd and self.arena:
+            wp.launch(place_swingers, n, [index, maps.keys, self.seed, maps.crowd], device=device)
+        elif crowd:
+            floating = int(self.cfg.floating_boxes)
+            wp.launch(place_crowd, n, [index, maps.keys, floating, self.seed, maps.crowd], device=device)
+
+    def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
+        """With fresh maps: make the maps of these drones' next episodes, in their own slots."""
+        keys = np.stack([global_envs, episodes], 1).astype(np.uint32)
+        self._set_keys(envs, keys, [self.movers_on(int(e)) for e in episodes], clock)
+        self.build(envs)
+
+    def _build_next(self) -> None:
+        """Start building, off the hot path, the map that comes into use at the next refresh."""
+        if not self.cfg.map_refresh_steps:
+            return
+        position = self._head + self.active
+        slot = np.array([position % self.slots])
+        # It is born when it comes into use; until then its crowd rests and no drone is dealt it.
+        self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.map_refresh_steps)
+
+        self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
+
+    def before_step(self, clock: int) -> None:
+        """Take the next map into use when its time has come. Call before anything reads maps at `clock`."""
+        refresh = self.cfg.map_refresh_steps
+        while refresh and clock // refresh > self._head:
+            self.wait()
+            self._head += 1
+            self._build_next()
+
+    def wait(self) -> None:
+        """Wait for a map under construction; raises what went wrong in it."""
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keys, clock and crowds; forests are rebuilt from their keys."""
+        self.wait()
+        return {"head": self._head, "share": self._share, **{k: v.clone() for k, v in self.tensors.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore keys, clock and crowds, and rebuild every forest."""
+        self.wait()
+        for name, tensor in self.tensors.items():
+            if tuple(state[name].shape) != tuple(tensor.shape):
+                raise InputError(
+                    f"The saved maps have {name} of shape {tuple(state[name].shape)}, this env {tuple(tensor.shape)}: "
+                    "the numbers of maps, obstacles or the decimation differ."
+                )
+        for name, tensor in self.tensors.items():
+            tensor.copy_(state[name])
+        self._head, self._share = int(state["head"]), float(state["share"])
+        self.build(np.arange(self.slots), crowd=False)

@@ -1,0 +1,217 @@
+"""Forests of vertical columns on flat ground, as byte grids that a ray can walk quickly.
+
+A map covers ±25 m with 0.1 m cells: [CELLS, CELLS] uint8, index = ix * CELLS + iy, cell (0, 0) at (-25, -25).
+One byte per cell tells all that ray casting needs:
+
+    value >= SOLID    a column, (value - SOLID) * HEIGHT_STEP metres high
+    value <  SOLID    free; Chebyshev distance in cells to the nearest column (1 = a neighbour is solid), capped
+
+Boxes follow NavRL's forest: inside ±20 m, heights from four bands, sides of 4 or 8 grid vertices (3 or 7 cells),
+corners on a 0.4 m raster, re-drawn while the gap to an earlier box would be 0.2 to 1.0 m. Walls along two sides of the
+forest are two more boxes; the map's key says which sides.
+Each map is a pure function of (seed, key), whatever slot of whatever bank it is built into.
+"""
+
+import warp as wp
+
+from fledge.core.random import Purpose
+from fledge.envs.kernel_random import uniform4
+
+CELL_M = 0.1
+CELLS = 500
+HALF_M = 25.0
+RING_CELLS = 50
+RASTER_CELLS = 4
+INNER_VERTICES = 401
+HEIGHT_STEP = 0.05
+SOLID = 128
+DISTANCE_CAP = 120
+WALLS = 2
+WALL_CELLS = 3
+WALL_HEIGHT = 6.0
+MAX_REDRAWS = 3  # 7.3 % of the vertices and 5.1 % of the cells end up solid; NavRL's map has 7.4 and 5.2
+
+C_CELL = wp.constant(CELL_M)
+C_INV_CELL = wp.constant(1.0 / CELL_M)
+C_CELLS = wp.constant(CELLS)
+C_HALF = wp.constant(HALF_M)
+C_RING = wp.constant(RING_CELLS)
+C_RASTER = wp.constant(RASTER_CELLS)
+C_VERTICES = wp.constant(INNER_VERTICES)
+C_STEP = wp.constant(HEIGHT_STEP)
+C_SOLID = wp.constant(SOLID)
+C_CAP = wp.constant(DISTANCE_CAP)
+C_WALL = wp.constant(WALL_CELLS)
+C_WALL_HEIGHT = wp.constant(WALL_HEIGHT)
+C_REDRAWS = wp.constant(MAX_REDRAWS)
+P_BOX = wp.constant(wp.uint32(int(Purpose.BOX)))
+
+
+@wp.func
+def box_height(u_band: float, u_inside: float) -> float:
+    """Column height in metres: bands [1, 1.5], [1.5, 2], [2, 4], [4, 6] with probabilities .10, .15, .20, .55."""
+    low = float(4.0)
+    high = float(6.0)
+    if u_band < 0.10:
+        low = 1.0
+        high = 1.5
+    elif u_band < 0.25:
+        low = 1.5
+        high = 2.0
+    elif u_band < 0.45:
+        low = 2.0
+        high = 4.0
+    return wp.round((low + (high - low) * u_inside) / C_STEP) * C_STEP
+
+
+@wp.func
+def gap_cells(a: wp.vec4i, b: wp.vec4i) -> float:
+    """Distance in cells between two rectangles (x0, y0, x1, y1); 0 when they touch or overlap."""
+    dx = wp.max(wp.max(b[0] - a[2], a[0] - b[2]), 0)
+    dy = wp.max(wp.max(b[1] - a[3], a[1] - b[3]), 0)
+    return wp.sqrt(float(dx * dx + dy * dy))
+
+
+@wp.func
+def draw_box(key: wp.vec2ui, draw: int, seed: wp.vec2ui) -> wp.vec4i:
+    """A candidate footprint in inner cells (0..400): sides of 3 or 7 cells, corner on the 0.4 m raster."""
+    u = uniform4(key[0], key[1], P_BOX, wp.uint32(draw), seed)
+    w = int(4)
+    if u[2] >= 0.5:
+        w = 8
+    d = int(4)
+    if u[3] >= 0.5:
+        d = 8
+    steps = float((C_VERTICES - 1) / C_RASTER + 1)
+    x = wp.min(int(u[0] * steps) * C_RASTER, C_VERTICES - w)
+    y = wp.min(int(u[1] * steps) * C_RASTER, C_VERTICES - d)
+    return wp.vec4i(x, y, x + w - 1, y + d - 1)
+
+
+@wp.kernel(enable_backward=False)
+def place_boxes(
+    slots: wp.array(dtype=wp.int32),
+    keys: wp.array(dtype=wp.vec2ui),
+    num_boxes: int,
+    seed: wp.vec2ui,
+    boxes: wp.array2d(dtype=wp.vec4i),
+    heights: wp.array2d(dtype=wp.float32),
+):
+    """One thread a map: footprints (inner cells) and heights of its boxes, in order of their index."""
+    slot = slots[wp.tid()]
+    key = keys[slot]
+    for b in range(num_boxes):
+        box = draw_box(key, b * 256, seed)
+        tries = int(0)
+        while tries < C_REDRAWS:
+            good = int(1)
+            for o in range(b):
+                gap = gap_cells(box, boxes[slot, o])
+                if gap >= 2.0 and gap <= 10.0:
+                    good = 0
+                    break
+            if good == 1:
+                break
+            tries = tries + 1
+            box = draw_box(key, b * 256 + tries, seed)
+        u = uniform4(key[0], key[1], P_BOX, wp.uint32(b * 256 + 255), seed)
+        boxes[slot, b] = box
+        heights[slot, b] = box_height(u[0], u[1])
+
+
+@wp.func
+def open_axis(key: wp.vec2ui) -> int:
+    """Along which axis a map with walls can be crossed: 0 is x, 1 is y. Neighbouring maps differ."""
+    return int((key[0] ^ key[1]) & wp.uint32(1))
+
+
+@wp.kernel(enable_backward=False)
+def place_walls(
+    slots: wp.array(dtype=wp.int32),
+    keys: wp.array(dtype=wp.vec2ui),
+    first: int,
+    boxes: wp.array2d(dtype=wp.vec4i),
+    heights: wp.array2d(dtype=wp.float32),
+):
+    """One thread a map: boxes `first` and `first + 1` become walls just outside the forest, from border to border."""
+    slot = slots[wp.tid()]
+    low = -C_RING
+    high = C_CELLS - C_RING
+    forest = C_VERTICES - 1
+    if open_axis(keys[slot]) == 0:
+        boxes[slot, first] = wp.vec4i(low, -C_WALL, high, 0)
+        boxes[slot, first + 1] = wp.vec4i(low, forest, high, forest + C_WALL)
+    else:
+        boxes[slot, first] = wp.vec4i(-C_WALL, low, 0, high)
+        boxes[slot, first + 1] = wp.vec4i(forest, low, forest + C_WALL, high)
+    heights[slot, first] = C_WALL_HEIGHT
+    heights[slot, first + 1] = C_WALL_HEIGHT
+
+
+@wp.kernel(enable_backward=False)
+def rasterise(
+    slots: wp.array(dtype=wp.int32),
+    num_boxes: int,
+    boxes: wp.array2d(dtype=wp.vec4i),
+    heights: wp.array2d(dtype=wp.float32),
+    grid: wp.array2d(dtype=wp.uint8),
+):
+    """One thread a map: columns, then the distance of every free cell to the nearest column (two-pass chamfer)."""
+    slot = slots[wp.tid()]
+    for c in range(C_CELLS * C_CELLS):
+        grid[slot, c] = wp.uint8(C_CAP)
+    for b in range(num_boxes):
+        box = boxes[slot, b]
+        value = wp.uint8(C_SOLID + int(wp.round(heights[slot, b] / C_STEP)))
+        for ix in range(box[0] + C_RING, box[2] + C_RING):
+            for iy in range(box[1] + C_RING, box[3] + C_RING):
+                c = ix * C_CELLS + iy
+                old = grid[slot, c]
+                if int(old) < C_SOLID or old < value:  # overlapping boxes: the taller one shows
+                    grid[slot, c] = value
+    for p in range(2):
+        for n in range(C_CELLS * C_CELLS):
+            c = n
+            step = int(-1)
+            if p == 1:
+                c = C_CELLS * C_CELLS - 1 - n
+                step = 1
+            v = int(grid[slot, c])
+            if v < C_SOLID:
+                ix = c / C_CELLS
+                iy = c - ix * C_CELLS
+                if iy + step >= 0 and iy + step < C_CELLS:
+                    v = wp.min(v, reach(grid[slot, c + step]))
+                if ix + step >= 0 and ix + step < C_CELLS:
+                    row = c + step * C_CELLS
+                    v = wp.min(v, reach(grid[slot, row]))
+                    if iy > 0:
+                        v = wp.min(v, reach(grid[slot, row - 1]))
+                    if iy < C_CELLS - 1:
+                        v = wp.min(v, reach(grid[slot, row + 1]))
+                grid[slot, c] = wp.uint8(v)
+
+
+@wp.func
+def reach(value: wp.uint8) -> int:
+    """Distance in cells implied for a neighbour of a cell with this value."""
+    v = int(value)
+    if v >= C_SOLID:
+        return 1
+    return v + 1
+
+
+@wp.func
+def cell_at(x: float, y: float) -> int:
+    """Flat cell index of a point, or -1 off the map."""
+    ix = int(wp.floor((x + C_HALF) * C_INV_CELL))
+    iy = int(wp.floor((y + C_HALF) * C_INV_CELL))
+    if ix < 0 or iy < 0 or ix >= C_CELLS or iy >= C_CELLS:
+        return -1
+    return ix * C_CELLS + iy
+
+
+@wp.func
+def free_distance(value: int) -> float:
+    """Lower bound in metres on the (Chebyshev) distance from anywhere in a free cell to the nearest column."""
+    return float(value - 1) * C_CELL

@@ -1,0 +1,265 @@
+"""Observations: LiDAR, own state, nearest obstacles, occupancy grid. Layouts are NavRL's."""
+
+import warp as wp
+
+from fledge.core.random import Purpose
+from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
+from fledge.tasks.navigation.physics.crowd import height_of, is_cylinder, kind_of, width_class, width_of
+from fledge.tasks.navigation.physics.quadrotor import yaw_of
+from fledge.tasks.navigation.physics.structs import (
+    Beams,
+    Drones,
+    Maps,
+    Obs,
+    Params,
+    Result,
+    goal_frame,
+    to_goal_frame,
+    to_world,
+)
+from fledge.tasks.navigation.physics.terrain import C_SOLID, C_STEP, cell_at
+from fledge.tasks.navigation.sensing.raycast import cast_four, ray_box, ray_cylinder
+
+P_LIDAR = wp.constant(wp.uint32(int(Purpose.LIDAR_NOISE)))
+P_STATE = wp.constant(wp.uint32(int(Purpose.STATE_NOISE)))
+FIRST = wp.constant(wp.uint32(0x80000000))
+
+vec5 = wp.types.vector(length=5, dtype=wp.float32)
+vec5i = wp.types.vector(length=5, dtype=wp.int32)
+
+
+@wp.func
+def takes_part(i: int, only_ended: int, result: Result) -> bool:
+    """Whether this launch concerns drone i: all of them, or only those whose episode ended in this step."""
+    return only_ended == 0 or result.terminated[i] or result.truncated[i]
+
+
+@wp.kernel(enable_backward=False)
+def scan(
+    first: int,
+    only_ended: int,
+    p: Params,
+    maps: Maps,
+    beams: Beams,
+    drones: Drones,
+    result: Result,
+    obs: Obs,
+):
+    """One thread an azimuth: four elevations a walk."""
+    tid = wp.tid()
+    i = first + tid / p.azimuths
+    h = tid - (i - first) * p.azimuths
+    if not takes_part(i, only_ended, result):
+        return
+    angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.azimuths)
+    dx = wp.cos(angle)
+    dy = wp.sin(angle)
+    pos = drones.pos[i]
+    for g in range(p.groups):
+        d = cast_four(maps.grid, drones.slot[i], pos, dx, dy, beams.slope[g], beams.cosine[g], p.range_m)
+        for k in range(4):
+            v = 4 * g + k
+            if v < p.elevations:
+                obs.lidar[i, h * p.elevations + v] = p.range_m - d[k]
+
+
+@wp.func
+def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs):
+    """Let beams end at moving obstacles: for each obstacle in reach, only the azimuths it can cover."""
+    slot = drones.slot[i]
+    pos = drones.pos[i]
+    yaw = yaw_of(drones.quat[i])
+    last = p.decimation - 1
+    for j in range(maps.crowd.count[slot]):
+        c = maps.crowd.trail[last, slot, j]
+        reach = width_of(kind_of(maps.crowd, j)) * 0.70710678  # circumscribed circle of a square footprint
+        dx = c[0] - pos[0]
+        dy = c[1] - pos[1]
+        away = wp.sqrt(dx * dx + dy * dy)
+        if away < p.range_m + reach:
+            half = float(3.1415927)
+            if away > reach:
+                half = wp.asin(wp.min(reach / away, 1.0))
+            pitch = TWO_PI / float(p.azimuths)
+            centre = (wp.atan2(dy, dx) - yaw) / pitch
+            low = int(wp.floor(centre - half / pitch))
+            high = wp.min(int(wp.ceil(centre + half / pitch)), low + p.azimuths - 1)
+            for b in range(low, high + 1):
+                h = ((b % p.azimuths) + p.azimuths) % p.azimuths
+                angle = yaw + TWO_PI * float(h) / float(p.azimuths)
+                for v in range(p.elevations):
+                    cosine = beams.cosine[v / 4][v % 4]
+                    ray = wp.vec3(cosine * wp.cos(angle), cosine * wp.sin(angle), cosine * beams.slope[v / 4][v % 4])
+                    d = float(0.0)
+                    if is_cylinder(kind_of(maps.crowd, j)):
+                        d = ray_cylinder(
+                            pos, ray, c, 0.5 * width_of(kind_of(maps.crowd, j)), 0.5 * height_of(kind_of(maps.crowd, j))
+                        )
+                    else:
+                        w = 0.5 * width_of(kind_of(maps.crowd, j))
+                        d = ray_box(pos, ray, c, wp.vec3(w, w, 0.5 * height_of(kind_of(maps.crowd, j))))
+                    n = h * p.elevations + v
+                    obs.lidar[i, n] = wp.max(obs.lidar[i, n], p.range_m - d)
+
+
+@wp.func
+def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
+    """Fourth counter word of noise n. An episode's first observation shares its clock with the last of the previous."""
+    if drones.step[i] == 0:
+        return wp.uint32(n) + FIRST
+    return wp.uint32(n)
+
+
+@wp.func
+def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
+    """Gaussian error on beams that hit something, and beams that return nothing."""
+    who = wp.uint32(i + p.env_offset)
+    when = wp.uint32(maps.clock[0])
+    for n in range(p.azimuths * p.elevations):
+        if obs.lidar[i, n] > 0.0:
+            u = uniform4(who, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
+            noisy = obs.lidar[i, n] + p.lidar_noise * normal2(u[0], u[1])[0]
+            obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.range_m)
+            if u[2] < p.lidar_dropout:
+                obs.lidar[i, n] = 0.0
+
+
+@wp.func
+def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
+    """`state` and `direction`."""
+    start = drones.start[i]
+    goal = drones.goal[i]
+    x_axis = goal_frame(start, goal)
+    to_goal = goal - drones.pos[i]
+    vel = to_goal_frame(drones.vel[i], x_axis)
+    if p.state_noise > 0.0:
+        who = wp.uint32(i + p.env_offset)
+        when = wp.uint32(maps.clock[0])
+        a = uniform4(who, when, P_STATE, noise_draw(0, drones, i), p.seed)
+        b = uniform4(who, when, P_STATE, noise_draw(1, drones, i), p.seed)
+        n0 = normal2(a[0], a[1])
+        n1 = normal2(a[2], a[3])
+        n2 = normal2(b[0], b[1])
+        to_goal = to_goal + p.state_noise * wp.vec3(n0[0], n0[1], n1[0])
+        vel = vel + p.state_noise * wp.vec3(n1[1], n2[0], n2[1])
+    unit = to_goal_frame(to_goal / wp.max(wp.length(to_goal), 1.0e-6), x_axis)
+    for k in range(3):
+        obs.state[i, k] = unit[k]
+        obs.state[i, 5 + k] = vel[k]
+    obs.state[i, 3] = wp.sqrt(to_goal[0] * to_goal[0] + to_goal[1] * to_goal[1])
+    obs.state[i, 4] = to_goal[2]
+    obs.direction[i, 0] = goal[0] - start[0]
+    obs.direction[i, 1] = goal[1] - start[1]
+    obs.direction[i, 2] = 0.0
+    if obs.pose.shape[1] > 0:
+        turned = yaw_of(drones.quat[i]) - wp.atan2(x_axis[1], x_axis[0])
+        obs.pose[i, 0] = drones.pos[i][2]
+        obs.pose[i, 1] = turned - TWO_PI * wp.floor(turned / TWO_PI + 0.5)
+
+
+@wp.func
+def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
+    """`dynamic_obstacle`: the five nearest within range.
+
+    Returns (mean log of the distances to their surfaces, absent ones counting as the range; smallest such distance).
+    """
+    slot = drones.slot[i]
+    pos = drones.pos[i]
+    last = p.decimation - 1
+    near = vec5(1.0e9, 1.0e9, 1.0e9, 1.0e9, 1.0e9)
+    index = vec5i(-1, -1, -1, -1, -1)
+    reach = p.range_m * p.range_m
+    for j in range(maps.crowd.count[slot]):
+        c = maps.crowd.trail[last, slot, j]
+        d = (c[0] - pos[0]) * (c[0] - pos[0]) + (c[1] - pos[1]) * (c[1] - pos[1])
+        if d <= reach and d < near[4]:
+            carried = j
+            for k in range(5):
+                if d < near[k]:
+                    shifted = near[k]
+                    near[k] = d
+                    d = shifted
+                    moved = index[k]
+                    index[k] = carried
+                    carried = moved
+    x_axis = goal_frame(drones.start[i], drones.goal[i])
+    logs = float(0.0)
+    closest = float(p.range_m)
+    for k in range(5):
+        row = 10 * k
+        j = index[k]
+        if j < 0:
+            for m in range(10):
+                obs.obstacles[i, row + m] = 0.0
+            logs = logs + wp.log(p.range_m)
+        else:
+            offset = maps.crowd.trail[last, slot, j] - pos
+            tag = float(1.0)
+            if is_cylinder(kind_of(maps.crowd, j)):
+                offset = wp.vec3(offset[0], offset[1], 0.0)
+                tag = 0.0
+            away = wp.length(offset)
+            unit = to_goal_frame(offset / wp.max(away, 1.0e-6), x_axis)
+            vel = to_goal_frame(maps.crowd.vel[slot, j], x_axis)
+            for m in range(3):
+                obs.obstacles[i, row + m] = unit[m]
+                obs.obstacles[i, row + 5 + m] = vel[m]
+            obs.obstacles[i, row + 3] = wp.sqrt(near[k])
+            obs.obstacles[i, row + 4] = offset[2]
+            obs.obstacles[i, row + 8] = float(width_class(kind_of(maps.crowd, j)))
+            obs.obstacles[i, row + 9] = tag
+            surface = away - 0.5 * width_of(kind_of(maps.crowd, j))
+            logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.range_m))
+            closest = wp.min(closest, surface)
+    return wp.vec2(logs / 5.0, closest)
+
+
+@wp.kernel(enable_backward=False)
+def draw_grid(
+    first: int,
+    only_ended: int,
+    p: Params,
+    maps: Maps,
+    drones: Drones,
+    result: Result,
+    obs: Obs,
+):
+    """One thread a row of the occupancy grid: cell (r, c) lies r cells forward, c to the left, the drone in the middle.
+
+    A cell is occupied where a column, or a moving obstacle, is not cleared by the drone's radius at its present height.
+    """
+    tid = wp.tid()
+    i = first + tid / p.grid_size
+    r = tid - (i - first) * p.grid_size
+    if not takes_part(i, only_ended, result):
+        return
+    slot = drones.slot[i]
+    pos = drones.pos[i]
+    x_axis = goal_frame(drones.start[i], drones.goal[i])
+    half = 0.5 * float(p.grid_size)
+    last = p.decimation - 1
+    for c in range(p.grid_size):
+        local = wp.vec3((float(r) + 0.5 - half) * p.grid_resolution, (float(c) + 0.5 - half) * p.grid_resolution, 0.0)
+        point = pos + to_world(local, x_axis)
+        occupied = wp.uint8(0)
+        cell = cell_at(point[0], point[1])
+        if cell >= 0:
+            value = int(maps.grid[slot, cell])
+            if value >= C_SOLID and float(value - C_SOLID) * C_STEP > pos[2] - p.radius:
+                occupied = wp.uint8(1)
+        obs.grid[i, r * p.grid_size + c] = occupied
+    for j in range(maps.crowd.count[slot]):
+        centre = maps.crowd.trail[last, slot, j]
+        offset = to_goal_frame(centre - pos, x_axis)
+        w = 0.5 * width_of(kind_of(maps.crowd, j))
+        along = (float(r) + 0.5 - half) * p.grid_resolution - offset[0]
+        tall = (
+            is_cylinder(kind_of(maps.crowd, j))
+            or wp.abs(offset[2]) <= 0.5 * height_of(kind_of(maps.crowd, j)) + p.radius
+        )
+        if tall and wp.abs(along) <= w:
+            across = wp.sqrt(wp.max(w * w - along * along, 0.0))
+            low = int(wp.ceil((offset[1] - across) / p.grid_resolution + half - 0.5))
+            high = int(wp.floor((offset[1] + across) / p.grid_resolution + half - 0.5))
+            for c in range(wp.max(low, 0), wp.min(high, p.grid_size - 1) + 1):
+                obs.grid[i, r * p.grid_size + c] = wp.uint8(1)

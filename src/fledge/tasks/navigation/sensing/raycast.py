@@ -1,0 +1,159 @@
+"""LiDAR against a column map: one walk over the grid per azimuth serves four elevations at once.
+
+The walk advances along the horizontal ray by the free distance stored in each cell, and cell by cell
+(Amanatides & Woo 1987) next to columns. Every solid cell it enters is tested against the four beams, which differ only
+in slope. Distances are along the beam, in metres; `range_m` when nothing is hit. Flat ground (z = 0) lies under it.
+"""
+
+import warp as wp
+
+from fledge.tasks.navigation.physics.terrain import C_CELL, C_CELLS, C_HALF, C_INV_CELL, C_SOLID, C_STEP
+
+INF = wp.constant(1.0e9)
+
+
+@wp.func
+def cast_four(
+    grid: wp.array2d(dtype=wp.uint8),
+    slot: int,
+    pos: wp.vec3,
+    dx: float,
+    dy: float,
+    slope: wp.vec4,
+    cosine: wp.vec4,
+    range_m: float,
+) -> wp.vec4:
+    """Beam distances of four elevations in the horizontal direction (dx, dy), a unit vector.
+
+    `slope` is the tangent and `cosine` the cosine of each elevation.
+    """
+    # limit[k]: horizontal distance at which beam k ends: range, ground, or the column it hit
+    limit = wp.vec4()
+    hit = wp.vec4()
+    end = float(0.0)
+    for k in range(4):
+        limit[k] = range_m * cosine[k]
+        if slope[k] < 0.0:
+            ground = pos[2] / -slope[k]
+            gx = pos[0] + ground * dx
+            gy = pos[1] + ground * dy
+            if ground < limit[k] and wp.abs(gx) < C_HALF and wp.abs(gy) < C_HALF:
+                limit[k] = wp.max(ground, 0.0)
+                hit[k] = 1.0
+        end = wp.max(end, limit[k])
+
+    ix = int(wp.floor((pos[0] + C_HALF) * C_INV_CELL))
+    iy = int(wp.floor((pos[1] + C_HALF) * C_INV_CELL))
+    inv_dx = float(INF)
+    inv_dy = float(INF)
+    step_x = int(1)
+    step_y = int(1)
+    edge_x = int(1)
+    edge_y = int(1)
+    if wp.abs(dx) > 1.0e-9:
+        inv_dx = 1.0 / dx
+    if wp.abs(dy) > 1.0e-9:
+        inv_dy = 1.0 / dy
+    if dx < 0.0:
+        step_x = -1
+        edge_x = 0
+    if dy < 0.0:
+        step_y = -1
+        edge_y = 0
+    stride = C_CELL / wp.max(wp.abs(dx), wp.abs(dy))  # metres along the ray per cell of Chebyshev distance
+
+    s = float(0.0)
+    while s < end:
+        if ix < 0 or iy < 0 or ix >= C_CELLS or iy >= C_CELLS:
+            break
+        value = int(grid[slot, ix * C_CELLS + iy])
+        if value > 1 and value < C_SOLID:
+            s = s + float(value - 1) * stride
+            ix = int(wp.floor((pos[0] + s * dx + C_HALF) * C_INV_CELL))
+            iy = int(wp.floor((pos[1] + s * dy + C_HALF) * C_INV_CELL))
+        else:
+            tx = (float(ix + edge_x) * C_CELL - C_HALF - pos[0]) * inv_dx
+            ty = (float(iy + edge_y) * C_CELL - C_HALF - pos[1]) * inv_dy
+            if inv_dx == INF:
+                tx = INF
+            if inv_dy == INF:
+                ty = INF
+            leave = wp.max(wp.min(tx, ty), s)
+            if value >= C_SOLID:
+                height = float(value - C_SOLID) * C_STEP
+                end = 0.0
+                for k in range(4):
+                    if s < limit[k]:
+                        z = pos[2] + s * slope[k]
+                        if z < height:
+                            limit[k] = s
+                            hit[k] = 1.0
+                        elif slope[k] < 0.0:
+                            top = (height - pos[2]) / slope[k]
+                            if top <= leave and top < limit[k]:
+                                limit[k] = top
+                                hit[k] = 1.0
+                        end = wp.max(end, limit[k])
+            s = leave
+            if tx < ty:
+                ix = ix + step_x
+            else:
+                iy = iy + step_y
+
+    distance = wp.vec4()
+    for k in range(4):
+        distance[k] = range_m
+        if hit[k] > 0.0:
+            distance[k] = wp.min(limit[k] / cosine[k], range_m)
+    return distance
+
+
+@wp.func
+def ray_cylinder(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, radius: float, half_height: float) -> float:
+    """Distance along a unit ray to an upright cylinder, or INF. Zero from inside."""
+    ox = origin[0] - centre[0]
+    oy = origin[1] - centre[1]
+    oz = origin[2] - centre[2]
+    a = direction[0] * direction[0] + direction[1] * direction[1]
+    c = ox * ox + oy * oy - radius * radius
+    near = float(-INF)
+    far = float(INF)
+    if a > 1.0e-12:
+        b = ox * direction[0] + oy * direction[1]
+        root = b * b - a * c
+        if root < 0.0:
+            return INF
+        root = wp.sqrt(root)
+        near = (-b - root) / a
+        far = (-b + root) / a
+    elif c > 0.0:
+        return INF
+    if wp.abs(direction[2]) > 1.0e-9:
+        t0 = (-half_height - oz) / direction[2]
+        t1 = (half_height - oz) / direction[2]
+        near = wp.max(near, wp.min(t0, t1))
+        far = wp.min(far, wp.max(t0, t1))
+    elif wp.abs(oz) > half_height:
+        return INF
+    if near > far or far < 0.0:
+        return INF
+    return wp.max(near, 0.0)
+
+
+@wp.func
+def ray_box(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, half: wp.vec3) -> float:
+    """Distance along a unit ray to an axis-aligned box, or INF. Zero from inside."""
+    near = float(-INF)
+    far = float(INF)
+    for k in range(3):
+        o = origin[k] - centre[k]
+        if wp.abs(direction[k]) > 1.0e-9:
+            t0 = (-half[k] - o) / direction[k]
+            t1 = (half[k] - o) / direction[k]
+            near = wp.max(near, wp.min(t0, t1))
+            far = wp.min(far, wp.max(t0, t1))
+        elif wp.abs(o) > half[k]:
+            return INF
+    if near > far or far < 0.0:
+        return INF
+    return wp.max(near, 0.0)

@@ -1,0 +1,1 @@
+"""How navigation is shown: recordings, pictures, the browser."""

@@ -1,0 +1,82 @@
+"""Pictures of flights: paths over the map, seen from above."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle
+
+from fledge.tasks.base import Trajectory
+from fledge.tasks.navigation.physics.terrain import CELLS, HALF_M, HEIGHT_STEP, SOLID
+
+COLOURS = {
+    "success": "#1b9e5a",
+    "collision_static": "#d1495b",
+    "collision_moving": "#e08e1b",
+    "out_of_bounds": "#6b4fa0",
+    "timeout": "#4a6fa5",
+}
+
+
+def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
+    """Draw flights over one map into matplotlib axes; all of every path is inside the frame."""
+    cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
+    height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)
+    extent = (-HALF_M, HALF_M, -HALF_M, HALF_M)
+    axes.imshow(height.T, origin="lower", extent=extent, cmap="Greys", vmin=-1.0, vmax=7.0, interpolation="nearest")
+    for track in tracks:
+        path, goal, colour = track.frames["pos"], track.scene["goal"], COLOURS[track.outcome]
+        axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=1.1, alpha=0.9)
+        axes.plot(path[0, 0], path[0, 1], "o", color=colour, markersize=3)
+        axes.plot(goal[0], goal[1], "*", color=colour, markersize=6)
+        if track.outcome != "success":
+            axes.plot(path[-1, 0], path[-1, 1], "x", color=colour, markersize=6, markeredgewidth=1.8)
+        if track.outcome == "collision_moving" and np.isfinite(track.frames["mover"][-1]).all():
+            x, y, _, width = track.frames["mover"][-1]
+            axes.add_patch(Circle((x, y), width / 2, facecolor=colour, edgecolor="none", alpha=0.45))
+    reach = max(float(np.abs(track.frames["pos"][:, :2]).max()) for track in tracks)
+    half = max(HALF_M, reach + 0.5)
+    axes.set_xlim(-half, half)
+    axes.set_ylim(-half, half)
+    axes.set_aspect("equal")
+    axes.set_xlabel("x, m")
+    axes.set_ylabel("y, m")
+    axes.set_title(title, fontsize=10)
+
+
+def legend_entries(tracks: Sequence[Trajectory]) -> list[Line2D]:
+    """What colours and signs mean, of those that are drawn."""
+    met = [name for name in COLOURS if any(track.outcome == name for track in tracks)]
+    entries = [Line2D([], [], color=COLOURS[name], label=name.replace("_", " ")) for name in met]
+    signs = [("o", "start", 4), ("*", "goal", 8)]
+    if any(name != "success" for name in met):
+        signs.append(("x", "end of a failed flight", 6))
+    entries += [Line2D([], [], color="#333", marker=m, linestyle="", markersize=k, label=t) for m, t, k in signs]
+    if "collision_moving" in met:
+        colour = COLOURS["collision_moving"]
+        spot = Line2D([], [], color=colour, marker="o", linestyle="", markersize=9, label="the mover it hit")
+        spot.set(alpha=0.45, markeredgewidth=0)
+        entries.append(spot)
+    return entries
+
+
+def flights_figure(tracks: Sequence[Trajectory], title: str = "", maps: int = 2) -> Any:
+    """A matplotlib figure of the flights over the `maps` maps that most of them crossed."""
+    counts = Counter(sorted(track.scene["map"] for track in tracks))
+    chosen = [number for number, _ in counts.most_common(maps)]
+    figure = Figure(figsize=(6.4 * len(chosen), 7.0), dpi=100, layout="constrained")
+    shown = []
+    for k, number in enumerate(chosen):
+        axes = figure.add_subplot(1, len(chosen), k + 1)
+        over = [track for track in tracks if track.scene["map"] == number]
+        draw_flights(axes, over, f"map {number}: {counts[number]} flights")
+        shown += over
+    figure.legend(handles=legend_entries(shown), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return figure

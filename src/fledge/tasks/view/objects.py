@@ -1,0 +1,87 @@
+"""What moves in a recorded episode as things that other programs know: an aircraft here, a missile there, gone by now.
+
+`Task.objects(track)` gives them; `objects_in` is what it does of its own, for every entry of the frames that is named `pos` or
+`..._pos` and holds positions:
+
+    pos          [T, 3] one thing          [T, M, 3] M of them          [T, M, S, 3] S that belong to each of M
+    heading      one axis less: rad, counter-clockwise from +x          (missile_heading for missile_pos)
+    alive        the same: whether it is there                          (missile_alive)
+    energy       the same: what it has left, 0 to 1                     (missile_energy)
+
+Two coordinates in place of three are a world without altitude. Positions that are not finite are not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fledge.tasks.base import Trajectory
+
+Kind = Literal["aircraft", "drone", "missile", "obstacle", "goal"]
+COLOURS = ("blue", "red", "green", "orange", "violet")
+MAX_OBJECTS = 1000  # of one entry
+
+
+@dataclass
+class SceneObject:
+    """One thing in an episode of T frames; positions in metres, x east, y north, z up."""
+
+    name: str
+    pos: np.ndarray  # [T, 3] or [T, 2]; [1, 3] of what never moves
+    kind: Kind = "aircraft"
+    colour: str = "blue"  # one of COLOURS
+    heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: nobody knows
+    present: np.ndarray | None = None  # [T] bool; None: always. Each time it comes back it is a new one
+    parent: int | None = None  # which object of the list launched it
+    size_m: float | None = None  # across, as it is; None: drawn as large as it takes to be seen
+    energy: np.ndarray | None = None  # [T] what it has left to fly with, 0 to 1; None: nobody knows
+    destroyed: bool = False  # by what ended the episode; of what is gone before that, its kind tells
+
+
+def objects_in(track: Trajectory) -> list[SceneObject]:
+    """Things by the positions that were recorded (see above), the owners before what belongs to them."""
+    found: list[SceneObject] = []
+    for entry in sorted((name for name in track.frames if name == "pos" or name.endswith("_pos")), key=len):
+        found += _objects_of(track.frames, entry.removesuffix("pos"), len(found))
+    return found
+
+
+def _objects_of(frames: Mapping[str, np.ndarray], prefix: str, known: int) -> list[SceneObject]:
+    pos = frames[f"{prefix}pos"]
+    if pos.ndim < 2 or pos.shape[-1] not in (2, 3) or math.prod(pos.shape[1:-1]) > MAX_OBJECTS:
+        return []
+    axes, missile = pos.shape[1:-1], bool(prefix)
+    found = []
+    for place in np.ndindex(axes):
+        side, at = place[0] if place else 0, (slice(None), *place)
+        noun = prefix.rstrip("_") or "thing"
+        found.append(
+            SceneObject(
+                name=" ".join([noun, *(str(k + 1) for k in place)]),
+                pos=pos[at],
+                kind="missile" if missile else "aircraft",
+                colour=COLOURS[side % len(COLOURS)],
+                heading=_like(frames.get(f"{prefix}heading"), pos, at),
+                present=_present(frames.get(f"{prefix}alive"), pos, at),
+                parent=side if missile and side < known else None,
+                energy=_like(frames.get(f"{prefix}energy"), pos, at),
+            )
+        )
+    return found
+
+
+def _like(values: Any, pos: np.ndarray, at: tuple[Any, ...]) -> np.ndarray | None:
+    """The entry of one thing, where values go with positions."""
+    return values[at] if isinstance(values, np.ndarray) and values.shape == pos.shape[:-1] else None
+
+
+def _present(alive: Any, pos: np.ndarray, at: tuple[Any, ...]) -> np.ndarray:
+    there = np.isfinite(pos[at]).all(axis=-1)
+    told = _like(alive, pos, at)
+    return there if told is None else there & (told != 0)

@@ -1,0 +1,123 @@
+"""An episode as something to look at: what stands still, who moves, what a sensor sees, what instruments show.
+
+`Task.stage(scene)`          what stands still, and how the world is looked at                       Stage
+`Task.actors(track)`         who moves, and has a trail: by default `Task.objects`                   list[SceneObject]
+`Task.crowd(track)`          many obstacles that move, each with a number of its own                 Crowd
+`Task.beams(track)`          what a ranging sensor saw, frame by frame                               Beams
+`Task.instruments(track)`    figures over time, with units: by default every number that is recorded Instruments
+
+The browser, static pages and MCAP draw from these alone, so a world that says nothing of its own still shows positions, trails
+and figures. Lengths are metres, x east, y north, z up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fledge.tasks.base import Trajectory
+    from fledge.tasks.view.objects import SceneObject
+
+MAX_SHAPES = 20_000  # of one kind that a page draws
+MAX_INSTRUMENTS = 24
+
+
+def no_shapes() -> np.ndarray:
+    return np.zeros((0, 6), np.float32)
+
+
+@dataclass
+class Stage:
+    """What stands still in an episode."""
+
+    boxes: np.ndarray = field(default_factory=no_shapes)  # [B, 6] m: centre, then size along x, y, z
+    cylinders: np.ndarray = field(default_factory=no_shapes)  # [C, 6] m: as boxes; upright
+    bounds: Sequence[Sequence[float]] | None = None  # lowest and highest corner; None: where things move
+    flat: bool = False  # a map from above, without heights
+    clock_s: float = (
+        0.0  # when the episode began, by the world's clock: episodes of one stage are shown beside each other
+    )
+    goal_radius_m: float = 0.0
+
+
+@dataclass
+class Crowd:
+    """Obstacles that move, T frames, at most K of them in each."""
+
+    ids: np.ndarray  # [T, K] int: which one; -1: none
+    pos: np.ndarray  # [T, K, 3] m
+    sizes: np.ndarray  # [M, 3] m: size along x, y, z, by number
+    round: np.ndarray  # [M] bool: an upright cylinder, else a box
+    seen: np.ndarray | None = None  # [T, K] bool: the first actor knows of it; None: nobody says
+
+
+@dataclass
+class Beams:
+    """What a ranging sensor saw from the first actor, T frames: H directions around, V up and down."""
+
+    azimuths: np.ndarray  # [H] rad, counter-clockwise from where the actor heads
+    elevations: np.ndarray  # [V] rad
+    range_m: float
+    distance: np.ndarray  # [T, H, V] m; range_m: nothing was hit
+
+
+@dataclass
+class Instrument:
+    """One figure over T frames."""
+
+    name: str
+    values: np.ndarray  # [T]
+    unit: str = ""
+
+
+def numbers_in(track: Trajectory) -> list[Instrument]:
+    """Every single number that was recorded, and those of small rows by their place."""
+    found = []
+    for name, values in track.frames.items():
+        if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiu":
+            continue
+        rows = values.reshape(len(values), -1)
+        if rows.shape[1] > 8:
+            continue
+        label, unit = split_unit(name)
+        many = rows.shape[1] > 1
+        found += [Instrument(f"{label} {k + 1}" if many else label, rows[:, k], unit) for k in range(rows.shape[1])]
+    return found[:MAX_INSTRUMENTS]
+
+
+def motion_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[Instrument]:
+    """Speed and height of the first thing that moves, from its positions."""
+    first = next((actor for actor in actors if len(actor.pos) == len(seconds) > 1), None)
+    if first is None:
+        return []
+    step = np.maximum(np.diff(seconds), 1e-9)
+    speed = np.linalg.norm(np.diff(first.pos, axis=0), axis=1) / step
+    shown = [Instrument("speed", np.concatenate([speed[:1], speed]), "m/s")]
+    if first.pos.shape[1] == 3:
+        shown.append(Instrument("height", first.pos[:, 2], "m"))
+    return shown
+
+
+def split_unit(name: str) -> tuple[str, str]:
+    """A field's name as people read it, and the unit that its ending tells."""
+    units = {"_s": "s", "_m": "m", "_deg": "°", "_rad": "rad", "_mps": "m/s"}
+    unit = next((unit for ending, unit in units.items() if name.endswith(ending)), "")
+    stem = name[: -next(len(e) for e in units if name.endswith(e))] if unit else name
+    return stem.replace("_", " "), unit
+
+
+def track_seconds(track: Trajectory) -> np.ndarray:
+    """Seconds since the beginning of an episode's frames, [T]."""
+    count = len(next(iter(track.frames.values()), ()))
+    index: Any = track.facts.get("index")
+    numbers = np.arange(count) if index is None else np.asarray(index)
+    return numbers * float(track.facts.get("seconds_per_frame", 1.0))
+
+
+def plain_facts(facts: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """What is known of an episode, as far as it is a plain value."""
+    return {str(k): v for k, v in facts.items() if isinstance(v, str | int | float | bool)}

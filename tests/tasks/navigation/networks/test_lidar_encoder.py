@@ -1,0 +1,60 @@
+"""The folded LiDAR encoder is NavRL's three Conv2d, forward and backward."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy
+from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+
+
+def make_pair() -> tuple[NavRLPolicy, NavRLActorCritic, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    published = NavRLPolicy()
+    obs = {
+        "lidar": torch.rand(257, 1, 36, 4) * 4,
+        "dynamic_obstacle": torch.randn(257, 1, 5, 10),
+        "state": torch.randn(257, 8),
+    }
+    return published, NavRLActorCritic.from_navrl(published), obs
+
+
+def test_outputs_equal_conv2d_to_1e_5() -> None:
+    published, folded, obs = make_pair()
+    alpha, beta, value = published.network(obs)
+    (alpha2, beta2), value2 = folded(folded.encode(obs))
+    for a, b in ((alpha, alpha2), (beta, beta2), (value, value2)):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_equal_conv2d() -> None:
+    published, folded, obs = make_pair()
+    weights = torch.randn(257, 3)
+    alpha, _, value = published.network(obs)
+    ((alpha * weights).sum() + value.square().sum()).backward()
+    (alpha2, _), value2 = folded(folded.encode(obs))
+    ((alpha2 * weights).sum() + value2.square().sum()).backward()
+    net = published.network
+    pairs = list(zip(folded.lidar.convs, (net.lidar[0], net.lidar[2], net.lidar[4]), strict=True))
+    pairs += [(folded.lidar.linear, net.lidar[7]), (folded.trunk[0], net.trunk[0])]
+    for ours, theirs in pairs:
+        for name in ("weight", "bias"):
+            a, b = getattr(ours, name).grad, getattr(theirs, name).grad
+            assert float((a - b).abs().max() / b.abs().max()) < 1e-4, name
+
+
+def test_the_input_gradient_is_right_too() -> None:
+    published, folded, obs = make_pair()
+    a = obs["lidar"].clone().requires_grad_()
+    b = obs["lidar"].flatten(1).clone().requires_grad_()
+    published.network.lidar(a).square().sum().backward()
+    folded.lidar(b).square().sum().backward()
+    assert a.grad is not None
+    assert b.grad is not None
+    torch.testing.assert_close(a.grad.flatten(1), b.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 1000])
+def test_any_batch_size_works(batch: int) -> None:
+    _, folded, _ = make_pair()
+    assert folded.lidar(torch.rand(batch, 144)).shape == (batch, 128)
