@@ -11,6 +11,7 @@ import torch
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect import CompressedDataCollector, HalvesDataCollector, PipelinedDataCollector, SyncDataCollector
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.learn.ppo import PPO
 from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig
@@ -34,7 +35,7 @@ class Loop:
         self.act_threads = self.learn_threads = half
         self.use_threads(threads)
         self.task = find_task(cfg.task)
-        policy = self.task.build_policy(self.task.describe_policy("ppo", cfg.env, cfg.policy))
+        policy = self.task.policy.build(self.task.policy.describe(self.task, "ppo", cfg.env, cfg.policy))
         assert isinstance(policy, ActorCritic)
         self.policy = policy
         self.learner = PPO(self.policy, cfg.ppo, lagged=kind == "pipelined")  # as `fledge train` does
@@ -54,10 +55,9 @@ class Loop:
         return [
             self.task.make_env(
                 cfg,
-                seed=self.cfg.seed,
-                num_threads=self.env_threads,
-                env_offset=k * total // parts,
-                total_envs=total,
+                EnvPlacement(
+                    seed=self.cfg.seed, num_threads=self.env_threads, env_offset=k * total // parts, total_envs=total
+                ),
             )
             for k in range(parts)
         ]

@@ -25,6 +25,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
 from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.recordings import save_recording
+from fledge.tasks.policies import make_pilot
 from fledge.tasks.registry import find_task
 
 DRONES, STILL, MOVING = 64, 420, 80
@@ -82,7 +83,7 @@ def record_crowd(path: Path) -> Path:
     task = find_task("navigation")
     settings = {"num_envs": DRONES, "num_maps": 1, "static_obstacles": STILL, "moving_obstacles": MOVING}
     cfg = task.config(**settings, decimation=8, max_episode_steps=800)
-    agent = task.find_pilot("gap")
+    agent = make_pilot(task, "gap")
     assert agent is not None
     flown = evaluate(agent, task, cfg, DRONES, 3, highlights=DRONES)
     save_recording(path, task, flown.highlights, flown.decision_s, {"policy": "gap"})

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fledge.evaluate.policies import load_policy
+from fledge.envs.placement import EnvPlacement
+from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 
 Episode = dict[str, np.ndarray]
@@ -38,7 +39,7 @@ def fly(frames: int, seed: int, policy: str, decimation: int, grid_maps: bool = 
     if grid_maps:
         cfg.grid_map, cfg.grid_size, cfg.grid_resolution_m = True, GRID_CELLS, GRID_M / GRID_CELLS
     keys = MAPS if grid_maps else FLIGHT
-    env, pilot = task.make_env(cfg, seed=seed), load_policy(policy).agent
+    env, pilot = task.make_env(cfg, EnvPlacement(seed=seed)), load_policy(policy).agent
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # batches of 64: handing them to more threads costs more than it saves
     obs = env.reset()["obs"]

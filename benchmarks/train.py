@@ -29,6 +29,7 @@ from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.learn.ppo import PPO
 from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig, make_config
@@ -132,9 +133,9 @@ def check_agreement(seed: int) -> dict[str, float]:
     torch.manual_seed(seed)
     published = find_baselines("navigation").NavRLPolicy()
     folded = find_baselines("navigation").NavRLActorCritic.from_navrl(published)
-    env = TASK.make_env(cfg.env, seed=seed)
+    env = TASK.make_env(cfg.env, EnvPlacement(seed=seed))
     rollout = SyncDataCollector(env, folded, 32 * 32).rollout().clone()
-    prior = PriorTraining(TASK.make_env(cfg.env, seed=seed), published, cfg.ppo)
+    prior = PriorTraining(TASK.make_env(cfg.env, EnvPlacement(seed=seed)), published, cfg.ppo)
     rows = {k: v.transpose(0, 1) for k, v in rollout["obs"].items()}
     with torch.no_grad():
         alpha, beta, _ = published({k: v.reshape(-1, *v.shape[2:]) for k, v in rows.items()})
@@ -199,7 +200,9 @@ def prior_loop(num_envs: int, seed: int) -> Iterator[Callable[[int, int], Turn]]
     cfg = navrl_config(num_envs, seed)
     before = torch.get_num_threads()
     torch.manual_seed(seed)
-    loop = PriorTraining(TASK.make_env(cfg.env, seed=seed), find_baselines("navigation").NavRLPolicy(), cfg.ppo)
+    loop = PriorTraining(
+        TASK.make_env(cfg.env, EnvPlacement(seed=seed)), find_baselines("navigation").NavRLPolicy(), cfg.ppo
+    )
     steps = loop.iterations()
 
     def take_turn(threads: int, iterations: int) -> Turn:

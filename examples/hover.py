@@ -22,7 +22,11 @@ from torch.nn.functional import normalize
 from fledge.core.settings import setting
 from fledge.core.specs import TensorSpec
 from fledge.envs.torch_env import TorchEnv
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
+from fledge.tasks.metrics import TaskMetrics
+from fledge.tasks.presets import Presets
+from fledge.tasks.view.base import TaskView
+from fledge.tasks.view.trajectory import Trajectory
 
 GRAVITY, EPISODE_S, NEAR = 9.81, 5.0, 0.2  # m/s², s, m
 TARGET = (0.0, 0.0, 1.5)  # m, world
@@ -112,14 +116,8 @@ def rotate(quat: Tensor, v: Tensor) -> Tensor:
     return v + quat[:, :1] * twice + torch.linalg.cross(quat[:, 1:], twice)
 
 
-class HoverTask(Task):
-    """Hold still in the air, whatever the start."""
-
-    primary_metric, labels, unit = "success", {name: name for name in COLOURS}, "quadrotors"
-    training = {
-        "total_frames": 2_000_000,
-        "ppo": {"rollout_steps": 32, "minibatch": 2048, "epochs": 4, "lr": 1e-3, "gamma": 0.98},
-    }
+class HoverView(TaskView):
+    """What recordings keep, and how they are drawn."""
 
     def snapshot(self, env: Any, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return {name: env.state[name][list(ids)].cpu().numpy() for name in ("pos", "vel", "quat")}
@@ -144,4 +142,17 @@ class HoverTask(Task):
         return figure
 
 
-task = HoverTask("hover", HoverConfig, HoverEnv)
+task = Task(
+    "hover",
+    HoverConfig,
+    HoverEnv,
+    primary_metric="success",
+    view=HoverView(),
+    metrics=TaskMetrics(labels={name: name for name in COLOURS}, unit="quadrotors"),
+    presets=Presets(
+        defaults={
+            "total_frames": 2_000_000,
+            "ppo": {"rollout_steps": 32, "minibatch": 2048, "epochs": 4, "lr": 1e-3, "gamma": 0.98},
+        }
+    ),
+)

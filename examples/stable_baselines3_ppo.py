@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from fledge.core.overrides import from_plain
 from fledge.envs.adapters.stable_baselines3 import StableBaselinesVecEnv
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.registry import find_task
 
 LIGHT_FOREST = {"static_obstacles": 60, "moving_obstacles": 0, "num_maps": 16, "decimation": 5, "starts": "mixed"}
@@ -53,7 +54,7 @@ def main() -> None:
     world = from_plain(task.config, {**LIGHT_FOREST, "num_envs": args.num_envs})
 
     def make_env(seed: int) -> TensorEnv:
-        return task.make_env(world, seed=seed)
+        return task.make_env(world, EnvPlacement(seed=seed))
 
     env = VecNormalize(StableBaselinesVecEnv(make_env(args.seed), make_env))
     model = PPO(

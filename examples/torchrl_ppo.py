@@ -24,6 +24,7 @@ from torchrl.objectives.value import GAE
 
 from fledge.core.overrides import from_plain
 from fledge.envs.adapters.torchrl import TorchRLEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.registry import find_task
 
 LIGHT_FOREST = {"static_obstacles": 60, "moving_obstacles": 0, "num_maps": 16, "decimation": 5, "starts": "mixed"}
@@ -52,7 +53,7 @@ def main() -> None:
     flatten = FlattenObservation(-3, -1, in_keys=["lidar", "dynamic_obstacle"])
     flatten_direction = FlattenObservation(-2, -1, in_keys=["direction"])
     join = CatTensors([*KEYS, "state"], "observation", del_keys=True)
-    tensor_env = task.make_env(world, seed=args.seed)
+    tensor_env = task.make_env(world, EnvPlacement(seed=args.seed))
     env = TransformedEnv(TorchRLEnv(tensor_env), Compose(flatten, flatten_direction, join))
 
     inputs, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]

@@ -27,7 +27,8 @@ from fledge.cli import main
 from fledge.cli.flying import read_vary
 from fledge.core.settings import check_settings
 from fledge.evaluate.command import task_of
-from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+from fledge.evaluate.env_config import eval_env
+from fledge.tasks.policies import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.command import run_training
 from fledge.train.config import make_config, read_run_config
@@ -245,7 +246,7 @@ def check_flight(
     key, values = read_vary(movers, vary) or ("", [""])
     for policy in policies:
         for value in values:
-            flight_world(policy, env_preset, [*overrides, f"{key}={value}"] if key else overrides)
+            eval_env(policy, env_preset, [*overrides, f"{key}={value}"] if key else overrides)
 
 
 def check_nothing_more(**_: Any) -> None:

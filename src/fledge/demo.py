@@ -17,10 +17,11 @@ from rich.text import Text
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, details, fly_with_progress, row_of, table
-from fledge.evaluate.policies import flight_world, load_policy
+from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.report import Report, read_curves, write_report
-from fledge.tasks.base import Trajectory
+from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
+from fledge.tasks.view.trajectory import Trajectory
 from fledge.train.command import run_training
 from fledge.train.config import read_run_config
 
@@ -60,18 +61,18 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
     for name, label in names:
         policy = load_policy(name)
         ours = name == str(run)
-        home = home or policy.world
+        home = home or policy.env
         for preset, movers in WORLDS:
             request = EvalRequest([name], episodes=episodes)
             if ours and (preset, movers) == SHOWN:
                 request.picture = Path("unused")  # asks for paths to be recorded
-            flight = flight_world(policy, preset, [f"env.moving_obstacles={movers}"], home)
+            flight = eval_env(policy, preset, [f"env.moving_obstacles={movers}"], home)
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             tracks = result.tracks or tracks
             rows.append({**row_of(policy, flight, result, request, label), "ours": ours})
     worlds = list(dict.fromkeys(row["world"] for row in rows))
     if navrl is None:
-        rows += [row for row in find_task("navigation").recorded() if row["world"] in worlds]
+        rows += [row for row in find_task("navigation").metrics.reference_rows() if row["world"] in worlds]
     return sorted(rows, key=lambda row: worlds.index(row["world"])), tracks
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from fledge.core.errors import ConfigError
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.registry import find_task, task_names
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class EnvMaker:
 
     def __call__(self, seed: int | None = None) -> TensorEnv:
         seed = self.seed if seed is None else seed
-        return self.task.make_env(self.cfg, seed=seed, device=self.device, num_threads=self.num_threads)
+        return self.task.make_env(self.cfg, EnvPlacement(seed=seed, device=self.device, num_threads=self.num_threads))
 
 
 def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
@@ -83,9 +84,9 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     for key in settings:
         if key not in known and not any(name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known).replace("`--help-config`", "`fledge train --help-config`"))
-    layers = [(f"training of task {task.name}", task.training.get("env", {}))]
+    layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
     if given.get("preset"):
-        layers.append((f"preset {given['preset']}", task.preset("env", given["preset"])))
+        layers.append((f"preset {given['preset']}", task.presets.load("env", given["preset"])))
     cfg: Any = build_config(task.config, [*layers, (env_id(task.name), nested(settings))], ())
     check_settings(cfg)
     return EnvMaker(task, cfg, int(given.get("seed", 0)), given.get("device", "cpu"), given.get("num_threads"))

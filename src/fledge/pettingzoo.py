@@ -26,7 +26,7 @@ def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
     from fledge.envs.adapters.pettingzoo import PettingZooEnv
 
     found = find_task(task)
-    if found.sides < 2:
+    if found.match.sides < 2:
         raise ConfigError(
             f"In {task} nobody meets anybody: use fledge.gym. Worlds for two are those such as aircombat."
         )
@@ -35,6 +35,6 @@ def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
             raise ConfigError(
                 f"{name} is for fledge.gym; a parallel env is one episode, all sides flown by the caller."
             )
-    maker = env_maker(found, {**settings, "num_envs": found.sides})
-    maker = dataclasses.replace(maker, cfg=found.matches(maker.cfg, 1))
+    maker = env_maker(found, {**settings, "num_envs": found.match.sides})
+    maker = dataclasses.replace(maker, cfg=found.match.match_config(maker.cfg, 1))
     return PettingZooEnv(maker(), maker)

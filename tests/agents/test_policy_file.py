@@ -10,8 +10,8 @@ import torch
 
 from fledge.agents.policy_file import is_past_self, load_weights, past_self_file, read_policy, write_policy
 from fledge.core.errors import ConfigError, FormatError
-from fledge.evaluate.policies import load_policy, shipped_policies
 from fledge.storage import CheckpointHistory, save_checkpoint
+from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 
 NEEDED: dict[str, Any] = {"model": {"w": torch.arange(3.0)}, "policy": {"kind": "features"}, "task": "navigation"}
@@ -73,7 +73,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert entries == {"policy": NEEDED["policy"], "task": "navigation", "world": WORLD}
 
 
-@pytest.mark.parametrize("name", shipped_policies(find_task("navigation")))
+@pytest.mark.parametrize("name", find_task("navigation").policy.shipped())
 def test_every_shipped_policy_loads(name: str) -> None:
     policy = load_policy(name)
     assert policy.task.name == "navigation"

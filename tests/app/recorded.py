@@ -12,6 +12,7 @@ from fledge.app.play.roster import Roster
 from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.recordings import save_recording
 from fledge.storage import RecordingWriter
+from fledge.tasks.policies import make_pilot
 from fledge.tasks.registry import find_task
 
 
@@ -22,7 +23,7 @@ def flights() -> Any:
     cfg = task.config(
         num_envs=16, num_maps=2, static_obstacles=80, moving_obstacles=24, decimation=8, max_episode_steps=800
     )
-    agent = task.find_pilot("straight")
+    agent = make_pilot(task, "straight")
     assert agent is not None
     return evaluate(agent, task, cfg, 16, 3, num_threads=1, highlights=16)
 

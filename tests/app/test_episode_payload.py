@@ -20,11 +20,12 @@ from fledge.app.recording_cache import Library
 from fledge.app.runs.file_index import FileIndex
 from fledge.core.errors import FormatError, InputError
 from fledge.core.overrides import from_plain
+from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.aircombat.view.stage import with_energy
-from fledge.tasks.base import Trajectory
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.objects import objects_in
+from fledge.tasks.view.trajectory import Trajectory
 from tests.app.recorded import record_flights, record_generic
 
 
@@ -85,13 +86,13 @@ def test_boxes_are_the_columns_of_the_map(flown: Recording) -> None:
 def test_beams_are_what_the_drone_observed(sees_movers: bool) -> None:
     task = find_task("navigation")
     plain = {"num_envs": 8, "num_maps": 1, "starts": "mixed", "inside_share": 1.0, "lidar_sees_movers": sees_movers}
-    env = task.make_env(from_plain(task.config, plain), seed=5, num_threads=1)
+    env = task.make_env(from_plain(task.config, plain), EnvPlacement(seed=5, num_threads=1))
     observed = env.reset()["obs"]["lidar"].numpy()[:, 0]
-    frames, scenes = task.snapshot(env, range(8)), task.scene(env, range(8))
+    frames, scenes = task.view.snapshot(env, range(8)), task.view.scene(env, range(8))
     env.close()
     for k in range(8):
         track = Trajectory({name: value[k][None] for name, value in frames.items()}, scenes[k], "running")
-        beams = task.beams(track)
+        beams = task.view.beams(track)
         assert beams is not None
         error = np.abs((beams.range_m - beams.distance[0]) - observed[k])
         # beams walk in small steps, and boxes of the crowd count as round: single ones at corners may differ
@@ -102,7 +103,7 @@ def test_packed_beams_are_bytes_of_the_range(flown: Recording) -> None:
     task = task_of(flown)
     head, arrays = unpack(make_beams(flown, task, 0, 4, 12))
     assert arrays["distance"].shape == (8, 36, 4)
-    whole = task.beams(Trajectory(**flown.track(0)))
+    whole = task.view.beams(Trajectory(**flown.track(0)))
     assert whole is not None
     near = whole.distance[4:12]
     hit = arrays["distance"] != films.NOTHING_HIT

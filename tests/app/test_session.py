@@ -17,14 +17,16 @@ from fledge.app.play.seats import Hands, Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec
+from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording
+from fledge.tasks.policies import make_pilot
 from fledge.tasks.view.controls import Control, command_of, controls_of, without_buttons
 
 TASK = find_task("aircombat")
 
 
 def pilot(name: str) -> Seat:
-    return Seat(name, TASK.find_pilot(name), 1.0)
+    return Seat(name, make_pilot(TASK, name), 1.0)
 
 
 @pytest.fixture
@@ -128,13 +130,13 @@ def test_agents_decide_at_their_own_rate(fights: Any) -> None:
 def test_an_agents_fight_is_nearly_what_evaluation_flies(fights: Any) -> None:
     """Ticks of half a physics step: both sides stay within a few metres of the plain env for twenty decisions."""
     fight = fights("pursuit", "placeholder", seed=5, scenario=type(TASK.config().scenario)["random"])
-    env = TASK.make_env(TASK.matches(fight.cfg, 1), seed=5, num_threads=1)
+    env = TASK.make_env(TASK.match.match_config(fight.cfg, 1), EnvPlacement(seed=5, num_threads=1))
     out = env.reset()
     for _ in range(20):
         rows = [seat.agent.act({k: v[i : i + 1] for k, v in out["obs"].items()}) for i, seat in enumerate(fight.seats)]
         out = env.step({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
     fly(fight, 400)
-    apart = np.abs(fight.frame_at(400)["pos"] - TASK.snapshot(env, [0])["pos"][0]).max()
+    apart = np.abs(fight.frame_at(400)["pos"] - TASK.view.snapshot(env, [0])["pos"][0]).max()
     env.close()
     assert apart < 20.0
 
@@ -203,7 +205,7 @@ def test_misuse_is_told_in_a_sentence(fights: Any) -> None:
     fight = fights("you", "crank")
     with pytest.raises(InputError, match="cannot be gone back to"):
         fight.rewind(5)
-    blind = TASK.find_pilot("crank")
+    blind = make_pilot(TASK, "crank")
     assert blind is not None
     blind.observes = ("lidar",)
     with pytest.raises(ConfigError, match="lidar"):
@@ -244,7 +246,7 @@ def test_controls_of_any_world_of_plain_numbers() -> None:
 @pytest.mark.parametrize(("rudder", "fire", "meant"), [(1.0, 0, 0), (0.1, 0, 2), (-0.9, 1, 5), (0.0, 1, 3)])
 def test_hands_in_the_discrete_form(rudder: float, fire: int, meant: int) -> None:
     env: TensorEnv = TASK.make_env(TASK.config(num_envs=2, action_form=type(TASK.config().action_form)["discrete"]))
-    action = TASK.command(env, {"rudder": rudder, "throttle": 0.3, "fire": float(fire)})
+    action = TASK.view.command(env, {"rudder": rudder, "throttle": 0.3, "fire": float(fire)})
     assert action.tolist() == [meant]
-    assert TASK.hold(env, action).tolist() == [meant - fire]
+    assert TASK.view.hold(env, action).tolist() == [meant - fire]
     env.close()

@@ -90,7 +90,7 @@ def test_keywords_are_settings_dotted_or_nested_with_enums_by_name() -> None:
 
 def test_a_preset_can_be_named_and_keywords_go_on_top() -> None:
     env = gymnasium.make_vec(NAME, num_envs=2, preset="empty", num_maps=1, num_threads=1)
-    expected = find_task("navigation").preset("env", "empty")
+    expected = find_task("navigation").presets.load("env", "empty")
     assert env.env.cfg.static_obstacles == expected["static_obstacles"]  # type: ignore[attr-defined]
     assert env.env.cfg.num_maps == 1  # type: ignore[attr-defined]
     env.close()

@@ -11,18 +11,21 @@ from click.testing import CliRunner
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.evaluate.benchmark import draw, labels
-from fledge.evaluate.policies import export_policy, flight_world, load_policy
+from fledge.evaluate.env_config import eval_env
+from fledge.evaluate.export import export_policy
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 
 TASK = find_task("navigation")
 FEW = ["--episodes", "2", "--threads", "1", "env.num_envs=2", "env.max_episode_steps=40"]
 
 
-@pytest.mark.parametrize("name", TASK.benchmarks)
+@pytest.mark.parametrize("name", TASK.metrics.benchmarks)
 def test_every_world_of_a_benchmark_can_be_made_for_every_reference_agent(name: str) -> None:
-    benchmark = TASK.benchmarks[name]
+    benchmark = TASK.metrics.benchmarks[name]
     for policy in (load_policy(p, TASK) for p in benchmark.policies):
-        labels = {TASK.world_label(flight_world(policy, benchmark.preset, w).cfg) for w in benchmark.worlds.values()}
+        labels = {env_label(TASK, eval_env(policy, benchmark.preset, w).cfg) for w in benchmark.worlds.values()}
         assert len(labels) == len(benchmark.worlds)
     for rates in benchmark.published.values():
         assert set(rates) <= set(benchmark.worlds)
@@ -65,23 +68,22 @@ def test_misuse_gets_one_sentence() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("navrl", "density") else name for name in TASK.benchmarks],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("navrl", "density") else name
+        for name in TASK.metrics.benchmarks
+    ],
 )
 def test_a_policy_does_not_bring_rules_of_its_own(name: str, tmp_path: Path) -> None:
-    benchmark = TASK.benchmarks[name]
+    benchmark = TASK.metrics.benchmarks[name]
     easy = tmp_path / "easy.fledge"
     export_policy("fledge-nav", easy, overrides=["env.goal_radius_m=30", "env.dt_s=0.02", "env.max_episode_steps=9000"])
     for words in benchmark.worlds.values():
         ruled = [*benchmark.rules, *words]
-        worlds = [
-            flight_world(load_policy(who, TASK), benchmark.preset, ruled).cfg for who in ("fledge-nav", str(easy))
-        ]
+        worlds = [eval_env(load_policy(who, TASK), benchmark.preset, ruled).cfg for who in ("fledge-nav", str(easy))]
         assert worlds[0] == worlds[1]
         for who in benchmark.policies:  # and those who are compared by now are flown as ever
             policy = load_policy(who, TASK)
-            assert (
-                flight_world(policy, benchmark.preset, ruled).cfg == flight_world(policy, benchmark.preset, words).cfg
-            )
+            assert eval_env(policy, benchmark.preset, ruled).cfg == eval_env(policy, benchmark.preset, words).cfg
 
 
 def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
 
 
 def test_everybody_can_be_told_apart_in_the_picture() -> None:
-    benchmark = TASK.benchmarks["p2m"]
+    benchmark = TASK.metrics.benchmarks["p2m"]
     figures = {"title": "", "rows": [], "published": benchmark.published}
     lines = draw(figures, list(benchmark.worlds), "success").axes[0].get_lines()
     assert len({line.get_marker() for line in lines}) == len(lines) == len(benchmark.published)

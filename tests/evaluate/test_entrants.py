@@ -15,10 +15,10 @@ from fledge.evaluate.command import EvalRequest, task_of
 from fledge.evaluate.entrants import fitting_pilots, match_world, named_agents, trained_elsewhere
 from fledge.evaluate.match_tables import same_fights
 from fledge.evaluate.matches import cross_table
-from fledge.evaluate.policies import LoadedPolicy, load_policy
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, MissileConfig, Scenario
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
-from fledge.tasks.base import World
+from fledge.tasks.policies import LoadedPolicy, load_policy
+from fledge.tasks.policy import TrainedEnv
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")
@@ -36,7 +36,7 @@ class Remembers(PlaceholderPilot):
 
 
 def entrant(name: str, **env: object) -> LoadedPolicy:
-    return LoadedPolicy(name, PlaceholderPilot(), TASK, World(dict(env), 1.0) if env else None)
+    return LoadedPolicy(name, PlaceholderPilot(), TASK, TrainedEnv(dict(env), 1.0) if env else None)
 
 
 def test_who_meets_himself_is_two() -> None:
@@ -74,8 +74,8 @@ def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
 
 def test_who_does_not_fit_the_world_is_named_before_anybody_has_fought() -> None:
     few = dataclasses.replace(QUICK, missile=MissileConfig(carried=3))
-    described = TASK.describe_policy("ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
-    agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.build_policy(described))]
+    described = TASK.policy.describe(TASK, "ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
+    agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.policy.build(described))]
     with pytest.raises(ConfigError, match=r"runs/three does not fit this world: .*missiles of shape \(6, 10\)"):
         cross_table(agents, TASK, QUICK, 2)
 

@@ -80,7 +80,7 @@ def test_a_cross_table_tells_how_everybody_fought_and_fits_80_columns() -> None:
     assert straight["outside_r_max"] is None
     assert pursuit["shots"] > 0.2
     assert pursuit["outside_r_max"] == 0.0  # it shoots inside R_tr
-    assert set(pursuit) >= set(TASK.behaviours)
+    assert set(pursuit) >= set(TASK.match.columns)
     pair = result["table"][0][1]["behaviour"]["by_start"]
     assert pair["head_on"]["distinct"] == 1
     assert sum(row["fights"] for row in pair.values()) == 32

@@ -14,8 +14,8 @@ from fledge.cli import main
 from fledge.evaluate.league_tree import members, read_league, spread, tree_figure
 from fledge.evaluate.match_report import Fights, chosen_losses, lost_fights
 from fledge.evaluate.report import read_curves
-from fledge.tasks.base import LossReason, Trajectory
 from fledge.tasks.registry import find_task
+from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 TASK = find_task("aircombat")
 LEAGUE = {

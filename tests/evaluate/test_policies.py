@@ -8,8 +8,10 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError, FormatError
-from fledge.evaluate.policies import build_policy, export_policy, flight_world, load_policy
+from fledge.evaluate.env_config import eval_env
+from fledge.evaluate.export import export_policy
 from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.tasks.policies import load_policy, policy_from_state
 from fledge.tasks.registry import find_task
 from fledge.train.config import make_config
 from fledge.train.loop import train
@@ -30,9 +32,9 @@ def far_sighted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_run_is_flown_in_the_world_it_was_trained_in(far_sighted: str) -> None:
     policy = load_policy(far_sighted)
-    assert policy.world is not None
-    assert policy.world.decision_s == pytest.approx(4 * 0.016)
-    cfg = flight_world(policy).cfg
+    assert policy.env is not None
+    assert policy.env.decision_s == pytest.approx(4 * 0.016)
+    cfg = eval_env(policy).cfg
     assert (cfg.lidar_range_m, cfg.decimation, cfg.static_obstacles) == (6.0, 4, 20)
     # but judged as all are: every map has its movers, and starts are on the edges
     assert (cfg.movers_cycle, cfg.starts.name) == ([1.0], "edges")
@@ -42,26 +44,26 @@ def test_what_the_weights_depend_on_cannot_be_changed(far_sighted: str) -> None:
     policy = load_policy(far_sighted)
     for word in ("env.lidar_azimuths=72", "env.lidar_range_m=4.0", "env.lidar_elevations_deg=[0,10]"):
         with pytest.raises(ConfigError, match=r"cannot fly with env\.lidar.*its weights depend on it"):
-            flight_world(policy, None, [word])
+            eval_env(policy, None, [word])
     with pytest.raises(ConfigError, match=r"lidar_range_m=4.0 \(trained with 6.0\)"):
-        flight_world(policy, None, ["env.lidar_range_m=4"])
+        eval_env(policy, None, ["env.lidar_range_m=4"])
     # an observation that it does not read may come or go
-    assert flight_world(policy, None, ["env.grid_map=true"]).cfg.grid_map
+    assert eval_env(policy, None, ["env.grid_map=true"]).cfg.grid_map
 
 
 def test_a_preset_changes_what_it_names_and_leaves_the_rest_to_the_policy(far_sighted: str) -> None:
     policy = load_policy(far_sighted)
-    cfg = flight_world(policy, "crossing").cfg
+    cfg = eval_env(policy, "crossing").cfg
     assert (cfg.starts.name, cfg.walls, cfg.static_obstacles, cfg.moving_obstacles) == ("crossing", True, 350, 80)
     assert (cfg.lidar_range_m, cfg.decimation) == (6.0, 4)  # its sensors and its decision rate
-    assert flight_world(policy, "crossing", ["env.moving_obstacles=0"]).cfg.moving_obstacles == 0
-    assert flight_world(policy, "default").cfg.decimation == 3  # which that preset names
+    assert eval_env(policy, "crossing", ["env.moving_obstacles=0"]).cfg.moving_obstacles == 0
+    assert eval_env(policy, "default").cfg.decimation == 3  # which that preset names
 
 
 def test_what_was_overridden_is_said(far_sighted: str) -> None:
-    flight = flight_world(load_policy(far_sighted), None, ["env.decimation=2", "env.moving_obstacles=4"])
+    flight = eval_env(load_policy(far_sighted), None, ["env.decimation=2", "env.moving_obstacles=4"])
     assert flight.notice() == "flown with env.decimation=2 (trained with 4)"
-    assert flight_world(load_policy(far_sighted)).notice() is None
+    assert eval_env(load_policy(far_sighted)).notice() is None
 
 
 def test_the_command_line_says_it_too(far_sighted: str) -> None:
@@ -76,19 +78,19 @@ def test_the_command_line_says_it_too(far_sighted: str) -> None:
 def test_a_pilot_flies_beside_a_run_in_its_world(far_sighted: str) -> None:
     run, pilot = load_policy(far_sighted), load_policy("straight")
     assert pilot.world is None
-    assert flight_world(pilot, home=run.world).cfg == flight_world(run).cfg
+    assert eval_env(pilot, home=run.world).cfg == eval_env(run).cfg
 
 
 def test_settings_of_training_do_not_fit_an_evaluation(far_sighted: str) -> None:
     with pytest.raises(ConfigError, match="give settings of the world"):
-        flight_world(load_policy(far_sighted), None, ["ppo.lr=0.1"])
+        eval_env(load_policy(far_sighted), None, ["ppo.lr=0.1"])
 
 
 def test_the_shipped_policy_says_where_it_flies() -> None:
     world = load_policy("fledge-nav").world
     assert world is not None
     assert world.decision_s == pytest.approx(0.064)
-    assert (world.env["starts"], world.env["walls"], world.env["plan"]) == ("crossing", True, True)
+    assert (world.settings["starts"], world.settings["walls"], world.settings["plan"]) == ("crossing", True, True)
     reflex = load_policy("fledge-reflex").world
     assert reflex is not None
     assert reflex.decision_s == pytest.approx(0.048)
@@ -111,7 +113,7 @@ def test_an_older_file_without_a_world_tells_it_by_its_config(far_sighted: str, 
     save_checkpoint(state, tmp_path / "old")
     world = load_policy(str(tmp_path / "old.fledge")).world
     assert world is not None
-    assert world.env["lidar_range_m"] == 6.0
+    assert world.settings["lidar_range_m"] == 6.0
 
 
 def test_a_policy_of_code_needs_its_task_named(tmp_path: Path) -> None:
@@ -127,4 +129,4 @@ def test_a_policy_of_code_needs_its_task_named(tmp_path: Path) -> None:
 
 def test_a_state_without_a_policy_is_refused() -> None:
     with pytest.raises(FormatError, match="holds no policy"):
-        build_policy({"weights": 1}, "something")
+        policy_from_state({"weights": 1}, "something")

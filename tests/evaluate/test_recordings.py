@@ -19,10 +19,10 @@ from fledge.evaluate.episodes import evaluate as evaluate_in
 from fledge.evaluate.recorder import Highlights
 from fledge.evaluate.recordings import convert_recording, describe_recording, render_recording, save_recording
 from fledge.storage import Recording, RecordingWriter
-from fledge.tasks.base import Trajectory
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.view.trajectory import Trajectory
 from tests.reference.acmi import parse
 
 TASK = NavigationTask()
@@ -109,7 +109,7 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
         assert all(np.array_equal(again.frames[k], v, equal_nan=True) for k, v in found.frames.items())
         assert all(np.array_equal(again.scene[k], v) for k, v in found.scene.items())
     ordered = [back[t.facts["episode"]] for t in result.tracks]
-    pictures = [TASK.draw(tracks, "t") for tracks in (result.tracks, ordered)]
+    pictures = [TASK.view.draw(tracks, "t") for tracks in (result.tracks, ordered)]
     for name, figure in zip("ab", pictures, strict=True):
         figure.savefig(tmp_path / f"{name}.png", metadata={"Software": None})
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

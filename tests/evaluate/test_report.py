@@ -11,6 +11,7 @@ from rich.console import Console
 from fledge.evaluate.command import EvalRequest, details, save_picture
 from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.report import Report, command_line, curves_figure, details_table, smooth, write_report
+from fledge.tasks.labels import env_label
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
@@ -31,7 +32,7 @@ def test_the_page_has_figures_table_curves_and_flights_and_loads_nothing_from_el
         command="fledge train",
         task=TASK,
         figures=[("4.2 min", "of learning")],
-        rows=[{"policy": "gap & co", "ours": True, "world": TASK.world_label(CFG), **result.as_dict(), **ROW}],
+        rows=[{"policy": "gap & co", "ours": True, "world": env_label(TASK, CFG), **result.as_dict(), **ROW}],
         curves=[{**curve, "frames": k * 1e6} for k in range(1, 30)],
         tracks=[("Flights", result.tracks)],
         marks=[("NavRL", 0.6)],
@@ -89,7 +90,7 @@ def test_smoothing_keeps_a_constant_and_the_length() -> None:
 
 
 def test_navrls_recorded_results_are_those_of_its_worlds() -> None:
-    rows = TASK.recorded()
+    rows = TASK.metrics.reference_rows()
     assert [row["world"] for row in rows] == ["crossing 350/0", "crossing 350/80", "edges 350/0", "edges 350/80"]
     assert all(row["episodes"] >= 2048 and row["floating_boxes"] and row["by_class"] for row in rows)
     assert all("recorded" in row["policy"] for row in rows)

@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from fledge.evaluate.policies import LoadedPolicy, export_policy, flight_world, load_policy
+from fledge.envs.placement import EnvPlacement
+from fledge.evaluate.env_config import eval_env
+from fledge.evaluate.export import export_policy
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.policies import LoadedPolicy, load_policy
 
 pytest.importorskip("onnxruntime")
 SCRIPT = Path(__file__).parents[2] / "examples" / "deploy.py"
@@ -49,8 +52,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def make_env(policy: LoadedPolicy) -> NavigationEnv:
-    cfg = dataclasses.replace(flight_world(policy, overrides=WORLD).cfg, num_envs=DRONES)
-    env = policy.task.make_env(cfg, seed=5, held_out=True)
+    cfg = dataclasses.replace(eval_env(policy, overrides=WORLD).cfg, num_envs=DRONES)
+    env = policy.task.make_env(cfg, EnvPlacement(seed=5, held_out=True))
     assert isinstance(env, NavigationEnv)
     return env
 
@@ -158,7 +161,7 @@ def test_the_file_says_what_its_world_is(policy: LoadedPolicy, exported: tuple[P
     import onnxruntime
 
     told = json.loads(onnxruntime.InferenceSession(str(exported[0])).get_modelmeta().custom_metadata_map["contract"])
-    contract = policy.task.contract(flight_world(policy).cfg)
+    contract = policy.task.contract(eval_env(policy).cfg)
     assert told.pop("inputs") == list(policy.agent.observes)
     assert told.pop("outputs") == ["action"]
     assert told.pop("fledge")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fledge.envs.placement import EnvPlacement
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOVER = EXAMPLES / "hover.py"
 TESTED = {
@@ -70,7 +72,7 @@ def test_hover_keeps_the_contract_of_an_env() -> None:
     task = find_task(str(HOVER))
 
     def make(num_envs: int, seed: int, steps: int = 20) -> Any:
-        env: Any = task.make_env(task.config(num_envs=num_envs), seed=seed)
+        env: Any = task.make_env(task.config(num_envs=num_envs), EnvPlacement(seed=seed))
         env.max_steps = steps
         return env
 

@@ -8,8 +8,9 @@ from fledge.agents.actor_critic import MLPActorCritic
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.overrides import to_plain
 from fledge.envs.checker import check_tensor_env
-from fledge.evaluate.policies import export_policy, load_policy
+from fledge.evaluate.export import export_policy
 from fledge.learn.ppo import PPO
+from fledge.tasks.policies import load_policy
 from fledge.train.config import make_config
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks
@@ -67,7 +68,7 @@ def test_a_dict_of_actions_goes_through_checkpoint_evaluation_and_export(tmp_pat
     train(cfg, tmp_path / "run", Ranks(), task=task)
     loaded = load_policy(str(tmp_path / "run"), task)
     assert loaded.world is not None
-    assert loaded.world.env["steps"] == to_plain(cfg)["env"]["steps"]
+    assert loaded.world.settings["steps"] == to_plain(cfg)["env"]["steps"]
     exported = export_policy(str(tmp_path / "run"), tmp_path / "gun.ts", task)
     assert exported["inputs"] == ["target", "allowed"]
     assert exported["outputs"] == ["fire", "aim"]

@@ -6,6 +6,7 @@ import pytest
 
 from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
+from fledge.tasks.policy import env_specs
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 TOY = str(Path(__file__).parents[1] / "reference" / "toy_worlds.py")
@@ -44,7 +45,7 @@ def test_what_is_no_task_gets_one_sentence(reference: str, sentence: str) -> Non
 
 def specs_of(reference: str) -> object:
     task = find_task(reference)
-    return task.specs(task.config())  # of a Gymnasium env, making one tells
+    return env_specs(task, task.config())  # of a Gymnasium env, making one tells
 
 
 def test_a_file_without_a_task_and_one_that_fails_are_refused(tmp_path: Path) -> None:

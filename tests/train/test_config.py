@@ -11,9 +11,11 @@ from omegaconf import OmegaConf
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import field_help
 from fledge.core.settings import check_settings, flat_settings, rule_of, walk
-from fledge.tasks.base import NoCurriculum, PolicyConfig, Task
+from fledge.tasks.base import Task
+from fledge.tasks.curriculum import NoCurriculum
 from fledge.tasks.gym.task import GymConfig
 from fledge.tasks.navigation.config import NavigationConfig, RewardKind
+from fledge.tasks.policy import PolicyConfig
 from fledge.tasks.registry import find_task
 from fledge.train.config import Algo, TrainConfig, config_class, make_config, read_run_config
 
@@ -32,18 +34,18 @@ def floats() -> list[str]:
     return [key for key, value in firsts.items() if value is None or isinstance(value, float)]
 
 
-@pytest.mark.parametrize("name", TASK.preset_names("train"))
+@pytest.mark.parametrize("name", TASK.presets.names("train"))
 def test_every_training_preset_is_valid(name: str) -> None:
     check_settings(make(preset=name))
 
 
-@pytest.mark.parametrize("name", TASK.preset_names("env"))
+@pytest.mark.parametrize("name", TASK.presets.names("env"))
 def test_every_task_preset_is_valid(name: str) -> None:
     check_settings(make(f"env={name}", preset=""))
 
 
 def test_the_four_task_presets_ship() -> None:
-    assert set(TASK.preset_names("env")) >= {"default", "navrl", "static", "empty"}
+    assert set(TASK.presets.names("env")) >= {"default", "navrl", "static", "empty"}
 
 
 def test_a_preset_then_overrides_in_order() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.evaluate.policies import load_policy
 from fledge.storage import CheckpointHistory
+from fledge.tasks.policies import load_policy
 from fledge.train.config import make_config
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording
 from fledge.tasks.registry import find_task
 from fledge.train import live
@@ -61,7 +62,7 @@ def test_a_watched_training_learns_the_same_bit_for_bit(
 def camera_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Camera, object]:
     task = find_task("navigation")
     cfg = task.config(num_envs=8, num_maps=1, max_episode_steps=30, decimation=10)
-    env = task.make_env(cfg, seed=3)
+    env = task.make_env(cfg, EnvPlacement(seed=3))
     camera = Camera(task, env)
     camera.folder = folder
     monkeypatch.setattr(live, "LOOK_S", 0.0)

@@ -62,6 +62,9 @@ class BaseAgent(nn.Module):
     def reset(self, env_mask: Tensor | None = None) -> None:
         """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory need not care."""
 
+    def bind(self, env: Any) -> None:
+        """Prepare to act in an env (a TensorEnv), before its first observation. Agents that need no settings ignore it."""
+
     def memory(self) -> dict[str, Any]:
         """What it remembers of the present episodes, random streams included: plain values and tensors, copies."""
         return {}

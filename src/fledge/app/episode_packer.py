@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import MAX_SHAPES, Crowd, Stage
+from fledge.tasks.view.trajectory import Trajectory
 
 MAX_TEXT = 200
 KINDS = {"f": "<f4", "i": "<i2", "u": "<u1", "b": "<u1"}
@@ -110,7 +111,7 @@ def pack_crowd(reel: EpisodePacker, crowd: Crowd | None) -> dict[str, Any] | Non
 
 
 def pack_instruments(reel: EpisodePacker, task: Task, track: Trajectory) -> list[dict[str, Any]]:
-    found = task.instruments(track)
+    found = task.view.instruments(track)
     return [
         {"name": text(each.name), "unit": text(each.unit), "values": reel.add(f"figure/{k}", each.values.astype("f4"))}
         for k, each in enumerate(found)

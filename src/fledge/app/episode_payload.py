@@ -35,9 +35,11 @@ from fledge.core.overrides import from_plain
 from fledge.evaluate.recordings import frames_as_they_should_be
 from fledge.storage import Recording
 from fledge.storage.recordings.episode import Episode
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
+from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.stage import track_seconds
+from fledge.tasks.view.trajectory import Trajectory
 
 MAX_FRAMES = 20_000
 MAX_FILM_BYTES = 48 * 2**20  # of frames that are unpacked for one film
@@ -82,7 +84,7 @@ def list_films(recording: Recording, task: Task) -> dict[str, Any]:
         "closed": recording.closed,
         "damage": text(recording.damage or ""),
         "facts": plain(recording.facts),
-        "known_outcomes": [text(name) for name in task.labels],
+        "known_outcomes": [text(name) for name in task.metrics.labels],
         "outcomes": {text(k): v for k, v in recording.outcomes().items()},
         "left_out": max(0, len(recording) - LISTED),
         "episodes": rows,
@@ -152,16 +154,16 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
     with frames_as_they_should_be(recording.path, task):
         reel = EpisodePacker()
         seconds = track_seconds(track)
-        actors = task.actors(track)[:MAX_ACTORS]
+        actors = task.view.actors(track)[:MAX_ACTORS]
         known = beginning_of(episode)
         if with_stage or known.flat is None:  # a live film asks for more frames of the same stage again and again
-            stage = task.stage(track.scene)
+            stage = task.view.stage(track.scene)
             known.flat = stage.flat
         head = {
             "film": 1,
             **episode_row(episode, task),
             "task": text(task.name),
-            "label": text(task.labels.get(track.outcome, track.outcome).replace("_", " ")),
+            "label": text(task.metrics.labels.get(track.outcome, track.outcome).replace("_", " ")),
             "seconds_per_frame": recording.seconds_per_frame,
             "running": episode.outcome is None,
             "start": start,
@@ -172,9 +174,9 @@ def make_film(recording: Recording, task: Task, number: int, start: int = 0, wit
             "stage_shapes": pack_stage(reel, stage, actors) if with_stage else None,
             "flat": is_flat(known.flat, actors),
             "actors": [pack_actor(reel, k, actor, len(seconds)) for k, actor in enumerate(actors)],
-            "crowd": pack_crowd(reel, task.crowd(track)),
+            "crowd": pack_crowd(reel, task.view.crowd(track)),
             "beams": "heading" in track.frames and "lidar" in track.scene,
-            "graph": type(task).graph is not Task.graph,
+            "graph": type(task.view).graph is not TaskView.graph,
             "instruments": pack_instruments(reel, task, track),
             "marks": marks_of(actors, seconds),
         }
@@ -190,7 +192,7 @@ def make_beams(recording: Recording, task: Task, number: int, start: int, stop: 
     frames = {name: value[first : first + stop - start] for name, value in track.frames.items()}
     with frames_as_they_should_be(recording.path, task):
         part = Trajectory(frames, track.scene, track.outcome, track.facts)
-        beams = task.beams(part) if frames and len(next(iter(frames.values()))) else None
+        beams = task.view.beams(part) if frames and len(next(iter(frames.values()))) else None
         reel = EpisodePacker()
         if beams is None:
             return reel.packed({"film": 1, "beams": None})
@@ -218,7 +220,7 @@ def make_graph(recording: Recording, task: Task, number: int, frame: int) -> dic
         return None
     seen = episode.frames(None, int(nearest[0]), int(nearest[0]) + 1)
     with frames_as_they_should_be(recording.path, task):
-        return task.graph(default_env_config(recording, task), {name: value[0] for name, value in seen.items()})
+        return task.view.graph(default_env_config(recording, task), {name: value[0] for name, value in seen.items()})
 
 
 def default_env_config(recording: Recording, task: Task) -> Any:

@@ -32,7 +32,7 @@ def export(
     second; --json shows it. KEY=VALUE words change the world that the file says it is flown in, and a .fledge file's
     switches (policy.KEY=true).
     """
-    from fledge.evaluate.policies import export_policy
+    from fledge.evaluate.export import export_policy
     from fledge.tasks.registry import find_task
 
     result = export_policy(policy, file, find_task(task) if task else None, words, golden)

@@ -13,9 +13,11 @@ from rich.table import Table
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, fly_with_progress, home_of, row_of, short
+from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.episodes import TEST_SEED
-from fledge.evaluate.policies import LoadedPolicy, flight_world, load_foreign, load_policy
-from fledge.tasks.base import Benchmark, Task
+from fledge.tasks.base import Task
+from fledge.tasks.metrics import Benchmark
+from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
@@ -40,17 +42,17 @@ class BenchmarkRequest:
 
 def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
     """Fly a benchmark, print its table (unless quiet), draw it, and return the figures."""
-    if request.name not in task.benchmarks:
-        known = ", ".join(task.benchmarks) or "none"
+    if request.name not in task.metrics.benchmarks:
+        known = ", ".join(task.metrics.benchmarks) or "none"
         raise ConfigError(f"{task.name} has no benchmark {request.name!r}; there are: {known}.")
-    benchmark, console = task.benchmarks[request.name], make_console(stderr=True)
+    benchmark, console = task.metrics.benchmarks[request.name], make_console(stderr=True)
     policies = contenders(task, benchmark, request)
     asked = EvalRequest([], [], request.episodes, request.seed, threads=request.threads, quiet=request.quiet)
     rows: list[dict[str, Any]] = []
     for policy, label in zip(policies, labels(policies), strict=True):
         for column, words in benchmark.worlds.items():
             words = [*benchmark.rules, *words, *request.overrides]
-            flight = flight_world(policy, benchmark.preset, words, home_of(policies))
+            flight = eval_env(policy, benchmark.preset, words, home_of(policies))
             result = fly_with_progress(policy, flight.cfg, asked, console, f"{label}, {column}")
             row = row_of(policy, flight, result, asked, label)
             rows.append({**row, "column": column, "drones": min(flight.cfg.num_envs, request.episodes)})
@@ -76,7 +78,7 @@ def contenders(task: Task, benchmark: Benchmark, request: BenchmarkRequest) -> l
     names = list(dict.fromkeys([*([] if request.only else benchmark.policies), *request.policies]))
     loaded = [load_policy(name, task) for name in names]
     if request.foreign:
-        loaded.append(load_foreign(request.foreign, task))
+        loaded.append(load_interop(request.foreign, task))
     if not loaded:
         raise ConfigError("Nobody flies: name a policy with --only, or leave it out.")
     return loaded

@@ -16,22 +16,16 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluate.entrants import fitting_pilots, match_world, named_agents, tell_differences, trained_elsewhere
+from fledge.evaluate.env_config import EvalEnv, eval_env
 from fledge.evaluate.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluate.judging import explain_losses
 from fledge.evaluate.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluate.matches import Match, cross_table
-from fledge.evaluate.policies import (
-    Flight,
-    LoadedPolicy,
-    find_policy_file,
-    flight_world,
-    load_foreign,
-    load_policy,
-    put_shield,
-    shipped_policies,
-)
 from fledge.evaluate.recordings import save_recording
-from fledge.tasks.base import Task, World
+from fledge.tasks.base import Task
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
+from fledge.tasks.policy import TrainedEnv
 from fledge.tasks.registry import find_task, task_names
 
 RECORDED = 256  # envs whose first episodes a picture shows
@@ -70,7 +64,7 @@ class EvalRequest:
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     """Fly every policy in every world, print a table (unless quiet), and return the figures."""
     policies = load_policies(request)
-    if policies[0].task.sides == 2:
+    if policies[0].task.match.sides == 2:
         return [run_matches(policies, request)]
     rows: list[dict[str, Any]] = []
     console = make_console(stderr=True)
@@ -79,7 +73,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     for policy in policies:
         label = Path(policy.name).name
         for words in request.words():
-            flight = flight_world(policy, request.env_preset, words, home)
+            flight = eval_env(policy, request.env_preset, words, home)
             if (notice := flight.notice()) and not request.quiet:
                 say(console, f"{label}: {notice}")
             result = fly_with_progress(policy, flight.cfg, request, console, label)
@@ -90,7 +84,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
                 say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
             if request.picture and result.tracks:
                 path = numbered(request.picture, len(rows), total)
-                save_picture(path, policy.task, result, label, policy.task.world_label(flight.cfg))
+                save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
                 say(console, f"picture: {path}")
     if not request.quiet:
         make_console().print(table(rows, policies[0].task), *details(rows, policies[0].task))
@@ -113,7 +107,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     def keep(i: int, j: int, match: Match) -> None:
         """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
         who = [agents[i][0], agents[j][0]]
-        facts = {"agents": who, "seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+        facts = {"agents": who, "seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
         number = sum(range(len(agents) - i, len(agents))) + j - i
         told = explain_losses(task, match.highlights, who)
         if request.record:
@@ -123,7 +117,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
             losses.extend({**row, "recording": str(path)} for row in told)
         if request.picture:
             path = numbered(request.picture, number, pairs)
-            task.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
+            task.view.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
             files.append(str(path))
 
     shown = request.record_episodes if request.record else 6 if request.picture else 0
@@ -140,7 +134,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
             on_match=keep if shown else None,
             on_progress=on_progress,
         )
-    result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
     result |= {"files": files} if files else {}
     result |= {"losses": losses} if request.record else {}
     result |= {"changed": changed} if changed else {}
@@ -156,44 +150,44 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     task = find_task(request.task) if request.task else task_of(request.policies)
     loaded = [load_policy(name, task) for name in request.policies]
     if request.foreign:
-        loaded.append(load_foreign(request.foreign, task or find_task("navigation")))
+        loaded.append(load_interop(request.foreign, task or find_task("navigation")))
     if not loaded:
         chosen = task or find_task("navigation")
-        known = ", ".join([*shipped_policies(chosen), *chosen.pilots()])
+        known = ", ".join([*chosen.policy.shipped(), *chosen.pilots()])
         raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
     others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
     if others:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
-    return [put_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
+    return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
 
 
 def task_of(names: Sequence[str]) -> Task | None:
     """The task of the first policy among them that is a file, else of the first pilot: others beside it are of the same."""
     navigation = find_task("navigation")
-    files = [name for name in names if navigation.find_pilot(name) is None and find_policy_file(name) is not None]
+    files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
         return load_policy(files[0]).task
     tasks = [navigation, *(find_task(name) for name in task_names())]
-    return next((task for name in names for task in tasks if task.find_pilot(name) is not None), None)
+    return next((task for name in names for task in tasks if make_pilot(task, name) is not None), None)
 
 
-def home_of(policies: Sequence[LoadedPolicy]) -> World | None:
+def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
     """Where those fly that are at home anywhere: with the first one that is not."""
-    return next((policy.world for policy in policies if policy.world is not None), None)
+    return next((policy.env for policy in policies if policy.env is not None), None)
 
 
 def row_of(
-    policy: LoadedPolicy, flight: Flight, result: Evaluation, request: EvalRequest, label: str
+    policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """The figures of one evaluation, JSON-able."""
-    facts = {**policy.task.world_facts(flight.cfg), "seed": request.seed}
-    facts |= {"world": policy.task.world_label(flight.cfg), "headline": result.primary_metric}
+    facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
+    facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
     changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
     return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
 
 
 def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
-    label = f"{name} at {policy.task.world_label(cfg)}"
+    label = f"{name} at {env_label(policy.task, cfg)}"
     with counting(console, label, request.episodes, request.quiet) as on_progress:
         return evaluate(
             policy.agent,
@@ -210,10 +204,10 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
 
 
 def record(
-    path: Path, policy: LoadedPolicy, flight: Flight, result: Evaluation, request: EvalRequest, label: str
+    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """Leave a recording of the most interesting episodes; what a row says about it."""
-    facts = {"policy": label, "world": policy.task.world_label(flight.cfg), "seed": request.seed}
+    facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
@@ -223,7 +217,7 @@ def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: s
     """Write a PNG of recorded episodes."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
-    task.draw(result.tracks, title).savefig(path)
+    task.view.draw(result.tracks, title).savefig(path)
 
 
 def numbered(path: Path, number: int, total: int) -> Path:
@@ -263,10 +257,10 @@ def details(rows: list[dict[str, Any]], task: Task) -> list[Table]:
 
 def details_of(rows: list[dict[str, Any]], classes: Sequence[str], task: Task) -> Table:
     """The same of worlds with the same classes, 80 columns wide: names fold, figures do not."""
-    figures = [name for name in task.figures if any(name in row for row in rows)]
+    figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
     view = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     view.add_column("policy, world", overflow="fold", max_width=22)
-    for heading in (*classes, *(task.figures[name] for name in figures)):
+    for heading in (*classes, *(task.metrics.columns[name] for name in figures)):
         view.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = [class_score(row, name, task) for name in classes]
@@ -278,7 +272,7 @@ def details_of(rows: list[dict[str, Any]], classes: Sequence[str], task: Task) -
 
 def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
     """Classes of episodes that any row tells apart, the hardest first."""
-    return [name for name in task.classes if any(name in row.get("by_class", {}) for row in rows)]
+    return [name for name in task.metrics.classes if any(name in row.get("by_class", {}) for row in rows)]
 
 
 def class_score(row: dict[str, Any], name: str, task: Task) -> str:
@@ -291,7 +285,7 @@ def class_score(row: dict[str, Any], name: str, task: Task) -> str:
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:
     """Headings of the outcomes in a row."""
-    known = task.labels or {name: name.replace("_", " ") for name in ("terminated", "truncated")}
+    known = task.metrics.labels or {name: name.replace("_", " ") for name in ("terminated", "truncated")}
     return {name: label for name, label in known.items() if name in row}
 
 

@@ -16,8 +16,9 @@ from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of
-from fledge.evaluate.policies import build_policy, flight_world, put_shield
+from fledge.evaluate.env_config import eval_env
 from fledge.storage import CheckpointHistory
+from fledge.tasks.policies import add_shield, policy_from_state
 from fledge.tasks.registry import find_task
 
 COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")
@@ -34,10 +35,10 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for entry in history.entries():
         state = history.load(entry, keys=(*STORED, "frames", "seconds"))
-        policy = build_policy(state, str(entry.path), task)
-        policy = put_shield(policy, request.shield) if request.shield else policy
+        policy = policy_from_state(state, str(entry.path), task)
+        policy = add_shield(policy, request.shield) if request.shield else policy
         for words in request.words():
-            flight = flight_world(policy, request.env_preset, words)
+            flight = eval_env(policy, request.env_preset, words)
             label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"
             result = fly_with_progress(policy, flight.cfg, flown, console, label)
             where = {"minutes": round(state["seconds"] / 60, 2), "frames": int(state["frames"])}

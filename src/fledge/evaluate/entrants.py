@@ -10,8 +10,10 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import flat_settings
-from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+from fledge.envs.placement import EnvPlacement
+from fledge.evaluate.env_config import eval_env
 from fledge.tasks.base import Task
+from fledge.tasks.policies import LoadedPolicy, check_fit, load_policy
 
 if TYPE_CHECKING:
     from fledge.evaluate.command import EvalRequest
@@ -30,12 +32,12 @@ def match_world(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
         raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
-    home = next((policy for policy in policies if policy.world is not None), policies[0])
-    cfg = flight_world(home, request.env_preset, words, home.world).cfg
-    asked, flown = flat_settings(cfg), flat_settings(task.matches(cfg, 1))
+    home = next((policy for policy in policies if policy.env is not None), policies[0])
+    cfg = eval_env(home, request.env_preset, words, home.env).cfg
+    asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
     for word in words:
         key = word.partition("=")[0].strip()
-        key = task.aliases.get(key, key).partition(" ")[0].removeprefix("env.")
+        key = task.presets.aliases.get(key, key).partition(" ")[0].removeprefix("env.")
         if key != "num_envs" and asked.get(key) != flown.get(key):
             raise ConfigError(
                 f"{word} has no meaning in a cross-table, where all that are named meet: leave it out, and name "
@@ -46,12 +48,12 @@ def match_world(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
     """The task's pilots that can see what they need in a world: some read what not every world shows."""
-    env = task.make_env(task.matches(cfg, 1), num_threads=1)
+    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
     found = []
     try:
         for policy in (load_policy(name, task) for name in task.pilots() if name != but):
             try:
-                task.check_fit(policy.agent, env)
+                check_fit(policy.agent, env)
             except ConfigError:
                 continue
             found.append(policy)
@@ -62,11 +64,11 @@ def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
 
 def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) -> None:
     """ConfigError unless all can see and do what they need in a world, before anybody has fought."""
-    env = task.make_env(task.matches(cfg, 1), num_threads=1)
+    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
     try:
         for name, agent in agents:
             try:
-                task.check_fit(agent, env)
+                check_fit(agent, env)
             except ConfigError as error:
                 raise ConfigError(f"{name} does not fit this world: {error}") from error
     finally:
@@ -91,9 +93,9 @@ def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], c
     """By label, settings of the world that are not those that a policy was trained with."""
     found: dict[str, Differences] = {}
     for label, policy in zip(labels, policies, strict=True):
-        if policy.world is None:
+        if policy.env is None:
             continue
-        trained = flat_settings(from_plain(policy.task.config, nested(policy.world.env)))
+        trained = flat_settings(from_plain(policy.task.config, nested(policy.env.settings)))
         flown = flat_settings(cfg)
         other = [key for key in flown if key not in NOT_PHYSICS and flown[key] != trained[key]]
         if other:

@@ -25,8 +25,12 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.evaluate.recorder import Highlights, Recorder
-from fledge.tasks.base import EpisodeMetrics, Task, Trajectory
+from fledge.tasks.base import Task
+from fledge.tasks.metrics import EpisodeMetrics
+from fledge.tasks.policies import check_fit
+from fledge.tasks.view.trajectory import Trajectory
 
 VALIDATION_SEED = 1
 TEST_SEED = 7
@@ -159,15 +163,15 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    sheet, gauge = Sheet(episodes), task.episode_metrics()
+    sheet, gauge = Sheet(episodes), task.metrics.episode_metrics()
     begun, steps, tracks = time.perf_counter(), 0, list[Trajectory]()
     kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
         part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
-        env = task.make_env(part, device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
+        env = task.make_env(part, EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True))
         try:
-            task.check_fit(agent, env)
+            check_fit(agent, env)
             recorder = Recorder(task, env, first, 0 if wave else record, tracks, kept)
             steps += fly_wave(agent, task, env, deterministic, gauge, sheet, first, recorder, on_progress)
             names = {value: name for value, name in env.outcomes.items() if value}
@@ -181,7 +185,7 @@ def evaluate(
         returns=sheet.returns,
         lengths_s=sheet.lengths_s,
         kinds=sheet.kinds,
-        classes=task.classes,
+        classes=task.metrics.classes,
         figures={**gauge.figures(), **agent.figures()},
         wall_seconds=time.perf_counter() - begun,
         env_steps=steps,
@@ -221,7 +225,7 @@ def fly_wave(
     env.reset(out=out)
     agent.reset()
     gauge.begin(env)
-    sheet.kinds[first : first + n] = task.classify(env).numpy()
+    sheet.kinds[first : first + n] = task.metrics.classify(env).numpy()
     while active.any():
         if recorder:
             recorder.before_step(out["obs"])

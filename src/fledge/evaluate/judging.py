@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.evaluate.episodes import wilson
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.match import Notes
+from fledge.tasks.view.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from fledge.evaluate.matches import Match
@@ -68,7 +69,7 @@ class Judge:
         return found
 
     def _tell(self, sheet: Sheet) -> dict[str, Any]:
-        figures = self.task.behaviour(sheet.notes)
+        figures = self.task.match.summarize(sheet.notes)
         told: dict[str, Any] = {k: None if v is None else round(v, DIGITS) for k, v in figures.items()}
         by_start = {name: sheet.began(name) for name in sheet.starts}
         return told | {"by_start": {name: part.score() for name, part in by_start.items() if len(part.won)}}
@@ -138,7 +139,7 @@ def explain_losses(task: Task, tracks: Sequence[Trajectory], who: Sequence[str])
     """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
     rows: list[dict[str, Any]] = []
     for number, track in enumerate(tracks):
-        found = {side: task.explain(track, side) for side in (0, 1)}
+        found = {side: task.view.explain(track, side) for side in (0, 1)}
         lost = {side: defeat for side, defeat in found.items() if defeat is not None}
         if lost:
             track.facts["lost"] = {who[side]: defeat.why for side, defeat in lost.items()}

@@ -17,9 +17,11 @@ from fledge.evaluate.match_tables import figure as shown_figure
 from fledge.evaluate.match_tables import kinds_of_starts, survival
 from fledge.evaluate.matches import Match, cross_table
 from fledge.evaluate.page import cell, heading, html_table, image, note, tint, write_page
-from fledge.evaluate.policies import LoadedPolicy
 from fledge.evaluate.report import CURVES_NOTE, command_line, curves_figure, read_curves
-from fledge.tasks.base import LossReason, Task, Trajectory
+from fledge.tasks.base import Task
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import LoadedPolicy
+from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 SHOWN_LOSSES, SHOWN_WINS = 6, 2
 OURS = "this run"
@@ -50,7 +52,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
             agents, task, cfg, fights, request.seed, num_threads=request.threads, deterministic=request.deterministic,
             highlights=fights, only_first=True, on_match=keep, on_progress=on_progress,
         )  # fmt: skip
-    result |= {"seed": request.seed, "world": task.world_label(task.matches(cfg, 1))}
+    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
     curves = read_curves(run)
     title = f"{task.name}: {run.name}"
     lead = f"What {run.name} learned, and how it does against others in the held-out world: {result['world']}."
@@ -72,7 +74,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
 def sort_fights(task: Task, tracks: Sequence[Trajectory], against: str, kept: Fights) -> None:
     """Keep all of the run's lost fights, with why, and its longest won one, of fights against one opponent."""
     for track in tracks:
-        if (defeat := task.explain(track, 0)) is not None:
+        if (defeat := task.view.explain(track, 0)) is not None:
             kept.lost.append((against, track, defeat))
     won = [track for track in tracks if track.outcome == task.primary_metric]
     kept.won += [(against, won[0])] if won else []
@@ -91,8 +93,8 @@ def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task
         if row["win_of_decided"] is not None:
             name = result["agents"][best]
             found.append((f"{100 * row['win_of_decided']:.0f} %", f"of the decided won against {name}, the best pilot"))
-    for name in task.key_metrics if "behaviour" in result else ():
-        head, value = task.behaviours[name], result["behaviour"][0][name]
+    for name in task.match.key_metrics if "behaviour" in result else ():
+        head, value = task.match.columns[name], result["behaviour"][0][name]
         share = " %" if "%" in head and value is not None else ""
         found.append((shown_figure(value, head) + share, head.replace(", %", "")))
     return found
@@ -144,7 +146,7 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
         return []
     body, names = [], names_of(result)
     for i, row in enumerate(result["behaviour"]):
-        figures = [cell(shown_figure(row[key], head)) for key, head in task.behaviours.items()]
+        figures = [cell(shown_figure(row[key], head)) for key, head in task.match.columns.items()]
         body.append(marked([cell(names[i]), *figures], i == 0))
     starts = kinds_of_starts(result)
     shares = [[survival(row, cells) for cells in starts.values()] for row in result["behaviour"]]
@@ -163,8 +165,8 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
         survived.append(marked(cells, i == 0))
     return [
         "<h2>How they fight</h2>",
-        html_table(["against everybody, itself included", *task.behaviours.values()], body),
-        note(task.behaviour_legend),
+        html_table(["against everybody, itself included", *task.match.columns.values()], body),
+        note(task.match.legend),
         "<h2>Which starts they survive</h2>",
         html_table(["survived", *starts], survived),
         note(
@@ -291,4 +293,4 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
 def picture(task: Task, track: Trajectory, title: str, text: str) -> str:
     """One fight with what is to be said about it; this run is the first side."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
-    return f"<figure><figcaption>{said}</figcaption>{image(task.draw_closely(track), title)}</figure>"
+    return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(track), title)}</figure>"

@@ -78,10 +78,10 @@ def fighting_table(result: dict[str, Any], task: Task) -> Table:
     """Figures of each agent's behaviour."""
     view = Table(title="how they fight, against all and themselves", box=SIMPLE, padding=0)
     view.add_column("", overflow="fold", max_width=20)
-    for heading in task.behaviours.values():
+    for heading in task.match.columns.values():
         view.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for name, row in zip(result["agents"], result["behaviour"], strict=True):
-        view.add_row(name, *(figure(row[key], heading) for key, heading in task.behaviours.items()))
+        view.add_row(name, *(figure(row[key], heading) for key, heading in task.match.columns.items()))
     return view
 
 

@@ -20,13 +20,16 @@ from fledge.agents.base import Action, BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
+from fledge.envs.placement import EnvPlacement
 from fledge.evaluate.entrants import check_agents
 from fledge.evaluate.episodes import TEST_SEED, wilson
 from fledge.evaluate.judging import Judge
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.match import MatchStats, Notes
+from fledge.tasks.policies import check_fit
+from fledge.tasks.view.trajectory import Trajectory
 
 AT_ONCE = 1024  # fights
 
@@ -129,11 +132,12 @@ def play(
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
         for side in (0, 1):
             env = task.make_env(
-                task.matches(cfg, count), device=device, seed=wave_seed, num_threads=num_threads, held_out=True
+                task.match.match_config(cfg, count),
+                EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True),
             )
             try:
                 for agent in (first, second):
-                    task.check_fit(agent, env)
+                    check_fit(agent, env)
                 recorder = Recorder(task, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
                 results, umpire = _fight(first, second, side, task, env, deterministic, recorder)
                 parts.append(results)
@@ -151,7 +155,7 @@ def play(
         outcomes,
         names,
         kinds,
-        task.classes,
+        task.metrics.classes,
         lengths,
         decision_s,
         kept.chosen() if kept else [],
@@ -179,7 +183,7 @@ def _fight(
     env.reset(out=out)
     for agent, _ in seats:
         agent.reset()
-    kinds, umpire = task.classify(env).view(fights, 2)[:, 0].numpy(), task.match_stats(env)
+    kinds, umpire = task.metrics.classify(env).view(fights, 2)[:, 0].numpy(), task.match.match_stats(env)
     outcomes, lengths = np.zeros(fights, np.int64), np.zeros(fights)
     active = torch.ones(fights, dtype=torch.bool)
     while active.any():

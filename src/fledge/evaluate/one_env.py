@@ -12,7 +12,7 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 from fledge.evaluate.episodes import Evaluation, Sheet, fly_wave
-from fledge.tasks.base import EpisodeMetrics
+from fledge.tasks.metrics import EpisodeMetrics
 
 
 class _AnyTask:

@@ -15,7 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from fledge.envs.base import TensorEnv
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
+from fledge.tasks.view.trajectory import Trajectory
 
 DRAWN = 64  # the most numbers of an observation that a recording keeps
 MAX_OPEN_BYTES = 256 * 2**20
@@ -85,8 +86,8 @@ class Recorder:
             return
         ids = self.open.tolist()
         if not self.scenes:
-            self.scenes = dict(zip(ids, self.task.scene(self.env, ids), strict=True))
-        now = self.task.snapshot(self.env, ids) or self._observed(obs)
+            self.scenes = dict(zip(ids, self.task.view.scene(self.env, ids), strict=True))
+        now = self.task.view.snapshot(self.env, ids) or self._observed(obs)
         self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
         self.open_bytes += sum(value.nbytes for value in now.values())
         if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):

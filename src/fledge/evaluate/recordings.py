@@ -9,8 +9,9 @@ from typing import Any
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.storage import Recording, RecordingWriter, is_recording
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task, find_task
+from fledge.tasks.view.trajectory import Trajectory
 
 ENDING = ".frec"
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
@@ -152,7 +153,7 @@ def convert_recording(source: Path, target: Path, episode: int | None, task: str
         if not tracks:
             raise ConfigError(f"No episode of {source} has ended (yet): there is nothing to draw.")
         with frames_as_they_should_be(source, known):
-            figure = known.draw(tracks, f"{len(tracks)} episodes of {source.name}")
+            figure = known.view.draw(tracks, f"{len(tracks)} episodes of {source.name}")
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
         return done | {"drawn": len(tracks), "bytes": target.stat().st_size}

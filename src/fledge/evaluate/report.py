@@ -24,10 +24,13 @@ from fledge.evaluate.command import (
     outcome_labels,
     row_of,
 )
+from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.episodes import TEST_SEED
 from fledge.evaluate.page import heading, html_table, image, note, table_row, write_page
-from fledge.evaluate.policies import flight_world, load_policy
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import load_policy
+from fledge.tasks.view.trajectory import Trajectory
 
 REPORT_EPISODES = 256  # what `fledge report` flies by itself
 WINDOW = 9  # iterations that a curve is averaged over
@@ -61,13 +64,13 @@ def write_report(path: Path, report: Report) -> None:
         parts += [
             "<h2>Where it is weak, and how it flies</h2>",
             details,
-            note(report.task.legend),
+            note(report.task.metrics.legend),
         ]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
     for title, tracks in report.tracks:
-        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.draw(tracks), title)]
+        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(tracks), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
     write_page(path, report.title, parts)
 
@@ -97,7 +100,7 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
 def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     """The headline by class of episode and the figures of the task's gauge, as an HTML table; "" where there are none."""
     classes = classes_of(rows, task)
-    figures = [name for name in task.figures if any(name in row for row in rows)]
+    figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
     if not classes and not figures:
         return ""
     body = []
@@ -105,7 +108,7 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
         cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
         cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
         body.append(table_row(cells, bool(row.get("ours"))))
-    return html_table(["policy", "world", *classes, *(task.figures[name] for name in figures)], body)
+    return html_table(["policy", "world", *classes, *(task.metrics.columns[name] for name in figures)], body)
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
@@ -197,19 +200,21 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
-    if task.sides == 2:
+    if task.match.sides == 2:
         from fledge.evaluate.match_report import report_on_fights  # which is about reports, too
 
         return report_on_fights(run, ours, request, path)
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
     tracks: list[tuple[str, list[Trajectory]]] = []
-    for preset in [task.eval_preset, None] if task.eval_preset else [None]:  # what counts first, then its own world
+    for preset in (
+        [task.metrics.eval_preset, None] if task.metrics.eval_preset else [None]
+    ):  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
             for words in request.words():
-                flight = flight_world(policy, preset, words, ours.world)
-                if (label, task.world_label(flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
+                flight = eval_env(policy, preset, words, ours.env)
+                if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
                     continue  # a run that was trained where it is judged
                 shown = dataclasses.replace(request, picture=path if policy is ours else None)
                 result = fly_with_progress(policy, flight.cfg, shown, console, label)

@@ -1,38 +1,65 @@
-"""Umpires: what follows the fights of a match and tells how each side fought. A world with two sides has one of its own.
+"""The `match` part of a task in which two agents meet: how matches are set up, measured and shown.
 
-An umpire notes numbers by name, [fights, 2] each, in the order of the env's rows; NaN where a thing did not happen. So a
-figure can be made of any group of fights: of one pair of agents, of one kind of start, of everybody. Some names mean the same
-in every world:
+`MatchStats` records numbers by name, [matches, 2] each, in the order of the env's rows; NaN where something did not happen.
+So a figure can be computed for any group of matches. Two names mean the same in every task:
 
-    start        which of `starts` the fight was for this side
-    survived     1 if the side was there at the end
+    start        index into `starts`, as this side saw the start
+    survived     1 if the side was alive at the end
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from fledge.envs.base import TensorEnv
+
 Notes = dict[str, np.ndarray]
 
 
 class MatchStats:
-    """Follows one fight of every pair of an env's rows. This one notes nothing."""
+    """Records one match of every pair of an env's rows. This one records nothing."""
 
     starts: Sequence[str] = ()
-    """Kinds of starts, as a side sees them, in more detail than the task's classes."""
+    """Kinds of starts as a side sees them, finer than the task's classes."""
     random_starts: Sequence[str] = ()
-    """Those of them that are cells of one kind: where all geometries come up."""
+    """Those of `starts` that are cells of one random class."""
 
     def before_step(self, obs: Mapping[str, Tensor], action: Any, active: Tensor) -> None:
-        """Note what is seen and commanded, row by row; `active` [fights] tells which fights are under way."""
+        """Read observations and actions, row by row; `active` [matches] marks the matches under way."""
 
     def after_step(self, outcome: Tensor, active: Tensor) -> None:
-        """Note who ended, and how: `outcome` [rows], 0 where it goes on."""
+        """Read which sides ended, and how: `outcome` [rows], 0 where the match goes on."""
 
     def notes(self) -> Notes:
-        """All that was noted, [fights, 2] each."""
+        """Return everything recorded, [matches, 2] each."""
+        return {}
+
+
+class MatchRules:
+    """How agents meet in a task. The default is for tasks in which every agent is alone."""
+
+    sides: int = 1
+    """Agents that meet in an episode. With 2, agents are compared in a cross-table instead of one by one."""
+    columns: Mapping[str, str] = {}
+    """Figures of `summarize` that a table shows -> heading; those of shares contain a %."""
+    key_metrics: Sequence[str] = ()
+    """Those of them that a report leads with."""
+    legend: str = ""
+    """Explanation below that table."""
+
+    def match_config(self, cfg: Any, count: int) -> Any:
+        """Return settings of `count` matches at once, both sides controlled by the caller (`TensorEnv.group` rows each)."""
+        return dataclasses.replace(cfg, num_envs=self.sides * count)
+
+    def match_stats(self, env: TensorEnv) -> MatchStats:
+        """Return what records the matches of an env, which have just begun."""
+        return MatchStats()
+
+    def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+        """Return figures of how a side fought, from its notes of some matches, [matches] each."""
         return {}

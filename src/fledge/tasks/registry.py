@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fledge.core.code import find_object, module_from_file
@@ -22,21 +24,14 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
-TOOLS = {"envelope": "fledge.tasks.aircombat.spacetime.command:run"}  # commands that one world has
-OWN = {  # there even where metadata is not
-    "navigation": "fledge.tasks.navigation.task:NavigationTask",
-    "aircombat": "fledge.tasks.aircombat.task:AircombatTask",
-}
+FOLDERS = sorted(
+    folder.parent.name for folder in Path(__file__).parent.glob("*/task.py") if folder.parent.name != "gym"
+)
 
 
 def task_names() -> list[str]:
     """Names of the registered tasks."""
-    return sorted({*OWN, *(point.name for point in entry_points(group=GROUP))})
-
-
-def find_tool(name: str) -> Any:
-    """The function behind a command that one world has."""
-    return find_object(TOOLS[name])
+    return sorted({*FOLDERS, *(point.name for point in entry_points(group=GROUP))})
 
 
 @functools.cache
@@ -83,8 +78,13 @@ def _named_task(reference: str) -> Task | None:
     """One object for each name, whoever asks: classes of configs are made per task."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
-    points = OWN | {point.name: point.value for point in entry_points(group=GROUP)}
-    return _task_in(find_object(points[reference]), reference) if reference in points else None
+    points = {point.name: point.value for point in entry_points(group=GROUP)}
+    if reference in points:
+        return _task_in(find_object(points[reference]), reference)
+    if reference in FOLDERS:  # Fledge's own, where the package's metadata is missing
+        module = importlib.import_module(f"{__package__}.{reference}.task")
+        return _task_in(_only_task(module, module.__name__), reference)
+    return None
 
 
 def _gym_task(reference: str) -> Task:
@@ -98,16 +98,20 @@ def _load_code(reference: str) -> Task:
         return _gym_task(reference)
     if reference.endswith(".py"):
         path = Path(reference).resolve()
-        module = module_from_file(path)
-        found: dict[int, Any] = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
-        if not found:  # a class of its own will do
-            kinds = [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)]
-            found = {id(k): k for k in kinds if k.__module__ == module.__name__}
-        chosen = getattr(module, "task", None) or (next(iter(found.values())) if len(found) == 1 else None)
-        if chosen is None:
-            raise ConfigError(f"{path} defines {len(found)} tasks, but must have one: task = Task(...).")
-        return _task_in(chosen, str(path))
+        return _task_in(_only_task(module_from_file(path), str(path)), str(path))
     return _task_in(find_object(reference), reference)
+
+
+def _only_task(module: ModuleType, where: str) -> Any:
+    """Return the task that a module defines: `task`, or the only object or class of the contract in it."""
+    found: dict[int, Any] = {id(t): t for t in vars(module).values() if isinstance(t, Task)}
+    if not found:
+        kinds = [k for k in vars(module).values() if isinstance(k, type) and issubclass(k, Task)]
+        found = {id(k): k for k in kinds if k.__module__ == module.__name__}
+    chosen = getattr(module, "task", None) or (next(iter(found.values())) if len(found) == 1 else None)
+    if chosen is None:
+        raise ConfigError(f"{where} defines {len(found)} tasks, but must have one: task = Task(...).")
+    return chosen
 
 
 def _task_in(found: Any, reference: str) -> Task:

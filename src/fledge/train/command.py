@@ -18,13 +18,14 @@ from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
+from fledge.tasks.policy import env_specs
 from fledge.tasks.registry import find_task, is_code, task_names
 from fledge.train.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.train.init_from import take_network
 from fledge.train.loop import train
 from fledge.train.memory import check_memory, memory_sentence
 from fledge.train.ranks import default_ranks, joined_ranks
-from fledge.train.run import refuse_misfits
+from fledge.train.run import env_with_reward, refuse_misfits
 
 
 def run_training(
@@ -61,7 +62,7 @@ def run_training(
         _, cfg = read_run_config(resume, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
-        policy = task.build_policy(task.describe_policy(before.algo.value, before.env, before.policy))
+        policy = task.policy.build(task.policy.describe(task, before.algo.value, before.env, before.policy))
         if has_saved(resume):
             refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
@@ -87,7 +88,9 @@ def run_training(
         with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
             if ranks.is_first:
                 many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
-                print(f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.unit})", file=sys.stderr)
+                print(
+                    f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr
+                )
                 if on_start is not None:
                     on_start(folder)
                 if taken:
@@ -119,11 +122,15 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
             f"take {cfg.env.num_envs // ranks * ranks or ranks}, or set ranks."
         )
     if cfg.collect.mode is CollectMode.halves and cfg.env.num_envs // ranks % 2:
-        raise ConfigError(f"collect.mode=halves needs an even number of {task.unit} on each of the {ranks} ranks.")
+        raise ConfigError(
+            f"collect.mode=halves needs an even number of {task.metrics.unit} on each of the {ranks} ranks."
+        )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
-    task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
-    if cfg.reward and task.with_reward(cfg.env, cfg.reward) is None:
+    task.policy.build(task.policy.describe(task, cfg.algo.value, cfg.env, cfg.policy))
+    if cfg.reward and (paid := env_with_reward(task, cfg.env, cfg.reward)) is not None:
+        env_specs(task, paid)  # makes the reward
+    elif cfg.reward:
         find_reward(cfg.reward)
     check_memory(task, cfg, ranks)
 

@@ -172,7 +172,7 @@ class TrainConfig:
 @functools.cache
 def config_class(task: Task) -> type[TrainConfig]:
     """The config of runs in a task's world."""
-    parts = {"env": task.config, "policy": task.policy_config, "curriculum": task.curriculum_config}
+    parts = {"env": task.config, "policy": task.policy.config, "curriculum": task.curriculum.config}
     fields: list[Any] = [(name, kind, field(default_factory=kind)) for name, kind in parts.items()]
     fields.append(("task", str, setting(task.reference, resume="same")))
     return dataclasses.make_dataclass("TrainConfig", fields, bases=(TrainConfig,))
@@ -186,26 +186,26 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
             its `base` names, by default the algorithm's.
     """
     task = find_task(task) if isinstance(task, str) else task
-    presets = [(f"training of task {task.name}", task.training)] if task.training else []
-    presets += preset_layers(task, preset, value_given(words, "algo", task.aliases))
-    cfg = build_config(config_class(task), presets, words, task.aliases, groups_of(task))
+    presets: list[Preset] = [(f"training of task {task.name}", task.presets.defaults)] if task.presets.defaults else []
+    presets += preset_layers(task, preset, value_given(words, "algo", task.presets.aliases))
+    cfg = build_config(config_class(task), presets, words, task.presets.aliases, groups_of(task))
     return with_named_code(settled(with_named_opponent(cfg, task, words)), words)
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
     """Presets that a word puts in place: env=NAME, and hardware=NAME where the task has such."""
-    names = {group: task.preset_names(group) for group in ("env", "hardware")}
-    return {group: {name: task.preset(group, name) for name in found} for group, found in names.items() if found}
+    names = {group: task.presets.names(group) for group in ("env", "hardware")}
+    return {group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found}
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
     """A training preset (None: the algorithm's; "": none) and what it is based on, in the order they are laid."""
-    name = task.default_preset(algo or "ppo") if name is None else name
+    name = task.presets.default(algo or "ppo") if name is None else name
     if not name:
         return []
     if name in above:
         raise ConfigError(f"{above[-1]} has base: {name}, which is based on it: name another base, or none.")
-    content = task.preset("train", name)
+    content = task.presets.load("train", name)
     is_file = name.endswith((".yaml", ".yml"))
     base = content.pop("base", None if is_file else "")
     if base is not None and not isinstance(base, str):
@@ -224,7 +224,10 @@ def settled(cfg: TrainConfig) -> TrainConfig:
 
 def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
     """The config without a ladder of opponents, where the user names one opponent and no ladder: that one is meant."""
-    if value_given(words, "env.opponent", task.aliases) and value_given(words, "league.ladder", task.aliases) is None:
+    if (
+        value_given(words, "env.opponent", task.presets.aliases)
+        and value_given(words, "league.ladder", task.presets.aliases) is None
+    ):
         cfg.league.ladder = []
     return cfg
 
@@ -253,5 +256,5 @@ def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None =
     if task is None:
         task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
     content["task"] = task.reference
-    cfg = build_config(config_class(task), [(str(path), content)], words, task.aliases, groups_of(task))
+    cfg = build_config(config_class(task), [(str(path), content)], words, task.presets.aliases, groups_of(task))
     return task, settled(with_named_opponent(cfg, task, words))

@@ -19,6 +19,7 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.league.league import League
 from fledge.tasks.base import Task
+from fledge.tasks.policies import check_fit, find_agent
 from fledge.train.config import TrainConfig
 from fledge.train.ranks import Ranks
 
@@ -31,7 +32,7 @@ class Curriculum:
 
     def prepare(self, progress: float) -> None:
         for env in self.envs:
-            self.task.set_progress(env.unwrapped, self.settings, progress)
+            self.task.curriculum.set_progress(env.unwrapped, self.settings, progress)
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
         return {}
@@ -139,7 +140,7 @@ def make_curriculum(
     """A league where the config names a ladder, else the task's own."""
     if not cfg.league.ladder:
         return Curriculum(task, cfg.curriculum, envs)
-    if task.sides != 2:
+    if task.match.sides != 2:
         raise ConfigError(f"league.ladder is for worlds in which agents meet, but {task.name} has one side.")
 
     def make_self(weights: Mapping[str, Tensor]) -> Any:
@@ -147,15 +148,15 @@ def make_curriculum(
         past.load_state_dict(dict(weights))
         return past.to(device).eval().requires_grad_(False)
 
-    def find_agent(name: str) -> Any:
-        agent = task.find_agent(name)
+    def join(name: str) -> Any:
+        agent = find_agent(task, name)
         if agent is not None:
             try:
-                task.check_fit(agent, envs[0])  # now, not when it joins
+                check_fit(agent, envs[0])  # now, not when it joins
             except ConfigError as error:
                 raise ConfigError(f"league.ladder names {name!r}, which does not fit this world: {error}") from error
         return None if agent is None else agent.to(device)
 
-    league = League(cfg.league, find_agent, make_self)
+    league = League(cfg.league, join, make_self)
     mirror = Mirror(policy) if cfg.league.mirror else None
     return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, mirror)

@@ -8,7 +8,8 @@ from typing import Any
 
 from fledge.agents.base import BaseAgent
 from fledge.core.overrides import explain_settings, value_given
-from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+from fledge.evaluate.env_config import eval_env
+from fledge.tasks.policies import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.config import config_class, make_config, read_run_config
 
@@ -23,8 +24,8 @@ def explain_training(
         layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
     else:
         task = task or find_task("navigation")
-        algo = value_given(words, "algo", task.aliases)
-        chosen = preset if preset is not None else task.default_preset(algo or "ppo")
+        algo = value_given(words, "algo", task.presets.aliases)
+        chosen = preset if preset is not None else task.presets.default(algo or "ppo")
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
         below = [f"algo={algo}"] if algo else []
         layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
@@ -42,7 +43,7 @@ def explain_world(
     else:
         policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
         origin = f"preset {env_preset or 'default'}"
-    worlds = [flight_world(policy, env_preset, given).cfg for given in ((), words)]
+    worlds = [eval_env(policy, env_preset, given).cfg for given in ((), words)]
     yield from told([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
 
 

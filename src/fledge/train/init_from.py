@@ -9,8 +9,8 @@ from typing import Any
 
 from fledge.agents.policy_file import load_weights, read_policy
 from fledge.core.errors import ConfigError
-from fledge.evaluate.policies import find_policy_file
 from fledge.tasks.base import Task
+from fledge.tasks.policies import find_policy_file
 from fledge.train.config import TrainConfig
 
 
@@ -41,14 +41,14 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
             raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
-    wanted = task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
+    wanted = task.policy.describe(task, cfg.algo.value, cfg.env, cfg.policy)
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
         raise ConfigError(
             f"init_from={cfg.init_from} does not fit: its network has {parts}. Train with the algorithm and the world that "
             "it is from."
         )
-    load_weights(task.build_policy(wanted), entries["model"], cfg.init_from)
+    load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
     return taken
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.overrides import written
 from fledge.core.settings import flat_settings
-from fledge.evaluate.policies import find_policy_file
 from fledge.evaluate.recordings import describe_recording, means_recording, render_recording
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
+from fledge.tasks.policies import find_policy_file
 from fledge.tasks.registry import find_named_task
 from fledge.train.config import config_class
 

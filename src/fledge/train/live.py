@@ -202,7 +202,7 @@ class Camera:
             old.unlink(missing_ok=True)
 
     def _seen(self, ids: list[int]) -> dict[str, np.ndarray]:
-        return self.task.snapshot(self.env.unwrapped, ids)
+        return self.task.view.snapshot(self.env.unwrapped, ids)
 
     def _film(self, out: TensorDict, now: float) -> None:
         """End what ended, begin what is missing, and add a frame of each."""
@@ -252,7 +252,7 @@ class Camera:
         """Follow as many envs as may be, all on one stage; with nobody left on it, on another."""
         if len(self._open) >= FOLLOWED:
             return
-        stages = self.task.stage_of(self.env.unwrapped).cpu()[:: self.env.group]
+        stages = self.task.view.stage_of(self.env.unwrapped).cpu()[:: self.env.group]
         if self._stage is None or not bool((stages == self._stage).any()):
             self._stage = int(torch.bincount(stages.long()).argmax())
         there = ((stages == self._stage).nonzero().flatten() * self.env.group).tolist()
@@ -260,5 +260,5 @@ class Camera:
         if not new:
             return
         self._hand_over(writer)
-        for env, scene in zip(new, self.task.scene(self.env.unwrapped, new), strict=True):
+        for env, scene in zip(new, self.task.view.scene(self.env.unwrapped, new), strict=True):
             self._open[env] = writer.begin(scene, {"env": env})

@@ -11,6 +11,7 @@ import torch
 from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.tasks.base import Task
+from fledge.tasks.policy import env_specs
 from fledge.train.config import Algo, CollectMode, TrainConfig
 
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
@@ -18,7 +19,7 @@ RESULTS = 64  # bytes of a decision besides what was observed: action, values, r
 
 def rollout_bytes(task: Task, cfg: TrainConfig) -> int:
     """Of all rollouts of PPO that are held at once, over all envs."""
-    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in task.specs(cfg.env)[0].values())
+    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
     ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
     return ahead * cfg.ppo.rollout_steps * cfg.env.num_envs * (observed + RESULTS)
 
@@ -33,15 +34,16 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
         need = need // ranks
     if need > 0.8 * have:
         raise MemoryBudgetError(
-            f"Rollouts of {cfg.ppo.rollout_steps} decisions of {cfg.env.num_envs:,} {task.unit} need {need / 2**30:.1f} GiB, "
+            f"Rollouts of {cfg.ppo.rollout_steps} decisions of {cfg.env.num_envs:,} {task.metrics.unit} need "
+            f"{need / 2**30:.1f} GiB, "
             f"but {have / 2**30:.1f} GiB are available: {advice(task, cfg, 0.8 * have / need)}."
         )
 
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:
     """Which settings to lower, and how far, to make do with this share of the memory."""
-    fewer = max(task.sides, int(cfg.env.num_envs * share) // task.sides * task.sides)
-    small = ", or take hardware=small" if "small" in task.preset_names("hardware") else ""
+    fewer = max(task.match.sides, int(cfg.env.num_envs * share) // task.match.sides * task.match.sides)
+    small = ", or take hardware=small" if "small" in task.presets.names("hardware") else ""
     return f"lower env.num_envs to at most {fewer:,}, or ppo.rollout_steps{small}"
 
 

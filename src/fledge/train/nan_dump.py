@@ -42,7 +42,7 @@ def replay_update(path: str | Path, task: Task | None = None) -> dict[str, float
         raise FormatError(f"{path} is not a dump of an update: it lacks learner, policy, config or progress.")
     task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))
     cfg = from_plain(config_class(task), state["config"])
-    learner = make_learner(cfg, task.build_policy(state["policy"]), Ranks())
+    learner = make_learner(cfg, task.policy.build(state["policy"]), Ranks())
     try:
         return learner.repeat(state)
     finally:

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
@@ -43,8 +45,8 @@ class Run:
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
-        self.description = self.task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
-        self.policy = self.task.build_policy(self.description).to(self.device)
+        self.description = self.task.policy.describe(self.task, cfg.algo.value, cfg.env, cfg.policy)
+        self.policy = self.task.policy.build(self.description).to(self.device)
         if cfg.compile:
             self.policy.compile()
         self.learner = make_learner(cfg, self.policy, ranks)
@@ -157,7 +159,7 @@ class Run:
         restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (this one does not tell its state)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
         if restart:
-            lost = f"{self.task.unit} begin new episodes"
+            lost = f"{self.task.metrics.unit} begin new episodes"
             lost += ", and the replay is empty" if self.cfg.algo is not Algo.ppo else ""
             also = f"; also changed: {', '.join(changes['changes'])}" if changes["changes"] else ""
             return f"with another {', '.join(restart)}: {lost}{also}"
@@ -202,21 +204,34 @@ def refuse_misfits(
     return changes
 
 
+def env_with_reward(task: Task, env: Any, reference: str) -> Any:
+    """Return env settings in which the env itself computes a user's reward; None where a RewardWrapper must.
+
+    Raises:
+        ConfigError: if there is no such object.
+    """
+    found = find_object(reference)
+    native = isinstance(found, type) and getattr(found, "task", None) == task.name
+    return dataclasses.replace(env, reward=reference) if native else None
+
+
 def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
     """This rank's share of the envs (in two, where halves take turns)."""
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
-    paid = task.with_reward(cfg.env, cfg.reward) if cfg.reward else None
+    paid = env_with_reward(task, cfg.env, cfg.reward) if cfg.reward else None
     envs = [
         task.make_env(
             dataclasses.replace(paid or cfg.env, num_envs=share),
-            device=device,
-            seed=cfg.seed,
-            num_threads=1 if ranks.size > 1 else spare,
-            env_offset=ranks.rank * share * parts + part * share,
-            total_envs=cfg.env.num_envs,
-            rank=ranks.rank,
+            EnvPlacement(
+                device=device,
+                seed=cfg.seed,
+                num_threads=1 if ranks.size > 1 else spare,
+                env_offset=ranks.rank * share * parts + part * share,
+                total_envs=cfg.env.num_envs,
+                rank=ranks.rank,
+            ),
         )
         for part in range(parts)
     ]

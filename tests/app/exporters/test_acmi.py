@@ -14,11 +14,12 @@ from fledge.core.errors import InputError
 from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.recordings import save_recording
 from fledge.storage import Recording, RecordingWriter
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
 from fledge.tasks.view.objects import SceneObject, objects_in
+from fledge.tasks.view.trajectory import Trajectory
 from tests.reference.acmi import Acmi, AcmiError, earth_centred, metres_per_degree, parse
 
 T = 60

@@ -12,6 +12,7 @@ import torch
 
 from fledge.core.errors import MemoryBudgetError
 from fledge.envs import warp_env
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.registry import find_task
 from fledge.train import memory
@@ -37,7 +38,7 @@ def test_more_duels_than_fit_are_refused_and_the_suggested_number_fits(
 
     def make(num_envs: int) -> None:
         cfg = AircombatConfig(num_envs=num_envs, opponent=opponent, spacetime=False)
-        TASK.make_env(cfg, num_threads=1).close()
+        TASK.make_env(cfg, EnvPlacement(num_threads=1)).close()
 
     with pytest.raises(
         MemoryBudgetError, match=rf"^4,096 {unit} need .* GiB are available: lower env\.num_envs"
@@ -109,7 +110,7 @@ def assert_nothing_grows(work: Callable[[], object]) -> None:
 
 def test_steps_and_resets_leave_nothing_behind() -> None:
     env = TASK.make_env(
-        AircombatConfig(num_envs=64, opponent="random", spacetime=False, max_episode_s=5.0), num_threads=1
+        AircombatConfig(num_envs=64, opponent="random", spacetime=False, max_episode_s=5.0), EnvPlacement(num_threads=1)
     )
     env.reset()
     action = {"rudder": torch.zeros(64), "throttle": torch.ones(64), "fire": torch.zeros(64, dtype=torch.int64)}

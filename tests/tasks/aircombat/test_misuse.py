@@ -117,7 +117,7 @@ def test_a_pilot_that_cannot_see_what_it_needs_is_refused_before_anything_is_flo
 def test_a_policy_reads_the_graph_or_not_while_its_opponents_do(spacetime: bool) -> None:
     cfg = make_config("aircombat", None, ["env.opponent=pursuit", f"policy.spacetime={spacetime}".lower()])
     task = find_task("aircombat")
-    policy = task.build_policy(task.describe_policy("ppo", cfg.env, cfg.policy))
+    policy = task.policy.build(task.policy.describe(task, "ppo", cfg.env, cfg.policy))
     assert ("spacetime" in policy.observes) is spacetime
     assert cfg.env.spacetime
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError
+from fledge.evaluate.env_config import eval_env
+from fledge.evaluate.export import export_policy
 from fledge.evaluate.matches import cross_table
-from fledge.evaluate.policies import export_policy, flight_world, load_policy
 from fledge.tasks.aircombat.config import ActionForm
 from fledge.tasks.aircombat.policy import POOLS, DuelPolicy
+from fledge.tasks.policies import load_policy, make_pilot
 from tests.tasks.aircombat.duels import make
 
 
@@ -45,8 +47,8 @@ def test_the_order_of_missiles_means_nothing_and_spent_ones_are_not_read(pool: s
 
 def test_the_shipped_policy_wins_and_never_wastes_a_shot() -> None:
     policy = load_policy("fledge-duel")
-    cfg = flight_world(policy).cfg
-    pilots = [(name, pilot) for name in ("pursuit", "envelope") if (pilot := policy.task.find_pilot(name)) is not None]
+    cfg = eval_env(policy).cfg
+    pilots = [(name, pilot) for name in ("pursuit", "envelope") if (pilot := make_pilot(policy.task, name)) is not None]
     result = cross_table([("ours", policy.agent), *pilots], policy.task, cfg, 64, seed=1)
     for row in result["table"][0][1:]:
         assert row["win_of_decided"] > 0.7

@@ -8,6 +8,7 @@ import torch
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.checker import check_tensor_env
 from fledge.envs.opponent_wrapper import OpponentWrapper
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
@@ -41,7 +42,7 @@ def test_self_play_keeps_the_contract(form: ActionForm) -> None:
 def test_against_an_opponent_the_contract_holds_too(opponent: str) -> None:
     def make(num_envs: int, seed: int, limit: float = 40.0) -> OpponentWrapper:
         cfg = settings(num_envs, max_episode_s=limit, opponent=opponent)
-        env = find_task("aircombat").make_env(cfg, seed=seed, num_threads=1)
+        env = find_task("aircombat").make_env(cfg, EnvPlacement(seed=seed, num_threads=1))
         assert isinstance(env, OpponentWrapper)
         return env
 

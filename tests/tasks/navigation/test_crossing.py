@@ -20,7 +20,8 @@ from fledge.tasks.navigation.config import Dynamics, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.terrain import CELLS, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
-from fledge.tasks.navigation.task import CLASSES, NavigationTask, side_of
+from fledge.tasks.navigation.metrics import CLASSES, side_of
+from fledge.tasks.navigation.task import NavigationTask
 
 TASK = NavigationTask()
 CFG = NavigationConfig(
@@ -155,7 +156,7 @@ def test_flights_are_told_apart_by_the_sides_of_start_and_goal() -> None:
     cfg = dataclasses.replace(CFG, starts=Starts.edges, walls=False, num_envs=256)
     env = NavigationEnv(cfg, seed=1, num_threads=1)
     env.reset()
-    kinds = [CLASSES[k] for k in TASK.classify(env).tolist()]
+    kinds = [CLASSES[k] for k in TASK.metrics.classify(env).tolist()]
     for kind, start, goal in zip(kinds, env.state["start"].tolist(), env.state["goal"].tolist(), strict=True):
         # by hand: shared coordinate of 24 m, opposite signs of it, or neither
         shared = [a == b and abs(a) == 24.0 for a, b in zip(start[:2], goal[:2], strict=True)]
@@ -169,7 +170,7 @@ def test_flights_are_told_apart_by_the_sides_of_start_and_goal() -> None:
 def test_a_crossing_without_walls_is_not_called_one() -> None:
     env = NavigationEnv(dataclasses.replace(CFG, walls=False), seed=1, num_threads=1)
     env.reset()
-    assert {CLASSES[k] for k in TASK.classify(env).tolist()} == {"opposite"}
+    assert {CLASSES[k] for k in TASK.metrics.classify(env).tolist()} == {"opposite"}
     env.close()
 
 
@@ -247,7 +248,7 @@ def test_a_collision_with_a_mover_is_drawn_where_it_happened() -> None:
         x, y, _, width = track.frames["mover"][-1]
         away = math.hypot(x - track.frames["pos"][-1, 0], y - track.frames["pos"][-1, 1])
         assert away < width / 2 + 0.3 + 0.4  # within what both fly in one decision
-    axes = TASK.draw(result.tracks).axes[0]
+    axes = TASK.view.draw(result.tracks).axes[0]
     for track in result.tracks:
         if track.scene["map"] == 0:
             assert np.abs(track.frames["pos"][:, :2]).max() < axes.get_xlim()[1]

@@ -18,12 +18,12 @@ PRESETS = {path.stem: path for path in sorted((TASK.presets / "env").glob("*.yam
 
 
 def load(name: str) -> NavigationConfig:
-    return from_plain(NavigationConfig, TASK.preset("env", name))
+    return from_plain(NavigationConfig, TASK.presets.load("env", name))
 
 
 def test_the_presets_ship_and_the_task_knows_them() -> None:
     assert set(PRESETS) >= {"default", "navrl", "static", "empty"}
-    assert TASK.preset_names("env") == sorted(PRESETS)
+    assert TASK.presets.names("env") == sorted(PRESETS)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -49,7 +49,7 @@ def observe(ahead_m: float | None) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", SHIELDS)
 def test_a_command_into_the_open_is_flown_as_it_is_and_one_into_a_wall_is_not(kind: str) -> None:
     agent = Shielded(Fixed([1.0, 0.5, 0.5]), kind)
-    agent.meet(NavigationConfig(pose=True))
+    agent.configure(NavigationConfig(pose=True))
     flown = agent.act(observe(1.0))
     assert torch.equal(flown[0], torch.tensor([1.0, 0.5, 0.5]))
     assert flown[1, 0] < 0.95
@@ -64,7 +64,7 @@ def test_a_command_into_the_open_is_flown_as_it_is_and_one_into_a_wall_is_not(ki
 
 def test_the_planners_shield_remembers_what_is_out_of_sight_until_a_reset() -> None:
     agent = Shielded(Fixed([1.0, 0.5, 0.5]), "planner")
-    agent.meet(NavigationConfig(pose=True))
+    agent.configure(NavigationConfig(pose=True))
     agent.act(observe(1.0))
     kept = agent.memory()
     assert agent.act(observe(None))[1, 0] < 0.95  # still there

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.navigation.config import CurriculumConfig, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.task import NavigationTask
@@ -19,7 +20,7 @@ CFG = NavigationConfig(num_envs=4, num_maps=2, static_obstacles=20, moving_obsta
 
 @pytest.fixture
 def env() -> Iterator[NavigationEnv]:
-    env = TASK.make_env(CFG, seed=1, num_threads=1)
+    env = TASK.make_env(CFG, EnvPlacement(seed=1, num_threads=1))
     env.reset()
     yield env
     env.close()
@@ -45,27 +46,29 @@ def test_movers_grow_from_a_share_to_all_over_the_ramp(
 ) -> None:
     curriculum = CurriculumConfig(movers_start=start, ramp=ramp)
     for progress, count in zip((0.0, 0.1, 0.25, 0.5, 0.75, 1.0), counts, strict=True):
-        TASK.set_progress(env, curriculum, progress)
+        TASK.curriculum.set_progress(env, curriculum, progress)
         assert env.bank.tensors["count"].tolist() == [count, count]
 
 
 def test_a_resumed_run_may_go_back_to_fewer(env: NavigationEnv) -> None:
     for progress, count in ((1.0, 16), (0.0, 4), (0.5, 16)):
-        TASK.set_progress(env, CurriculumConfig(movers_start=0.25, ramp=0.5), progress)
+        TASK.curriculum.set_progress(env, CurriculumConfig(movers_start=0.25, ramp=0.5), progress)
         assert env.bank.tensors["count"].tolist() == [count, count]
 
 
 def test_the_share_is_of_what_each_map_has() -> None:
-    env = TASK.make_env(NavigationConfig(num_envs=4, num_maps=2, moving_obstacles=16, movers_cycle=[0.5, 1.0]), seed=1)
-    TASK.set_progress(env, CurriculumConfig(movers_start=0.25, ramp=0.5), 0.0)
+    env = TASK.make_env(
+        NavigationConfig(num_envs=4, num_maps=2, moving_obstacles=16, movers_cycle=[0.5, 1.0]), EnvPlacement(seed=1)
+    )
+    TASK.curriculum.set_progress(env, CurriculumConfig(movers_start=0.25, ramp=0.5), 0.0)
     assert env.bank.tensors["count"].tolist() == [2, 4]
     env.close()
 
 
 def test_drones_meet_only_the_movers_that_the_curriculum_shows() -> None:
     def met(progress: float) -> bool:
-        env = TASK.make_env(replace(CFG, moving_obstacles=400), seed=1, num_threads=1)
-        TASK.set_progress(env, CurriculumConfig(movers_start=0.0, ramp=1.0), progress)
+        env = TASK.make_env(replace(CFG, moving_obstacles=400), EnvPlacement(seed=1, num_threads=1))
+        TASK.curriculum.set_progress(env, CurriculumConfig(movers_start=0.0, ramp=1.0), progress)
         found = bool(env.reset()["obs"]["dynamic_obstacle"].any())
         for _ in range(60):
             found |= bool(env.step(torch.tensor([0.9, 0.5, 0.5]).expand(4, 3))["obs"]["dynamic_obstacle"].any())

@@ -29,8 +29,9 @@ import numpy as np
 from fledge.core.errors import InputError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
-from fledge.tasks.base import Task, Trajectory
+from fledge.tasks.base import Task
 from fledge.tasks.view.objects import SceneObject
+from fledge.tasks.view.trajectory import Trajectory
 
 TYPES = {
     "aircraft": "Air+FixedWing",
@@ -63,7 +64,7 @@ def export_acmi(
     track, flown = Trajectory(**recording.track(episode)), recording[episode]
     told = track.frames.get("time_s")  # of a world whose decisions are not all equally long
     times = flown.times() if told is None or told.ndim != 1 else told.astype(np.float64)
-    objects = task.objects(track)
+    objects = task.view.objects(track)
     if not objects:
         raise InputError(f"{recording.path} holds no positions ({', '.join(recording.fields)}): nothing to show there.")
     title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"

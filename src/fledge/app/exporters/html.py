@@ -23,6 +23,7 @@ from fledge.core.errors import ConfigError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
 from fledge.tasks.base import Task
+from fledge.tasks.view.base import TaskView
 
 MODULES = (
     "build", "palette", "film", "source", "stage3d", "actors3d", "crowd3d", "scene3d", "map2d", "figures", "episodes",
@@ -77,7 +78,7 @@ def pack_films(recording: Recording, task: Task, numbers: Sequence[int]) -> dict
 
 def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[int, str]:
     """What moments of the episodes mean, where the task says so: one a second, fewer where that would be too many."""
-    if type(task).graph is Task.graph:
+    if type(task.view).graph is TaskView.graph:
         return {}
     seconds = sum(recording[number].length for number in numbers) * recording.seconds_per_frame
     step = max(1, round(max(GRAPH_S, seconds / MAX_GRAPHS) / recording.seconds_per_frame))

@@ -53,12 +53,12 @@ def export_mcap(recording: Recording, task: Task, target: Path, number: int) -> 
     track, _ = read_track(recording, recording[number], 0)
     count = 0
     with frames_as_they_should_be(recording.path, task):
-        seconds, actors, crowd = track_seconds(track), task.actors(track), task.crowd(track)
-        instruments = {text(each.name): each.values for each in task.instruments(track)}
+        seconds, actors, crowd = track_seconds(track), task.view.actors(track), task.view.crowd(track)
+        instruments = {text(each.name): each.values for each in task.view.instruments(track)}
         head = {**episode_row(recording[number], task), "recording": plain(recording.facts)}
         messages = [
             ("/episode", 0.0, head),
-            ("/scene", 0.0, {"deletions": [], "entities": still(task.stage(track.scene))}),
+            ("/scene", 0.0, {"deletions": [], "entities": still(task.view.stage(track.scene))}),
         ]
         target.parent.mkdir(parents=True, exist_ok=True)
         stream = io.BytesIO()

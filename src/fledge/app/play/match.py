@@ -310,7 +310,7 @@ class Match:
                 self.looking[who] = min(max(tick, fight.first), last)
         for tick, frame in frames.items():
             try:
-                graph = fight.task.graph(fight.cfg, frame)
+                graph = fight.task.view.graph(fight.cfg, frame)
             except FledgeError:
                 graph = None
             with self.lock:

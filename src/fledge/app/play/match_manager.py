@@ -28,8 +28,8 @@ class Arena:
 
     def __init__(self, task: str = "aircombat", words: Sequence[str] = ()) -> None:
         self.roster = Roster(find_task(task), words)
-        if self.roster.task.sides != 2:
-            raise ConfigError(f"{task} has {self.roster.task.sides} side, so there is nobody to play against.")
+        if self.roster.task.match.sides != 2:
+            raise ConfigError(f"{task} has {self.roster.task.match.sides} side, so there is nobody to play against.")
         self.matches: dict[str, Match] = {}
         self._lock = threading.Lock()
 

@@ -18,8 +18,9 @@ from fledge.agents.base import BaseAgent
 from fledge.app.play.seats import Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError
-from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy, shipped_policies
+from fledge.evaluate.env_config import eval_env
 from fledge.tasks.base import Task
+from fledge.tasks.policies import LoadedPolicy, load_policy, make_pilot
 
 PERSON = "you"
 MAX_NAME = 200  # letters
@@ -36,7 +37,7 @@ class Roster:
 
     def __init__(self, task: Task, words: Sequence[str] = ()) -> None:
         self.task, self.words = task, list(words)
-        self._files: dict[str, str] = {name: name for name in shipped_policies(task)}
+        self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
         """Let a run or policy file be met; the name that it gets: that of its folder or file. Pilots are there anyway.
@@ -44,7 +45,7 @@ class Roster:
         Raises:
             ConfigError: when there is no such policy, or it is of another world.
         """
-        if place == PERSON or place in self._files or self.task.find_pilot(place) is not None:
+        if place == PERSON or place in self._files or make_pilot(self.task, place) is not None:
             return place
         load_policy(place, self.task)
         path = Path(place).resolve()
@@ -56,7 +57,7 @@ class Roster:
 
     def put(self, name: str, place: str) -> None:
         """Let what is at a place be met under a name, unseen: a run that has no policy says so when it is chosen."""
-        if name != PERSON and self.task.find_pilot(name) is None:
+        if name != PERSON and make_pilot(self.task, name) is None:
             self._files.setdefault(name, place)
 
     def names(self) -> list[str]:
@@ -65,7 +66,7 @@ class Roster:
 
     def starts(self) -> list[str]:
         """How fights may begin: the task's env presets."""
-        return self.task.preset_names("env")
+        return self.task.presets.names("env")
 
     def load(self, name: str) -> LoadedPolicy:
         """An agent by its name.
@@ -76,8 +77,8 @@ class Roster:
         if len(name) <= MAX_NAME:
             if name in self._files:
                 return load_policy(self._files[name], self.task)
-            if (pilot := self.task.find_pilot(name)) is not None:
-                return LoadedPolicy(name, pilot, self.task, self.task.default_env_config(pilot))
+            if (pilot := make_pilot(self.task, name)) is not None:
+                return LoadedPolicy(name, pilot, self.task, self.task.policy.default_env_config(pilot))
         known = ", ".join(self.names())
         raise ConfigError(f"Nobody here is called {name[:MAX_NAME]!r}; there are {known}.")
 
@@ -86,7 +87,7 @@ class Roster:
         return Seat(PERSON) if name == PERSON else self._seat(name, self.load(name))
 
     def _seat(self, name: str, policy: LoadedPolicy) -> Seat:
-        decision_s = policy.world.decision_s if policy.world is not None else None
+        decision_s = policy.env.decision_s if policy.env is not None else None
         return Seat(name, policy.agent.eval(), decision_s or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
@@ -103,8 +104,8 @@ class Roster:
 
     def world(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:
         """The settings of a fight between these."""
-        home = next((policy for policy in policies if policy is not None and policy.world is not None), None)
+        home = next((policy for policy in policies if policy is not None and policy.env is not None), None)
         anybody = home or LoadedPolicy("anybody", BaseAgent(), self.task, None)
         if start is not None and start not in self.starts():
             raise ConfigError(f"There is no start {start[:MAX_NAME]!r}; there are {', '.join(self.starts())}.")
-        return flight_world(anybody, start, self.words).cfg
+        return eval_env(anybody, start, self.words).cfg

@@ -30,7 +30,9 @@ from fledge.app.play.moments import Ending, Kept, Layout
 from fledge.app.play.seats import Hands, Seat
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.base import Task
+from fledge.tasks.policies import check_fit
 
 TICK_S = 0.05
 KEY_EVERY = 20  # ticks from one kept state to the next
@@ -52,8 +54,8 @@ class Fight:
     """
 
     def __init__(self, task: Task, cfg: Any, seats: Sequence[Seat], seed: int = 0, tick_s: float = TICK_S) -> None:
-        if len(seats) != task.sides:
-            raise ConfigError(f"{len(seats)} seats came, but {task.name} has {task.sides}.")
+        if len(seats) != task.match.sides:
+            raise ConfigError(f"{len(seats)} seats came, but {task.name} has {task.match.sides}.")
         self.task, self.wanted_tick_s, self.seats = task, tick_s, list(seats)
         self.speed, self.paused = 1.0, False
         self.branch = 0
@@ -70,11 +72,11 @@ class Fight:
     def restart(self, cfg: Any = None, seed: int | None = None) -> None:
         """Begin again, in another world or with another seed if they are given; who sits stays."""
         cfg, seed = self.cfg if cfg is None else cfg, self.seed if seed is None else seed
-        env = self.task.make_env(self.task.matches(cfg, 1), seed=seed, num_threads=1)
+        env = self.task.make_env(self.task.match.match_config(cfg, 1), EnvPlacement(seed=seed, num_threads=1))
         for seat in self.seats:
             if seat.agent is not None:
-                self.task.check_fit(seat.agent, env)
-        self.controls = list(self.task.controls(env))
+                check_fit(seat.agent, env)
+        self.controls = list(self.task.view.controls(env))
         if not self.controls and any(seat.agent is None for seat in self.seats):
             raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
         if self.env is not None:
@@ -84,7 +86,7 @@ class Fight:
         self.hands = [Hands(self.controls) for _ in self.seats]
         self.out = env.make_buffers()
         env.reset(out=self.out)
-        self.scene = self.task.scene(env, [0])[0]
+        self.scene = self.task.view.scene(env, [0])[0]
         for seat in self.seats:
             seat.begin()
         first = self.look()
@@ -139,7 +141,7 @@ class Fight:
         actions = make_action_buffer(self.env.action_spec, (len(self.seats),), self.env.device)
         for side, seat in enumerate(self.seats):
             own = self._decide(side) if seat.agent is not None else None
-            _put(actions, side, own if own is not None else self.task.command(self.env, self.hands[side].take()))
+            _put(actions, side, own if own is not None else self.task.view.command(self.env, self.hands[side].take()))
         self._fly(actions)
         self.log.append(actions)
         if self.over is None:
@@ -157,7 +159,7 @@ class Fight:
         seen = {name: value[side : side + 1] for name, value in self.out["obs"].items()}
         with torch.no_grad():
             action = seat.agent.act(seen, True)
-        self.held[side] = self.task.hold(self.env, action)
+        self.held[side] = self.task.view.hold(self.env, action)
         self.due[side] = self.tick + max(1, round(seat.decision_s / self.tick_s))
         return action
 
@@ -173,7 +175,7 @@ class Fight:
     def look(self) -> dict[str, np.ndarray]:
         """What moves, now; of a world that shows nothing, what the first side observes."""
         assert self.env is not None
-        seen = self.task.snapshot(self.env, [0])
+        seen = self.task.view.snapshot(self.env, [0])
         if not seen:
             seen = {name: value.cpu().numpy() for name, value in self.out["obs"].items()}
         return {name: np.array(value[0]) for name, value in seen.items()}
@@ -263,7 +265,7 @@ class Fight:
         if seat.agent is None and not self.controls:
             raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
         if seat.agent is not None:
-            self.task.check_fit(seat.agent, self.env)
+            check_fit(seat.agent, self.env)
         seat.begin()
         self.seats[side] = seat
         self.held[side], self.due[side] = None, self.tick

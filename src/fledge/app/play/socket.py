@@ -171,6 +171,6 @@ def welcome(match: Match) -> dict[str, Any]:
         "controls": [control.told() for control in fight.controls],
         "names": roster.names(),
         "starts": roster.starts(),
-        "labels": dict(fight.task.labels),
+        "labels": dict(fight.task.metrics.labels),
         "words": roster.words,
     }

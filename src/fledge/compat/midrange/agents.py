@@ -17,7 +17,8 @@ from fledge.agents.base import BaseAgent, Obs
 from fledge.compat.midrange.config import read_config
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.env import RUDDERS
-from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
+from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS
+from fledge.tasks.policies import find_agent, load_policy
 
 
 class PlaceholderAgent(BaseAgent):
@@ -89,13 +90,15 @@ def create_agent(
     if agent_type == "ppo":
         task = AircombatTask()
         cfg = read_config(config, num_envs).cfg
-        agent = task.build_policy(task.describe_policy("ppo", cfg, task.policy_config()))
+        agent = task.policy.build(task.policy.describe(task, "ppo", cfg, task.policy.config()))
     elif agent_type.endswith(".fledge"):
         if not Path(agent_type).is_file():
             raise ConfigError(f"There is no policy file {agent_type}.")
-        agent = AircombatTask().make_opponent(agent_type, num_envs)
+        found = find_agent(AircombatTask(), agent_type)
+        assert found is not None
+        agent = found
     elif agent_type.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES}:
-        agent = make_pilot(agent_type, num_envs)
+        agent = load_policy(agent_type, AircombatTask()).agent
     else:
         known = ", ".join([*PILOTS, *OTHER_NAMES, "ppo"])
         raise ConfigError(f"There is no agent {agent_type!r}; there are {known}, or a policy's file.")

@@ -18,8 +18,9 @@ from fledge.core.errors import InputError
 from fledge.core.random import split_seed
 from fledge.core.settings import check_settings
 from fledge.core.specs import ActionSpec, TensorSpec
-from fledge.envs.base import Action
+from fledge.envs.base import Action, TensorEnv
 from fledge.envs.launch import Call
+from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.reward_wrapper import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
@@ -306,3 +307,11 @@ class AircombatEnv(WarpEnv):
         else:
             obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
         return obs
+
+
+def duel_of(env: TensorEnv) -> AircombatEnv:
+    """Return the duels behind an env, both sides."""
+    world = env.unwrapped
+    duel = world.both if isinstance(world, OpponentWrapper) else world
+    assert isinstance(duel, AircombatEnv)
+    return duel

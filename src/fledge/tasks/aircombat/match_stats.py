@@ -7,6 +7,7 @@ apart. There is no altitude here, so specific energy is v²/2; 300 m/s are 45 kJ
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fledge.envs.base import TensorEnv
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
-from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.env import AircombatEnv, duel_of
 from fledge.tasks.aircombat.physics.structs import SCENARIOS, Outcome
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
-from fledge.tasks.match import MatchStats, Notes
+from fledge.tasks.match import MatchRules, MatchStats, Notes
 
 MERGE_M = 10_000.0
 BANDS = 3  # of the range of random starts
@@ -146,3 +148,33 @@ def figures_of(notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
         "merge_lead": mean("merge_lead", merged),
         "survived": float(notes["survived"].mean()),
     }
+
+
+class DuelMatch(MatchRules):
+    """Duels with both sides controlled by the caller, and figures of how each side fought."""
+
+    sides = 2
+    columns = {
+        "shots": "shots",
+        "outside_r_max": "shots outside R_max, %",
+        "shots_per_kill": "shots per kill",
+        "first_shot_s": "first shot, s",
+        "merge_speed": "merge, m/s",
+        "merge_lead": "lead, kJ/kg",
+        "survived": "survived, %",
+    }
+    key_metrics = ("outside_r_max", "shots_per_kill")
+    legend = (
+        "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
+        f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
+        "specific energy (v²/2, as there is no altitude) more than the enemy's."
+    )
+
+    def match_config(self, cfg: AircombatConfig, count: int) -> AircombatConfig:
+        return dataclasses.replace(cfg, num_envs=2 * count, opponent="")
+
+    def match_stats(self, env: TensorEnv) -> MatchStats:
+        return DuelStats(duel_of(env))
+
+    def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+        return figures_of(notes)

@@ -12,7 +12,6 @@ named `crank(shot=0.8, angle=50)`.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -244,44 +243,24 @@ LIMITS: dict[str, tuple[float, float]] = {  # of parameters
 }
 
 
-def make_pilot(name: str, num_envs: int = 1) -> Pilot:
-    """A pilot by name, with parameters or without: `crank`, `crank(shot=0.8, angle=50)`.
+def make_pilot(name: str, num_envs: int = 1, **options: Any) -> Pilot:
+    """Make a pilot by name, with parameters or without: `make_pilot("crank", shot=0.8)`.
 
     Raises:
-        ConfigError: when there is none of that name, or it has no such parameter or value.
+        ConfigError: if there is no pilot of that name, or it has no such parameter or value.
     """
-    found = CALL.fullmatch(name.strip())
-    kind = OTHER_NAMES.get(found[1], found[1]) if found else ""
-    if found is None or kind not in PILOTS:
-        raise ConfigError(f"There is no pilot {name!r}; there are {', '.join(PILOTS)}.")
-    options = read_options(kind, found[2] or "")
+    kind = OTHER_NAMES.get(name, name)
+    if kind not in PILOTS:
+        raise ConfigError(f"There is no pilot {name!r}; choose one of {', '.join(PILOTS)}.")
+    for key, value in options.items():
+        is_switch = key == "notch"
+        if is_switch != isinstance(value, bool):
+            raise ConfigError(f"{key} of the pilot {kind} must be {'true or false' if is_switch else 'a number'}.")
+        low, high = LIMITS.get(key, (-math.inf, math.inf))
+        if not low <= value <= high or (key == "seed" and not isinstance(value, int)):
+            whole = " and whole" if key == "seed" else ""
+            raise ConfigError(f"{key} of the pilot {kind} is {value}, but must be {low:g} to {high:g}{whole}.")
     try:
         return PILOTS[kind](num_envs, **options)
     except TypeError:
         raise ConfigError(f"The pilot {kind} has no parameter {' or '.join(options)}.") from None
-
-
-def read_options(pilot: str, text: str) -> dict[str, Any]:
-    """Parameters as they stand between a pilot's brackets; ConfigError where one is no number, or beyond its limits."""
-    options: dict[str, Any] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        key, sign, value = (piece.strip() for piece in part.partition("="))
-        try:
-            number = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            number = None
-        is_switch = key == "notch"
-        if (
-            not sign
-            or not isinstance(number, bool if is_switch else int | float)
-            or is_switch != isinstance(number, bool)
-        ):
-            raise ConfigError(f"{part!r} is no parameter of {pilot}: write key={'true' if is_switch else 'number'}.")
-        if key in options:
-            raise ConfigError(f"{key} of the pilot {pilot} is given twice: give it once.")
-        low, high = LIMITS.get(key, (-math.inf, math.inf))
-        if not low <= number <= high or (key == "seed" and not isinstance(number, int)):
-            whole = " and whole" if key == "seed" else ""
-            raise ConfigError(f"{key} of the pilot {pilot} is {value}, but must be {low:g} to {high:g}{whole}.")
-        options[key] = number
-    return options

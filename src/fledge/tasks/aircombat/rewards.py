@@ -30,6 +30,9 @@ Obs = Mapping[str, Tensor]
 class BaseReward:
     """Something that pays for a step. Subclasses fill in `compute`."""
 
+    task = "aircombat"
+    """The task whose env computes rewards of this class itself."""
+
     looks_back: bool = True
     """Whether `obs_before` is read; where it is not, it may be empty."""
 

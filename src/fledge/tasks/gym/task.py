@@ -15,7 +15,11 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import setting
 from fledge.envs.adapters.from_gymnasium import FromGymnasium
 from fledge.envs.base import TensorEnv
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.base import Task
+from fledge.tasks.metrics import TaskMetrics
+from fledge.tasks.presets import Presets
+from fledge.tasks.view.base import TaskView
 
 
 @dataclass
@@ -28,39 +32,37 @@ class GymConfig:
     """Arguments for gymnasium.make, as YAML: {gravity: 9.81}."""
 
 
+class GymView(TaskView):
+    """Shows what the envs observe."""
+
+    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        assert isinstance(env, FromGymnasium)
+        return {name: value[list(ids)].copy() for name, value in env._obs.items()}
+
+
+class GymPresets(Presets):
+    """A preset for each algorithm; others start from the general defaults."""
+
+    def default(self, algo: str) -> str | None:
+        return algo if algo in self.names("train") else None
+
+
 class GymTask(Task):
     """A Gymnasium env by its ID."""
 
     config = GymConfig
-    presets = Path(__file__).parent / "presets"
-    labels = {"terminated": "terminated", "truncated": "time limit"}
+    presets = GymPresets(Path(__file__).parent / "presets")
+    view = GymView()
+    metrics = TaskMetrics({"terminated": "terminated", "truncated": "time limit"})
 
     def __init__(self, env_id: str) -> None:
         super().__init__(name=f"gym:{env_id}")
         self.env_id = env_id
 
-    def make_env(
-        self,
-        cfg: GymConfig,
-        *,
-        device: str = "cpu",
-        seed: int = 0,
-        num_threads: int | None = None,
-        env_offset: int = 0,
-        total_envs: int | None = None,
-        rank: int = 0,
-        held_out: bool = False,
-    ) -> FromGymnasium:
-        seed = derive_seed(seed, Purpose.HELD_OUT) if held_out else seed
-        return FromGymnasium(self.env_id, cfg.num_envs, device, seed, env_offset, read_options(cfg.options))
-
-    def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """What the envs observe."""
-        assert isinstance(env, FromGymnasium)
-        return {name: value[list(ids)].copy() for name, value in env._obs.items()}
-
-    def default_preset(self, algo: str) -> str | None:
-        return algo if algo in self.preset_names("train") else None
+    def make_env(self, cfg: GymConfig, placement: EnvPlacement = EnvPlacement()) -> FromGymnasium:
+        p = placement
+        seed = derive_seed(p.seed, Purpose.HELD_OUT) if p.held_out else p.seed
+        return FromGymnasium(self.env_id, cfg.num_envs, p.device, seed, p.env_offset, read_options(cfg.options))
 
 
 def read_options(text: str) -> dict[str, Any]:

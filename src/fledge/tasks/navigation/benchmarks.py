@@ -3,7 +3,7 @@ and drones."""
 
 from __future__ import annotations
 
-from fledge.tasks.base import Benchmark
+from fledge.tasks.metrics import Benchmark
 
 PILOTS = ("straight", "gap", "orca", "planner", "fledge-reflex", "fledge-nav")
 BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # MOTAR's, in 24 x 24 m

@@ -13,17 +13,23 @@ Clearances are what the drone observes: beams and the five nearest movers, at de
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fledge.envs.base import Action, TensorEnv
-from fledge.tasks.base import EpisodeMetrics
-from fledge.tasks.navigation.config import FOREST_HALF_M, ActionForm
+from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
+from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.physics.structs import Outcome
+
+CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first
 
 
 class FlightMetrics(EpisodeMetrics):
@@ -106,3 +112,71 @@ def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
     there = rows[..., 0:3].abs().amax(dim=-1) > 0
     movers = torch.where(there, away, range_m).amin(dim=-1)
     return torch.minimum(columns, movers).clamp(0.0, range_m)
+
+
+def side_of(point: Tensor) -> Tensor:
+    """Which side of the map points [N, 3] lie on: 0 east, 1 north, 2 west, 3 south."""
+    x, y = point[:, 0], point[:, 1]
+    along_x = torch.where(x > 0, 0, 2)
+    along_y = torch.where(y > 0, 1, 3)
+    return torch.where(x.abs() > y.abs(), along_x, along_y)
+
+
+class NavigationMetrics(TaskMetrics):
+    """Outcomes, classes by the sides of start and goal, and figures of flights."""
+
+    unit = "drones"
+    labels = {
+        "success": "success",
+        "collision_static": "column",
+        "collision_moving": "mover",
+        "out_of_bounds": "out",
+        "timeout": "time",
+    }
+    classes = CLASSES
+    columns = {
+        "outside_share": "outside",
+        "detour": "detour",
+        "least_clearance": "least m",
+        "control_effort": "effort",
+        "mean_success_seconds": "s",
+        "shield_share": "changed",
+        "shield_change": "by",
+    }
+    legend = (
+        "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
+        "share of the time over bare ground. detour: way over straight line (a flight ends within the goal's radius, so a "
+        "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
+        "mean change of the commanded velocity, m/s per second. Behind a shield: share of decisions changed, by m/s."
+    )
+    eval_preset = "crossing"
+    benchmarks = BENCHMARKS
+
+    def episode_metrics(self) -> FlightMetrics:
+        return FlightMetrics()
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """By the sides that start and goal lie on; of starts inside the forest there is one class."""
+        assert isinstance(env, NavigationEnv)
+        if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
+            return torch.full((env.num_envs,), CLASSES.index("crossing"))
+        start, goal = (side_of(env.state[name].cpu()) for name in ("start", "goal"))
+        kind = torch.where(start % 2 == goal % 2, CLASSES.index("opposite"), CLASSES.index("adjacent"))
+        kind = torch.where(start == goal, CLASSES.index("same"), kind)
+        inside = env.state["start"][:, :2].cpu().abs().amax(dim=-1) < EDGE_M - 0.1
+        return torch.where(inside, CLASSES.index("inside"), kind)
+
+    def env_facts(self, cfg: NavigationConfig) -> dict[str, Any]:
+        names = ("static_obstacles", "moving_obstacles", "floating_boxes")
+        return {**{name: getattr(cfg, name) for name in names}, "starts": cfg.starts.value, "walls": cfg.walls}
+
+    def env_label(self, cfg: NavigationConfig) -> str:
+        """Columns and movers, after where flights begin and end."""
+        where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
+        return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
+
+    def reference_rows(self) -> list[dict[str, Any]]:
+        """Return what `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json` printed, with
+        `--env crossing` and without."""
+        rows = json.loads((Path(__file__).parent / "recorded" / "navrl_released.json").read_text())
+        return [{**row, "policy": "NavRL (recorded)"} for row in rows]

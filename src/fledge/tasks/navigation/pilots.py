@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
-from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config
-from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
-
-
-@runtime_checkable
-class Planning(Protocol):
-    """An agent that must know where it flies: sensors, limits, decision rate."""
-
-    def meet(self, world: NavigationConfig) -> None: ...
 
 
 class StraightPilot(BaseAgent):
@@ -72,26 +62,18 @@ def towards(direction: Tensor, distance: Tensor) -> Tensor:
     return (direction * distance.clamp(max=1.0)[:, None]).clamp(-1, 1) * 0.5 + 0.5
 
 
-PILOTS: dict[str, Callable[[], BaseAgent]] = {
-    "straight": StraightPilot,
-    "gap": GapPilot,
-    "planner": PlannerPilot,
-    "orca": OrcaPilot,
-}
-
-
-def make_pilot(name: str) -> BaseAgent:
-    """A pilot by name; the planner also with settings of its own: `planner(horizon_s=2, fast=1.5)`.
+def make_planner(**options: float) -> PlannerPilot:
+    """Make the planner with settings of its own: `planner(horizon_s=2, fast=1.5)`.
 
     Raises:
-        ConfigError: when there is none of that name, or it has no such setting.
+        ConfigError: if it has no such setting, or a value does not fit.
     """
-    kind, _, rest = name.strip().partition("(")
-    words = [word.strip() for word in rest.removesuffix(")").split(",") if word.strip()]
-    if kind not in PILOTS or (rest and not rest.endswith(")")):
-        raise ConfigError(f"There is no pilot {name!r}; there are {', '.join(PILOTS)}.")
-    if kind != "planner" or not words:
-        if words:
-            raise ConfigError(f"The pilot {kind} has no settings: leave out ({', '.join(words)}).")
-        return PILOTS[kind]()
-    return PlannerPilot(build_config(PlannerConfig, [], words))
+    return PlannerPilot(build_config(PlannerConfig, [], [f"{key}={value}" for key, value in options.items()]))
+
+
+PILOTS: dict[str, Callable[..., BaseAgent]] = {
+    "straight": StraightPilot,
+    "gap": GapPilot,
+    "planner": make_planner,
+    "orca": OrcaPilot,
+}

@@ -34,18 +34,22 @@ class Shielded(BaseAgent):
             raise ConfigError(f"There is no shield {shield!r}; there are {', '.join(SHIELDS)}.")
         self.agent, self.kind, self.shield = agent, shield, SHIELDS[shield]()
         self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
+        self.reads, self.acts = getattr(agent, "reads", {}), getattr(agent, "acts", None)
         self._sums: Tensor | None = None  # decisions, changed ones, m/s of change
 
     def get_name(self) -> str:
         return f"{self.agent.get_name()}+{self.kind}"
 
-    def meet(self, world: NavigationConfig) -> None:
-        """Fly in this world from here on."""
+    def bind(self, env: Any) -> None:
+        self.configure(env.unwrapped.cfg)
+
+    def configure(self, world: NavigationConfig) -> None:
+        """Shield drones of an env with these settings."""
         if world.action_form is not ActionForm.velocity:
-            raise ConfigError("A shield turns velocities: leave it out with env.action_form=headings.")
-        self.shield.meet(world)
+            raise ConfigError("A shield corrects velocities: leave it out with env.action_form=headings.")
+        self.shield.configure(world)
         if isinstance(self.agent, Steering | Shielded):
-            self.agent.meet(world)
+            self.agent.configure(world)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]."""

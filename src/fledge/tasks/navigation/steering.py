@@ -77,8 +77,11 @@ class Steering(BaseAgent):
     def make_desk(self, count: int, device: torch.device) -> Desk:
         raise NotImplementedError
 
-    def meet(self, world: NavigationConfig) -> None:
-        """Fly in this world from here on; in another one than before, what was remembered is forgotten."""
+    def bind(self, env: Any) -> None:
+        self.configure(env.unwrapped.cfg)
+
+    def configure(self, world: NavigationConfig) -> None:
+        """Plan for an env with these settings; a change of them clears what was remembered."""
         if world != self.world:
             self.world, self._desk = world, None
 

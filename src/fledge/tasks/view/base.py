@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fledge.agents.base import Action
 from fledge.envs.base import TensorEnv
-from fledge.tasks.parts import LossReason, Trajectory
 from fledge.tasks.view.controls import Control, command_of, controls_of, without_buttons
+from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 if TYPE_CHECKING:
     from fledge.tasks.view.objects import SceneObject

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.base import Trajectory
+from fledge.tasks.view.trajectory import Trajectory
 
 COLOURS = ("#1b9e5a", "#d1495b", "#4a6fa5", "#e08e1b", "#6b4fa0", "#526070")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from fledge.tasks.base import Trajectory
+    from fledge.tasks.view.trajectory import Trajectory
 
 Kind = Literal["aircraft", "drone", "missile", "obstacle", "goal"]
 COLOURS = ("blue", "red", "green", "orange", "violet")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fledge.tasks.base import Trajectory
     from fledge.tasks.view.objects import SceneObject
+    from fledge.tasks.view.trajectory import Trajectory
 
 MAX_SHAPES = 20_000  # of one kind that a page draws
 MAX_INSTRUMENTS = 24

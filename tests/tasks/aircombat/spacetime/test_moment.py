@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from fledge.core.errors import InputError
+from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime.moment import MANOEUVRES, Moment
 from fledge.tasks.aircombat.task import AircombatTask
+from fledge.tasks.policies import make_pilot
 
 TASK = AircombatTask()
 
@@ -77,13 +79,13 @@ def test_a_shot_now_kills_by_range(moment: Moment, away: float, hold: bool, turn
 
 def test_it_foresees_what_the_simulator_does() -> None:
     """Missiles in the air and both sides holding: the graph names the very moment of the first hit."""
-    env = TASK.make_env(TASK.matches(AircombatConfig(), 1), seed=1, num_threads=1)
+    env = TASK.make_env(TASK.match.match_config(AircombatConfig(), 1), EnvPlacement(seed=1, num_threads=1))
     env.reset()
     ahead = {"rudder": torch.zeros(2), "throttle": torch.ones(2), "fire": torch.tensor([1, 0])}
     env.step(ahead, dt=1.0)
     ahead["fire"].zero_()
     env.step(ahead, dt=3.0)
-    told = TASK.graph(AircombatConfig(), {k: v[0] for k, v in TASK.snapshot(env, [0]).items()})
+    told = TASK.view.graph(AircombatConfig(), {k: v[0] for k, v in TASK.view.snapshot(env, [0]).items()})
     (missile,) = told["sides"][1]["incoming"]
     assert told["sides"][0]["incoming"] == []
     flown = 0.0
@@ -98,15 +100,15 @@ def test_it_foresees_what_the_simulator_does() -> None:
 
 def test_waiting_as_long_as_it_says_still_saves() -> None:
     """Turning away at `decide_s` is survived in the simulator too, by the drag pilot's own turn."""
-    env = TASK.make_env(TASK.matches(AircombatConfig(), 1), seed=1, num_threads=1)
+    env = TASK.make_env(TASK.match.match_config(AircombatConfig(), 1), EnvPlacement(seed=1, num_threads=1))
     env.reset()
     ahead = {"rudder": torch.zeros(2), "throttle": torch.ones(2), "fire": torch.tensor([1, 0])}
     env.step(ahead, dt=2.0)
     ahead["fire"].zero_()
-    told = TASK.graph(AircombatConfig(), {k: v[0] for k, v in TASK.snapshot(env, [0]).items()})
+    told = TASK.view.graph(AircombatConfig(), {k: v[0] for k, v in TASK.view.snapshot(env, [0]).items()})
     wait = told["sides"][1]["incoming"][0]["decide_s"]
     env.step(ahead, dt=max(wait - 1.0, 0.1))
-    drag = TASK.find_pilot("drag")
+    drag = make_pilot(TASK, "drag")
     assert drag is not None
     out = env.step(ahead, dt=0.1)
     for _ in range(400):

@@ -11,8 +11,8 @@ from fledge.core.errors import FormatError
 from fledge.tasks.aircombat.config import AircombatConfig, MissileConfig
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.spacetime.along import config_of, physics_settings
-from fledge.tasks.base import Trajectory
 from fledge.tasks.registry import find_task
+from fledge.tasks.view.trajectory import Trajectory
 
 TASK = find_task("aircombat")
 
@@ -22,12 +22,12 @@ def record(rudder: Callable[[int, AircombatEnv], float], start_range_m: float = 
     env = AircombatEnv(AircombatConfig(num_envs=2, spacetime=False, start_range_m=start_range_m), seed=1)
     out, frames = env.reset(), list[dict[str, np.ndarray]]()
     for step in range(240):
-        frames.append(TASK.snapshot(env, [1]))
+        frames.append(TASK.view.snapshot(env, [1]))
         turns = torch.tensor([1.0 if step else 0.0, rudder(step, env)])
         out = env.step({"rudder": turns, "throttle": torch.ones(2), "fire": torch.tensor([int(step == 0), 0])})
         if out["terminated"][0] or out["truncated"][0]:
             break
-    scene, outcome = TASK.scene(env, [1])[0], env.outcomes[int(out["outcome"][1])]
+    scene, outcome = TASK.view.scene(env, [1])[0], env.outcomes[int(out["outcome"][1])]
     env.close()
     return Trajectory({k: np.stack([f[k][0] for f in frames]) for k in frames[0]}, scene, outcome)
 
@@ -49,7 +49,7 @@ def turn_away_at(decision: int) -> Callable[[int, AircombatEnv], float]:
 def test_turning_away_saves_until_the_moment_that_is_told_and_not_later() -> None:
     track = record(turn_away_at(999))
     assert track.outcome == "loss"
-    told = TASK.explain(track)
+    told = TASK.view.explain(track)
     assert told is not None
     assert told.kind == "turned away too late"
     found = re.search(r"Killed (\d+) s in .* at 30\.0 km, inside R_max .* turning away saved until (\d+) s", told.why)
@@ -62,12 +62,12 @@ def test_turning_away_saves_until_the_moment_that_is_told_and_not_later() -> Non
 
 def test_who_was_not_killed_has_nothing_to_explain() -> None:
     track = record(turn_away_at(999))
-    assert TASK.explain(track, 1) is None
-    assert TASK.explain(Trajectory(track.frames, track.scene, "timeout")) is None
+    assert TASK.view.explain(track, 1) is None
+    assert TASK.view.explain(Trajectory(track.frames, track.scene, "timeout")) is None
 
 
 def test_a_shot_from_nearby_leaves_no_way_out() -> None:
-    told = TASK.explain(record(turn_away_at(1), start_range_m=8_000.0))
+    told = TASK.view.explain(record(turn_away_at(1), start_range_m=8_000.0))
     assert told is not None
     assert told.kind == "began inside R_tr"
     assert "no defence helped any more" in told.why
@@ -75,7 +75,7 @@ def test_a_shot_from_nearby_leaves_no_way_out() -> None:
 
 def test_a_recording_from_before_burn_times_were_kept_says_what_is_known() -> None:
     track = record(turn_away_at(999))
-    told = TASK.explain(
+    told = TASK.view.explain(
         Trajectory({k: v for k, v in track.frames.items() if k != "missile_motor_s"}, track.scene, "loss")
     )
     assert told is not None
@@ -84,7 +84,7 @@ def test_a_recording_from_before_burn_times_were_kept_says_what_is_known() -> No
 
 
 def test_a_fight_is_drawn_closely() -> None:
-    figure = TASK.draw_closely(record(turn_away_at(999)), "a title")
+    figure = TASK.view.draw_closely(record(turn_away_at(999)), "a title")
     above, blue, red = figure.axes
     assert "red wins" in above.get_title()
     assert "blue's missile" in blue.get_title()

@@ -10,11 +10,13 @@ import torch
 from fledge.agents.policy_file import write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
+from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.policies import export_policy, flight_world, load_policy
+from fledge.evaluate.export import export_policy
 from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
 from fledge.tasks.navigation.planner.plan_observation import PLAN_WIDTH
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.policies import load_policy
 from fledge.train.config import make_config
 
 TASK = NavigationTask()
@@ -23,9 +25,9 @@ TASK = NavigationTask()
 def saved(path: Path) -> Path:
     """A file of an untrained policy, with the world of its preset."""
     cfg = make_config(TASK, "planned", ["env.num_maps=2"])
-    description = TASK.describe_policy("ppo", cfg.env, cfg.policy)
+    description = TASK.policy.describe(TASK, "ppo", cfg.env, cfg.policy)
     world = {"env": flat_settings(cfg.env), "decision_s": cfg.env.dt_s * cfg.env.decimation}
-    model = TASK.build_policy(description).state_dict()
+    model = TASK.policy.build(description).state_dict()
     write_policy({"model": model, "policy": description, "task": "navigation", "world": world}, path)
     return path
 
@@ -53,17 +55,17 @@ def test_from_a_file_it_flies_in_any_world_with_its_plan(tmp_path: Path) -> None
     policy = load_policy(str(saved(tmp_path / "p.fledge")))
     for preset in ("crossing", "p2m", None):
         words = ["env.num_envs=4", "env.static_obstacles=20", "env.moving_obstacles=2", "env.max_episode_steps=40"]
-        flight = flight_world(policy, preset, words)
+        flight = eval_env(policy, preset, words)
         assert flight.cfg.plan
         assert not flight.cfg.pose
         assert evaluate(policy.agent, TASK, flight.cfg, 4, seed=1, num_threads=1).episodes == 4
-    assert flight_world(load_policy("planner"), "crossing", home=policy.world).cfg.plan is False
+    assert eval_env(load_policy("planner"), "crossing", home=policy.env).cfg.plan is False
 
 
 def test_it_flies_behind_a_shield(tmp_path: Path) -> None:
     policy = load_policy(f"{saved(tmp_path / 'p.fledge')}+planner")
     words = ["env.num_envs=4", "env.num_maps=1", "env.max_episode_steps=40"]
-    cfg = flight_world(policy, "crossing", words).cfg
+    cfg = eval_env(policy, "crossing", words).cfg
     assert cfg.plan
     assert cfg.pose
     figures = evaluate(policy.agent, TASK, cfg, 4, seed=1, num_threads=1).as_dict()
@@ -84,4 +86,4 @@ def test_an_exported_file_tells_of_the_plan(tmp_path: Path) -> None:
 def test_it_must_observe_the_plan() -> None:
     cfg = make_config(TASK, "planned", ["env.plan=false"])
     with pytest.raises(ConfigError, match="corrects the planner"):
-        TASK.describe_policy("ppo", cfg.env, cfg.policy)
+        TASK.policy.describe(TASK, "ppo", cfg.env, cfg.policy)

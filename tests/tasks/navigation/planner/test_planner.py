@@ -168,14 +168,15 @@ def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
 
 
 def test_it_crosses_where_flying_straight_does_not() -> None:
+    from fledge.evaluate.env_config import eval_env
     from fledge.evaluate.episodes import evaluate
-    from fledge.evaluate.policies import flight_world, load_policy
+    from fledge.tasks.policies import load_policy
 
     words = ["env.num_envs=24", "env.num_maps=4", "env.moving_obstacles=0", "env.static_obstacles=200"]
     rates = {}
     for name in ("straight", "planner"):
         policy = load_policy(name)
-        flight = flight_world(policy, "crossing", words)
+        flight = eval_env(policy, "crossing", words)
         assert flight.cfg.pose == (name == "planner")
         rates[name] = evaluate(policy.agent, TASK, flight.cfg, 24, seed=1, num_threads=1).rate("success")
     assert rates["straight"] < 0.2

@@ -13,7 +13,7 @@ import numpy as np
 from fledge.tasks.aircombat.spacetime.along import Frames, config_of, misses, ranges_of, reaches
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
-from fledge.tasks.base import LossReason, Trajectory
+from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 DEAD = ({"loss", "draw"}, {"win", "draw"})  # outcomes in which side 0, and side 1, dies
 DEFENCES = {

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from fledge.tasks.aircombat.spacetime.along import config_of, ranges_of, reaches
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
-from fledge.tasks.base import Trajectory
+from fledge.tasks.view.trajectory import Trajectory
 
 SIDES = ("#2f6db3", "#c8433f")
 NAMES = ("blue", "red")

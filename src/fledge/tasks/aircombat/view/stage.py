@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fledge.tasks.base import Trajectory
 from fledge.tasks.view.stage import Instrument
+from fledge.tasks.view.trajectory import Trajectory
 
 SIDES = ("blue", "red")
 FAST, SPENT = 1200.0, 200.0  # m/s of a missile with all its energy, and with none left to manoeuvre

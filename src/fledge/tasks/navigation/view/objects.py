@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fledge.tasks.base import Trajectory
 from fledge.tasks.view.objects import SceneObject
+from fledge.tasks.view.trajectory import Trajectory
 
 JUMP_M = 0.5  # no mover goes as far from one decision to the next
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
-from fledge.tasks.base import Trajectory
 from fledge.tasks.navigation.physics.terrain import CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.view.trajectory import Trajectory
 
 COLOURS = {
     "success": "#1b9e5a",

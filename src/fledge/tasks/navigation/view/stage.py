@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.base import Trajectory
 from fledge.tasks.navigation.physics.crowd import KINDS
 from fledge.tasks.navigation.physics.structs import NEAREST
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.view.frame_capture import MM
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
+from fledge.tasks.view.trajectory import Trajectory
 
 DRONE_M = 0.6  # across the rotors, as it is drawn: twice the radius that counts for collisions
 CEILING_M = 6.0

@@ -1,0 +1,81 @@
+"""The env that a policy is judged in: the one it was trained in, made into the task's evaluation, with overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config, from_plain, nested, to_plain
+from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
+from fledge.tasks.base import Task
+from fledge.tasks.policies import LoadedPolicy
+from fledge.tasks.policy import TrainedEnv
+
+
+@dataclass
+class EvalEnv:
+    """The world that a policy is judged in, and how it differs from where it was trained."""
+
+    cfg: Any
+    changed: dict[str, tuple[Any, Any]]  # setting -> (trained with, flown with), of what was overridden
+
+    def notice(self) -> str | None:
+        """What to tell about the difference."""
+        if not self.changed:
+            return None
+        parts = [f"env.{key}={new} (trained with {old})" for key, (old, new) in self.changed.items()]
+        return f"flown with {', '.join(parts)}"
+
+
+def eval_env(
+    policy: LoadedPolicy, preset: str | None = None, overrides: Sequence[str] = (), home: TrainedEnv | None = None
+) -> EvalEnv:
+    """The world that a policy is judged in: its own, made into the task's evaluation, with overrides on top.
+
+    Args:
+        preset: A preset of the task: what it names is changed in the policy's own world.
+        overrides: `env.key=value` words.
+        home: Where a policy flies that is at home anywhere.
+
+    Raises:
+        ConfigError: when an override changes what the policy's weights depend on.
+    """
+    task, world = policy.task, policy.env or home
+    trained = from_plain(task.config, nested(world.settings)) if world is not None else default_env(task)
+    cfg = task.evaluation(trained)
+    if preset is not None:
+        layers = [("the policy's world", to_plain(trained)), (f"preset {preset}", task.presets.load("env", preset))]
+        cfg = task.evaluation(build_config(task.config, layers, []))
+    words = [check_env_override(word, task) for word in overrides]
+    cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
+    check_settings(cfg, "env.")
+    refuse_code(cfg, words, "env.")
+    changed: dict[str, tuple[Any, Any]] = {}
+    if policy.env is not None:
+        before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
+        kinds = changed_settings(before, cfg, observes=policy.agent.observes)
+        if bad := kinds["weights"]:
+            wrong = ", ".join(f"env.{key}={flat_settings(cfg)[key]} (trained with {before[key]})" for key in bad)
+            raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
+        now = flat_settings(cfg)
+        asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
+        changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
+    return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)
+
+
+def default_env(task: Task) -> Any:
+    """The task's `default` preset, or its plain defaults."""
+    presets = (
+        [("preset default", task.presets.load("env", "default"))] if "default" in task.presets.names("env") else []
+    )
+    return build_config(task.config, presets, [])
+
+
+def check_env_override(word: str, task: Task) -> str:
+    """An override of the env; ConfigError for other settings, which an evaluation does not have."""
+    key, sign, _ = word.partition("=")
+    if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
+        raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
+    return word

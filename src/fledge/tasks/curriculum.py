@@ -1,0 +1,28 @@
+"""The curriculum of a task: how hard its envs are, as a function of training progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fledge.envs.base import TensorEnv
+
+
+@dataclass
+class NoCurriculum:
+    """Settings of a task without a curriculum: none."""
+
+
+class Curriculum:
+    """A curriculum that changes nothing. Tasks override `set_progress`."""
+
+    config: type = NoCurriculum
+    """Dataclass of its settings (`curriculum.*`)."""
+
+    def set_progress(self, env: TensorEnv, settings: Any, progress: float) -> None:
+        """Set the curriculum difficulty of an idle env.
+
+        Args:
+            settings: An object of `config`.
+            progress: Share of training that is done, 0 to 1.
+        """

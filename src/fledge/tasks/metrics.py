@@ -1,0 +1,109 @@
+"""The `metrics` part of a task: how its episodes are measured, told apart, labelled and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.agents.base import Action
+from fledge.envs.base import TensorEnv
+
+
+class EpisodeMetrics:
+    """Measures the episodes of an evaluation, decision by decision. This one measures nothing."""
+
+    def begin(self, env: TensorEnv) -> None:
+        """Follow this env, whose episodes have just begun. Earlier measurements are kept."""
+
+    def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
+        """Read observations and actions; `counted` [N] marks the envs whose episode belongs to the evaluation."""
+
+    def after_step(self, outcome: Tensor, counted: Tensor) -> None:
+        """Read which episodes ended, and how: `outcome` [N], 0 where the episode goes on."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures so far, by name."""
+        return {}
+
+
+@dataclass
+class Benchmark:
+    """A published evaluation protocol: envs to fly in, reference policies, and published figures."""
+
+    title: str
+    worlds: Mapping[str, Sequence[str]]
+    """Column heading -> `env.key=value` overrides."""
+    preset: str | None = None
+    """Env preset that all columns start from."""
+    rules: Sequence[str] = ()
+    """`env.key=value` overrides that hold in all columns, whatever a policy was trained with."""
+    policies: Sequence[str] = ()
+    """Policies that are flown beside those that the user names."""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Method -> success by column, as published."""
+    source: str = ""
+    """Where the published figures come from, and how far they can be compared."""
+
+
+@dataclass(frozen=True)
+class EvalOption:
+    """An extra option of `fledge eval` that a task offers as a short form of general ones."""
+
+    flag: str
+    """The option as typed, for example --movers."""
+    help: str
+    vary: str = ""
+    """Setting whose values the option lists."""
+    interop: bool = False
+    """The option names another project's policy file."""
+
+
+class TaskMetrics:
+    """How the episodes of a task are measured and shown in tables. Every default works for any env.
+
+    Args:
+        labels: Outcome -> short heading.
+        unit: Name of several envs: "drones", "duels".
+    """
+
+    labels: Mapping[str, str] = {}
+    unit: str = "envs"
+    classes: Sequence[str] = ()
+    """Classes of episodes that are reported apart, the hardest first."""
+    columns: Mapping[str, str] = {}
+    """Figures of `episode_metrics` that a table shows -> heading."""
+    legend: str = ""
+    """Explanation below that table."""
+    eval_preset: str | None = None
+    """Env preset that a report leads with, before the env that the policy was trained in."""
+    benchmarks: Mapping[str, Benchmark] = {}
+    """Published protocols by name, for `fledge benchmark`."""
+    eval_options: Sequence[EvalOption] = ()
+    """Extra options of `fledge eval` and `fledge benchmark`."""
+
+    def __init__(self, labels: Mapping[str, str] | None = None, unit: str | None = None) -> None:
+        self.labels, self.unit = labels or self.labels, unit or self.unit
+
+    def episode_metrics(self) -> EpisodeMetrics:
+        """Return a new measurement of episodes."""
+        return EpisodeMetrics()
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        """Return the index into `classes` of each env's present episode, [N] int64 on the CPU."""
+        return torch.zeros(env.num_envs, dtype=torch.int64)
+
+    def env_facts(self, cfg: Any) -> dict[str, Any]:
+        """Return what a row of results says about the env."""
+        return {}
+
+    def env_label(self, cfg: Any) -> str:
+        """Return a short label of the env for tables and pictures; "": the task's name."""
+        return ""
+
+    def reference_rows(self) -> list[dict[str, Any]]:
+        """Return rows of `fledge eval` of other projects' policies, for comparison without their files."""
+        return []

@@ -1,0 +1,101 @@
+"""Navigation's policies: networks by description, shipped files, NavRL's checkpoint, shields."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fledge.agents.base import BaseAgent
+from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError, FormatError
+from fledge.core.overrides import from_plain
+from fledge.core.settings import flat_settings
+from fledge.tasks.base import Task
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig, NavigationPolicyConfig, PolicyKind
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.networks.grid_q import GridQ
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
+from fledge.tasks.navigation.shield import SHIELDS, Shielded
+from fledge.tasks.policy import PolicyFactory, TrainedEnv
+from fledge.tasks.presets import Presets
+
+TASK_FOLDER = Path(__file__).parents[1]
+KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
+
+
+class NavigationPolicies(PolicyFactory):
+    """Policies are described as
+    {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
+    {"kind": "planned", ... as above ..., "correction": 0.5}
+    {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
+    """
+
+    config = NavigationPolicyConfig
+    folder = TASK_FOLDER / "policies"
+    shields = {name: functools.partial(Shielded, shield=name) for name in SHIELDS}
+
+    def describe(self, task: Task, algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:
+        headings, hidden = env.action_form is ActionForm.headings, list(policy.hidden)
+        if algo == "dqn":
+            if not headings or not env.grid_map:
+                raise ConfigError("algo=dqn needs env.action_form=headings and env.grid_map=true, as in --preset dqn.")
+            return {"kind": "grid_q", "hidden": hidden, "grid_size": env.grid_size, "headings": env.num_headings}
+        if headings:
+            raise ConfigError(f"algo={algo} flies with env.action_form=velocity; headings are for dqn.")
+        if algo != "ppo" and policy.kind is not PolicyKind.features:
+            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's and planned are for ppo.")
+        planned = policy.kind is PolicyKind.planned
+        if planned and not env.plan:
+            raise ConfigError("policy.kind=planned corrects the planner, which it must observe: set env.plan=true.")
+        return {
+            "kind": policy.kind.value if algo == "ppo" else "squashed",
+            "hidden": hidden,
+            "lidar": [env.lidar_azimuths, env.num_elevations],
+            "range_m": env.lidar_range_m,
+            **({"correction": policy.correction} if planned else {}),
+        }
+
+    def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        try:
+            kind, hidden = str(description["kind"]), tuple(int(h) for h in description["hidden"])
+            if kind == "grid_q":
+                return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
+            azimuths, elevations = (int(x) for x in description["lidar"])
+            range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"This is not a policy's description: {description!r}.") from error
+        if kind == "features":
+            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
+        if kind == "planned":
+            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction)
+        if kind == "squashed":
+            return FeatureActor((azimuths, elevations), hidden, range_m=range_m)
+        if kind == "navrl":
+            if (azimuths, elevations) != (36, 4):
+                raise ConfigError(
+                    f"NavRL's network reads 36 x 4 beams, but the env has {azimuths} x {elevations}: "
+                    "set env.lidar_azimuths=36 and four env.lidar_elevations_deg, or policy.kind=features."
+                )
+            return NavRLActorCritic()
+        raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
+
+    def load_interop(self, path: Path) -> BaseAgent:
+        """Load NavRL's policy from its released file."""
+        return load_navrl_checkpoint(path)
+
+    def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
+        """Return NavRL's env for NavRL's policy."""
+        if not isinstance(agent, NavRLPolicy):
+            return None
+        cfg = from_plain(NavigationConfig, Presets(TASK_FOLDER / "presets").load("env", "navrl"))
+        return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
+
+    def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
+        """Observe `pose` and `plan` where the agent reads them."""
+        pose, plan = ("pose" in agent.observes, "plan" in agent.observes)
+        return dataclasses.replace(cfg, pose=cfg.pose or pose, plan=plan)

@@ -1,0 +1,88 @@
+"""The `policy` part of a task: networks by description, shipped policies, other projects' files, shields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.agents import build
+from fledge.agents.base import BaseAgent
+from fledge.agents.build import LearnedPolicy
+from fledge.core.errors import ConfigError
+from fledge.core.settings import setting
+from fledge.core.specs import ActionSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from fledge.tasks.base import Task
+
+
+@dataclass
+class PolicyConfig:
+    """Settings of the general networks."""
+
+    hidden: list[int] = setting([64, 64], at_least=1, items=(1, None), resume="weights")
+    """Widths of the hidden layers."""
+    normalize: bool = setting(True, resume="weights")
+    """Normalise observations by their running mean and standard deviation (ppo only)."""
+    beta: bool = setting(False, resume="weights")
+    """Use Beta instead of normal distributions for bounded actions (ppo only)."""
+
+
+@dataclass
+class TrainedEnv:
+    """The env that a policy was trained in: its settings by dotted key, without "env.", and seconds per decision."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    decision_s: float | None = None
+
+
+def env_specs(task: Task, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
+    """Return the observation and action specs of a task's envs with these settings."""
+    env = task.make_env(dataclasses.replace(cfg, num_envs=task.match.sides))
+    try:
+        return env.observation_spec, env.action_spec
+    finally:
+        env.close()
+
+
+class PolicyFactory:
+    """Describes and builds the policies of a task. Every default works for any env."""
+
+    config: type = PolicyConfig
+    """Dataclass of the network's settings (`policy.*`)."""
+    folder: Path | None = None
+    """Folder of the shipped policies, NAME.fledge."""
+    shields: Mapping[str, Callable[[BaseAgent], BaseAgent]] = {}
+    """Wrappers that check and correct an agent's actions, by name."""
+
+    def describe(self, task: Task, algo: str, env: Any, policy: Any) -> dict[str, Any]:
+        """Return a description, as plain values, of the network that an algorithm ("ppo", "sac", "td3", "dqn") trains.
+
+        Raises:
+            ConfigError: if algorithm, network and env do not fit together.
+        """
+        observation, action = env_specs(task, env)
+        return build.describe(algo, observation, action, policy.hidden, policy.normalize, policy.beta)
+
+    def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
+        """Build a new policy from its description."""
+        return build.build_from_description(description)
+
+    def shipped(self) -> dict[str, Path]:
+        """Return the files of the shipped policies by name."""
+        return {} if self.folder is None else {p.stem: p for p in sorted(self.folder.glob("*.fledge"))}
+
+    def load_interop(self, path: Path) -> BaseAgent:
+        """Load a policy from another project's `.pt` file."""
+        raise ConfigError(f"{path} is a .pt file, which this task cannot read: give a .fledge file or a run's folder.")
+
+    def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
+        """Return the env that a scripted or converted agent is made for; None: any."""
+        return None
+
+    def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:
+        """Return env settings in which everything that an agent reads is observed, as far as that is possible."""
+        return cfg

@@ -1,0 +1,61 @@
+"""Presets of a task: YAML files in folders by group, training defaults, and other projects' names for settings.
+
+FOLDER/train/NAME.yaml      training presets          FOLDER/hardware/NAME.yaml    sizes for a machine
+FOLDER/env/NAME.yaml        env presets               FOLDER/aliases.yaml          other name -> our setting
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import read_yaml
+
+
+class Presets:
+    """The presets of a task.
+
+    Args:
+        folder: Where they are; None: the task has none.
+        defaults: Settings that every training starts from, where they differ from the general defaults.
+    """
+
+    def __init__(self, folder: Path | None = None, defaults: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.defaults = folder, dict(defaults or {})
+
+    def names(self, group: str) -> list[str]:
+        """Return the names of the presets in a group: "train", "env" or "hardware"."""
+        folder = None if self.folder is None else self.folder / group
+        return sorted(p.stem for p in folder.glob("*.yaml")) if folder is not None and folder.is_dir() else []
+
+    def load(self, group: str, name: str) -> dict[str, Any]:
+        """Return the content of a preset, or of a YAML file given by path.
+
+        Raises:
+            ConfigError: if there is no such preset or file.
+        """
+        if name.endswith((".yaml", ".yml")):
+            path = Path(name)
+        else:
+            if name not in self.names(group):
+                known = ", ".join(self.names(group)) or "none"
+                raise ConfigError(f"There is no {group} preset {name!r}; available: {known}.")
+            assert self.folder is not None
+            path = self.folder / group / f"{name}.yaml"
+        if not path.is_file():
+            raise ConfigError(f"There is no preset file {path}.")
+        return read_yaml(path)
+
+    def default(self, algo: str) -> str | None:
+        """Return the training preset of an algorithm: the one of its name, else `fast`, else None."""
+        names = self.names("train")
+        return algo if algo in names else "fast" if "fast" in names else None
+
+    @functools.cached_property
+    def aliases(self) -> dict[str, str]:
+        """Other projects' names for settings: ours, "" to ignore the setting, or "=VALUE" to accept that value only."""
+        path = None if self.folder is None else self.folder / "aliases.yaml"
+        return {str(k): str(v or "") for k, v in read_yaml(path).items()} if path is not None and path.is_file() else {}

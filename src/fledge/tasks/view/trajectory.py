@@ -1,0 +1,27 @@
+"""A recorded episode, and why it was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Trajectory:
+    """One recorded episode."""
+
+    frames: dict[str, np.ndarray]  # [steps, ...] per entry of `TaskView.snapshot`
+    scene: dict[str, Any]  # what does not move
+    outcome: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Number in the evaluation, return, seconds per frame, and other plain values."""
+
+
+@dataclass
+class LossReason:
+    """Why an episode was lost."""
+
+    kind: str  # a few words, the same for all episodes lost alike
+    why: str  # one sentence
