@@ -307,7 +307,7 @@ WORLDS = {
 
 def write_policy(kind: str, path: Path, world: bool = True) -> Path:
     torch.manual_seed(0)
-    entries = {"model": NavigationTask().build_policy(KINDS[kind]).state_dict(), "policy": KINDS[kind]}
+    entries = {"model": NavigationTask().policy.build(KINDS[kind]).state_dict(), "policy": KINDS[kind]}
     entries |= {"world": {"env": flat_settings(WORLDS[kind]), "decision_s": 0.08}} if world else {}
     save_checkpoint({**entries, "task": "navigation"}, path)
     return path

@@ -83,7 +83,7 @@ BOAT = Task("boat", BoatConfig, Boat)
 
 def boat_policy() -> Any:
     torch.manual_seed(0)
-    return BOAT.build_policy(BOAT.describe_policy("ppo", BoatConfig(), BOAT.policy_config())).eval()
+    return BOAT.policy.build(BOAT.policy.describe(BOAT, "ppo", BoatConfig(), BOAT.policy.config())).eval()
 
 
 def test_any_task_has_a_contract_from_its_specs() -> None:

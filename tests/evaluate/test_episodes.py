@@ -13,6 +13,7 @@ from fledge.evaluate.episodes import evaluate as evaluate_in
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.view.base import TaskView
 
 EMPTY = NavigationConfig(num_envs=16, static_obstacles=0, moving_obstacles=0, num_maps=1, decimation=5)
 FOREST = NavigationConfig(num_envs=32, num_maps=2, decimation=5, moving_obstacles=0)
@@ -99,8 +100,7 @@ def test_no_episode_at_all_is_refused() -> None:
 
 def test_a_task_that_shows_nothing_is_recorded_by_its_observations() -> None:
     class Bare(NavigationTask):
-        def snapshot(self, env: Any, ids: Any) -> dict[str, Any]:
-            return {}
+        view = TaskView()
 
     result = evaluate_in(StraightPilot(), Bare(), SHORT, 8, record=2)
     frames = result.tracks[0].frames

@@ -77,8 +77,8 @@ def test_the_command_line_says_it_too(far_sighted: str) -> None:
 
 def test_a_pilot_flies_beside_a_run_in_its_world(far_sighted: str) -> None:
     run, pilot = load_policy(far_sighted), load_policy("straight")
-    assert pilot.world is None
-    assert eval_env(pilot, home=run.world).cfg == eval_env(run).cfg
+    assert pilot.env is None
+    assert eval_env(pilot, home=run.env).cfg == eval_env(run).cfg
 
 
 def test_settings_of_training_do_not_fit_an_evaluation(far_sighted: str) -> None:
@@ -87,11 +87,11 @@ def test_settings_of_training_do_not_fit_an_evaluation(far_sighted: str) -> None
 
 
 def test_the_shipped_policy_says_where_it_flies() -> None:
-    world = load_policy("fledge-nav").world
+    world = load_policy("fledge-nav").env
     assert world is not None
     assert world.decision_s == pytest.approx(0.064)
     assert (world.settings["starts"], world.settings["walls"], world.settings["plan"]) == ("crossing", True, True)
-    reflex = load_policy("fledge-reflex").world
+    reflex = load_policy("fledge-reflex").env
     assert reflex is not None
     assert reflex.decision_s == pytest.approx(0.048)
 
@@ -99,10 +99,10 @@ def test_the_shipped_policy_says_where_it_flies() -> None:
 def test_a_policy_file_keeps_the_world_and_can_be_given_another(far_sighted: str, tmp_path: Path) -> None:
     export_policy(far_sighted, tmp_path / "same.fledge")
     export_policy(far_sighted, tmp_path / "quick.fledge", overrides=["env.decimation=1"])
-    same, quick = (load_policy(str(tmp_path / f"{name}.fledge")).world for name in ("same", "quick"))
+    same, quick = (load_policy(str(tmp_path / f"{name}.fledge")).env for name in ("same", "quick"))
     assert same is not None
     assert quick is not None
-    assert (same.env["decimation"], quick.env["decimation"]) == (4, 1)
+    assert (same.settings["decimation"], quick.settings["decimation"]) == (4, 1)
     assert quick.decision_s == pytest.approx(0.016)
 
 
@@ -111,7 +111,7 @@ def test_an_older_file_without_a_world_tells_it_by_its_config(far_sighted: str, 
     state = load_checkpoint(newest)
     del state["world"]
     save_checkpoint(state, tmp_path / "old")
-    world = load_policy(str(tmp_path / "old.fledge")).world
+    world = load_policy(str(tmp_path / "old.fledge")).env
     assert world is not None
     assert world.settings["lidar_range_m"] == 6.0
 

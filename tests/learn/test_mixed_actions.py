@@ -67,8 +67,8 @@ def test_a_dict_of_actions_goes_through_checkpoint_evaluation_and_export(tmp_pat
     cfg = make_config(task, "", [*WORDS, f"total_frames={64 * 16 * 2}"])
     train(cfg, tmp_path / "run", Ranks(), task=task)
     loaded = load_policy(str(tmp_path / "run"), task)
-    assert loaded.world is not None
-    assert loaded.world.settings["steps"] == to_plain(cfg)["env"]["steps"]
+    assert loaded.env is not None
+    assert loaded.env.settings["steps"] == to_plain(cfg)["env"]["steps"]
     exported = export_policy(str(tmp_path / "run"), tmp_path / "gun.ts", task)
     assert exported["inputs"] == ["target", "allowed"]
     assert exported["outputs"] == ["fire", "aim"]

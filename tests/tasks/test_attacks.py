@@ -47,7 +47,7 @@ class Env(TorchEnv):
         return -self.state["place"].norm(dim=-1), torch.full((self.num_envs,), OUTCOME, dtype=torch.uint8)
 
 class World(Task):
-    name, config, env, headline = "world", Config, Env, "HEADLINE"
+    name, config, env, primary_metric = "world", Config, Env, "HEADLINE"
 """
 
 

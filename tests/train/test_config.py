@@ -376,7 +376,7 @@ def test_each_setting_says_what_changing_it_means_for_a_resumed_run(kind: str, k
 
 def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_top(tmp_path: Path) -> None:
     class Own(Task):
-        training = {"total_frames": 123, "ppo": {"epochs": 9, "lr": 0.5}}
+        presets = Presets(defaults={"total_frames": 123, "ppo": {"epochs": 9, "lr": 0.5}})
 
     task = Own("own", GymConfig, lambda cfg: None)  # type: ignore[arg-type, return-value]
     preset = tmp_path / "mine.yaml"

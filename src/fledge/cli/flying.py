@@ -233,9 +233,9 @@ def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as
     everything is flown out, and no table is needed.
     """
     check_picture(picture)
-    from fledge.tasks.registry import find_tool
+    from fledge.core.code import find_object
 
-    find_tool("envelope")(words, picture, check, as_json)
+    find_object("fledge.tasks.aircombat.spacetime.command:run")(words, picture, check, as_json)
 
 
 COMMANDS = (eval, benchmark, report, envelope)

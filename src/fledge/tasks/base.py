@@ -1,11 +1,11 @@
 """The Task contract: what training, evaluation, export and the browser may ask about a task.
 
-A task is one object with a core of 11 members:
+A task is one object with a core of 12 members:
 
     name, reference     how users call it, and how a saved run finds it again
     config              dataclass of the env's settings (`env.*`); has `num_envs`; fields made by `core.settings.setting`
     presets             YAML presets, training defaults, other projects' setting names         tasks/presets.py
-    make_env            a TensorEnv with these settings
+    env, make_env       the env's class, and a TensorEnv with these settings
     evaluation          the settings of the env that policies are judged in
     contract            what an exported policy's user must know
     policy              networks by description, shipped policies, shields                     tasks/policy.py
@@ -62,6 +62,7 @@ class Task:
 
     name: str = ""
     config: type = type(None)
+    env: Callable[..., TensorEnv] | None = None
     primary_metric: str = "return"
     presets: Presets = Presets()
     policy: PolicyFactory = PolicyFactory()
@@ -79,7 +80,7 @@ class Task:
         primary_metric: str | None = None,
         **parts: Any,
     ) -> None:
-        self.name, self.config, self._env = name or self.name, config or self.config, env
+        self.name, self.config, self.env = name or self.name, config or self.config, env or self.env
         self.primary_metric = primary_metric or self.primary_metric
         if unknown := [part for part in parts if part not in PARTS]:
             raise ConfigError(f"A task has no part {unknown[0]!r}; its parts are {', '.join(PARTS)}.")
@@ -93,13 +94,13 @@ class Task:
 
     def make_env(self, cfg: Any, placement: EnvPlacement = EnvPlacement()) -> TensorEnv:
         """Make an env with these settings."""
-        if self._env is None:
+        if self.env is None:
             raise ConfigError(f"Task {self.name!r} has no env class: pass one to Task(...), or override make_env.")
         given = dataclasses.asdict(placement)
         if placement.held_out:
             given["seed"] = derive_seed(placement.seed, Purpose.HELD_OUT)
-        named = inspect.signature(self._env).parameters
-        return self._env(cfg, **{key: value for key, value in given.items() if key in named})
+        named = inspect.signature(self.env).parameters
+        return self.env(cfg, **{key: value for key, value in given.items() if key in named})
 
     def evaluation(self, cfg: Any) -> Any:
         """Return the settings of the env that a policy trained with `cfg` is judged in."""

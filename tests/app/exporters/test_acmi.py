@@ -18,6 +18,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.objects import SceneObject, objects_in
 from fledge.tasks.view.trajectory import Trajectory
 from tests.reference.acmi import Acmi, AcmiError, earth_centred, metres_per_degree, parse
@@ -50,17 +51,18 @@ def duel() -> dict[str, np.ndarray]:
     return {name: value if value.dtype == bool else value.astype(np.float32) for name, value in frames.items()}
 
 
-class DuelTask(Task):
-    """As a task would say it: whoever lost was destroyed when the episode ended."""
-
-    def __init__(self) -> None:
-        super().__init__("duel", NavigationConfig)
+class DuelView(TaskView):
+    """The side that lost was destroyed when the episode ended."""
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
         found = objects_in(track)
         found[0].destroyed = track.outcome == "loss"
         found[0].name, found[1].name = "Viper, 1", "a | b\nc \\ d"
         return found
+
+
+def make_task() -> Task:
+    return Task("duel", NavigationConfig, view=DuelView())
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def metres(parsed: Acmi, sample: dict[str, float]) -> tuple[float, float]:
 def test_a_duel_round_trips_to_a_metre_around_any_reference(
     recording: Recording, tmp_path: Path, reference: tuple[float, float]
 ) -> None:
-    done = export_acmi(recording, DuelTask(), tmp_path / "a.acmi", reference=reference)
+    done = export_acmi(recording, make_task(), tmp_path / "a.acmi", reference=reference)
     parsed, frames = parse((tmp_path / "a.acmi").read_bytes()), duel()
     assert (done["objects"], done["frames"], done["outcome"]) == (14, T, "win")
     for side in (0, 1):
@@ -106,14 +108,14 @@ def test_a_duel_round_trips_to_a_metre_around_any_reference(
 
 
 def test_distances_on_the_globe_are_those_of_our_world(recording: Recording, tmp_path: Path) -> None:
-    export_acmi(recording, DuelTask(), tmp_path / "a.acmi")
+    export_acmi(recording, make_task(), tmp_path / "a.acmi")
     one, two = (parse((tmp_path / "a.acmi").read_bytes()).things[k].samples[0] for k in (1, 2))
     apart = math.dist(*(earth_centred(s["lon"], s["lat"], 0.0) for s in (one, two)))
     assert apart == pytest.approx(math.dist(*duel()["pos"][0]), rel=1e-5)
 
 
 def test_missiles_come_and_go_each_flight_under_its_own_number(recording: Recording, tmp_path: Path) -> None:
-    export_acmi(recording, DuelTask(), tmp_path / "a.acmi")
+    export_acmi(recording, make_task(), tmp_path / "a.acmi")
     parsed = parse((tmp_path / "a.acmi").read_bytes())
     missiles = [thing for thing in parsed.things.values() if thing.properties["Type"] == "Weapon+Missile"]
     stays = sorted((m.samples[0]["t"], m.gone_at, m.properties["Parent"], m.properties["Color"]) for m in missiles)
@@ -125,7 +127,7 @@ def test_missiles_come_and_go_each_flight_under_its_own_number(recording: Record
 def test_deaths_are_told_when_they_happen_and_at_the_end_by_the_outcome(recording: Recording, tmp_path: Path) -> None:
     deaths = []
     for number in (0, 1):
-        export_acmi(recording, DuelTask(), tmp_path / "a.acmi", episode=number)
+        export_acmi(recording, make_task(), tmp_path / "a.acmi", episode=number)
         parsed = parse((tmp_path / "a.acmi").read_bytes())
         deaths.append([(t, parts[0]) for t, kind, parts in parsed.events if kind == "Destroyed"])
         assert all(thing.gone_at is not None for thing in parsed.things.values())
@@ -134,7 +136,7 @@ def test_deaths_are_told_when_they_happen_and_at_the_end_by_the_outcome(recordin
 
 
 def test_text_with_commas_bars_and_line_ends_stays_one_value(recording: Recording, tmp_path: Path) -> None:
-    export_acmi(recording, DuelTask(), tmp_path / "a.acmi")
+    export_acmi(recording, make_task(), tmp_path / "a.acmi")
     parsed = parse((tmp_path / "a.acmi").read_bytes())
     assert parsed.things[1].properties["Name"] == "Viper, 1"
     assert parsed.things[2].properties["Name"] == "a / b\nc / d"

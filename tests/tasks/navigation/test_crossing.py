@@ -18,9 +18,9 @@ from fledge.envs.checker import check_tensor_env
 from fledge.evaluate.episodes import evaluate
 from fledge.tasks.navigation.config import Dynamics, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.metrics import CLASSES, side_of
 from fledge.tasks.navigation.physics.terrain import CELLS, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
-from fledge.tasks.navigation.metrics import CLASSES, side_of
 from fledge.tasks.navigation.task import NavigationTask
 
 TASK = NavigationTask()

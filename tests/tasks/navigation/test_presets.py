@@ -14,7 +14,7 @@ from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.task import NavigationTask
 
 TASK = NavigationTask()
-PRESETS = {path.stem: path for path in sorted((TASK.presets / "env").glob("*.yaml"))}
+PRESETS = {path.stem: path for path in sorted((TASK.presets.folder / "env").glob("*.yaml"))}
 
 
 def load(name: str) -> NavigationConfig:

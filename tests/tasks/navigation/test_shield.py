@@ -16,7 +16,7 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.pilots import StraightPilot
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.policies import check_fit
 
 
 class Fixed(BaseAgent):
@@ -79,7 +79,7 @@ def test_misuse_gets_one_sentence() -> None:
         Shielded(StraightPilot(), "net")
     env = NavigationEnv(NavigationConfig(num_envs=2, num_maps=1, pose=True, action_form=ActionForm.headings))
     with pytest.raises(ConfigError, match="turns velocities"):
-        NavigationTask().check_fit(Shielded(StraightPilot(), "orca"), env)
+        check_fit(Shielded(StraightPilot(), "orca"), env)
     env.close()
     done = CliRunner().invoke(main, ["eval", "straight", "--shield", "net", "--episodes", "2"])
     assert done.exit_code == 2 or "no shield" in str(done.exception)

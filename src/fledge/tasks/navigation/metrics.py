@@ -24,9 +24,9 @@ from torch import Tensor
 
 from fledge.envs.base import Action, TensorEnv
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
+from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.physics.structs import Outcome
 
 CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first

@@ -15,7 +15,7 @@ from fledge.tasks.navigation.physics.terrain import CELLS, SOLID
 from fledge.tasks.navigation.task import NavigationTask
 
 CFG: NavigationConfig = from_plain(
-    NavigationConfig, {**NavigationTask().preset("env", "p2m"), "num_envs": 6, "decimation": 2}
+    NavigationConfig, {**NavigationTask().presets.load("env", "p2m"), "num_envs": 6, "decimation": 2}
 )
 
 

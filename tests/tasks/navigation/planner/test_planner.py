@@ -14,10 +14,10 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec
 from fledge.tasks.navigation.config import NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.pilots import make_pilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.policies import load_policy
 from tests.reference.plain_planner import PlainPlanner
 
 TASK = NavigationTask()
@@ -202,17 +202,17 @@ def test_the_pose_is_the_height_and_the_yaw_against_the_goal_frame() -> None:
 
 
 def test_it_is_named_with_settings_or_without_and_refuses_what_it_does_not_know() -> None:
-    pilot = make_pilot("planner(horizon_s=2, fast=1.5)")
+    pilot = load_policy("planner(horizon_s=2, fast=1.5)").agent
     assert isinstance(pilot, PlannerPilot)
     assert (pilot.cfg.horizon_s, pilot.cfg.fast) == (2.0, 1.5)
     assert pilot.get_name() == "planner"
     for name, message in (
         ("planner(speed=2)", "speed"),
         ("planner(fast=-1)", "greater than 0"),
-        ("gap(x=1)", "no settings"),
-        ("planner(fast=1", "no pilot"),
+        ("gap(x=1)", "no parameter x"),
+        ("planner(fast=1", "no policy"),
         ("planner(horizon_s=0.04)", "0 looks ahead, but the planner takes 2 to 1,000"),
         ("planner(step_s=0.000001)", "3,000,000 looks"),
     ):
         with pytest.raises(ConfigError, match=message):
-            make_pilot(name)
+            load_policy(name)
