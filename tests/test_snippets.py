@@ -26,7 +26,7 @@ from fledge.app.play.play_args import read_invitation
 from fledge.cli import main
 from fledge.cli.flying import read_vary
 from fledge.core.settings import check_settings
-from fledge.evaluate.command import task_of
+from fledge.evaluate.comparison import task_of
 from fledge.evaluate.env_config import eval_env
 from fledge.tasks.policies import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task

@@ -16,9 +16,11 @@ from rich.text import Text
 
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
-from fledge.evaluate.command import EvalRequest, details, fly_with_progress, row_of, table
+from fledge.evaluate.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.report import Report, read_curves, write_report
+from fledge.evaluate.tables import detail_tables as details
+from fledge.evaluate.tables import results_table as table
 from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory

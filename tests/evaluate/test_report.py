@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fledge.evaluate.command import EvalRequest, details, save_picture
+from fledge.evaluate.comparison import EvalRequest, save_picture
 from fledge.evaluate.episodes import evaluate
 from fledge.evaluate.report import Report, command_line, curves_figure, details_table, smooth, write_report
+from fledge.evaluate.tables import detail_tables as details
 from fledge.tasks.labels import env_label
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot

@@ -82,7 +82,7 @@ def eval(
     import torch
 
     from fledge.core.machine import torch_threads
-    from fledge.evaluate.command import EvalRequest, run_evaluations
+    from fledge.evaluate.comparison import EvalRequest, run_evaluations
     from fledge.evaluate.curve import run_curve
     from fledge.evaluate.episodes import TEST_SEED, VALIDATION_SEED
 
@@ -210,7 +210,7 @@ def report(
     as_json: bool,
 ) -> None:
     """Write a page about RUN: its curves, how it does in the held-out world beside the task's pilots, and pictures."""
-    from fledge.evaluate.command import EvalRequest
+    from fledge.evaluate.comparison import EvalRequest
     from fledge.evaluate.report import report_on_run
 
     request = EvalRequest([], list(words), episodes, seed, task=task, vary=read_vary(None, vary), quiet=as_json)

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
-from fledge.evaluate.command import EvalRequest, fly_with_progress, home_of, row_of, short
+from fledge.evaluate.comparison import EvalRequest, fly_with_progress, home_of, row_of
 from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.episodes import TEST_SEED
+from fledge.evaluate.tables import short
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import Benchmark
 from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy

@@ -15,7 +15,7 @@ from rich.table import Table
 from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
-from fledge.evaluate.command import EvalRequest, fly_with_progress, row_of
+from fledge.evaluate.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluate.env_config import eval_env
 from fledge.storage import CheckpointHistory
 from fledge.tasks.policies import add_shield, policy_from_state
@@ -37,7 +37,7 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
         state = history.load(entry, keys=(*STORED, "frames", "seconds"))
         policy = policy_from_state(state, str(entry.path), task)
         policy = add_shield(policy, request.shield) if request.shield else policy
-        for words in request.words():
+        for words in request.env_overrides():
             flight = eval_env(policy, request.env_preset, words)
             label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"
             result = fly_with_progress(policy, flight.cfg, flown, console, label)

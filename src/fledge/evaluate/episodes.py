@@ -28,7 +28,7 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.tasks.base import Task
-from fledge.tasks.metrics import EpisodeMetrics
+from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.policies import check_fit
 from fledge.tasks.view.trajectory import Trajectory
 
@@ -47,7 +47,7 @@ class Evaluation:
     lengths_s: np.ndarray  # [episodes] simulated seconds
     kinds: np.ndarray  # [episodes] index into classes
     classes: Sequence[str]  # of episodes, the hardest first; may be empty
-    figures: dict[str, float]  # of the task's gauge
+    figures: dict[str, float]  # of the task's measured
     wall_seconds: float
     env_steps: int
     decision_s: float = 1.0
@@ -163,7 +163,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    sheet, gauge = Sheet(episodes), task.metrics.episode_metrics()
+    results, measured = Results(episodes), task.metrics.episode_metrics()
     begun, steps, tracks = time.perf_counter(), 0, list[Trajectory]()
     kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
@@ -172,31 +172,31 @@ def evaluate(
         env = task.make_env(part, EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True))
         try:
             check_fit(agent, env)
-            recorder = Recorder(task, env, first, 0 if wave else record, tracks, kept)
-            steps += fly_wave(agent, task, env, deterministic, gauge, sheet, first, recorder, on_progress)
+            recorder = Recorder(task.view, env, first, 0 if wave else record, tracks, kept)
+            steps += fly_wave(agent, task.metrics, env, deterministic, measured, results, first, recorder, on_progress)
             names = {value: name for value, name in env.outcomes.items() if value}
             decision_s = env.decision_s
         finally:
             env.close()
     return Evaluation(
-        outcomes=sheet.outcomes,
+        outcomes=results.outcomes,
         names=names,
         primary_metric=task.primary_metric,
-        returns=sheet.returns,
-        lengths_s=sheet.lengths_s,
-        kinds=sheet.kinds,
+        returns=results.returns,
+        lengths_s=results.lengths_s,
+        kinds=results.kinds,
         classes=task.metrics.classes,
-        figures={**gauge.figures(), **agent.figures()},
+        figures={**measured.figures(), **agent.figures()},
         wall_seconds=time.perf_counter() - begun,
         env_steps=steps,
         decision_s=decision_s,
-        act_ms=1e3 * sheet.act_seconds / max(sheet.acts, 1),
+        act_ms=1e3 * results.act_seconds / max(results.acts, 1),
         tracks=tracks,
         highlights=kept.chosen() if kept else [],
     )
 
 
-class Sheet:
+class Results:
     """Where the result of every episode is noted, by its number."""
 
     def __init__(self, episodes: int) -> None:
@@ -209,11 +209,11 @@ class Sheet:
 
 def fly_wave(
     agent: BaseAgent,
-    task: Task,
+    metrics: TaskMetrics,
     env: TensorEnv,
     deterministic: bool,
-    gauge: EpisodeMetrics,
-    sheet: Sheet,
+    measured: EpisodeMetrics,
+    results: Results,
     first: int,
     recorder: Recorder | None,
     on_progress: Callable[[int], None] | None,
@@ -224,19 +224,19 @@ def fly_wave(
     out = env.make_buffers()
     env.reset(out=out)
     agent.reset()
-    gauge.begin(env)
-    sheet.kinds[first : first + n] = task.metrics.classify(env).numpy()
+    measured.begin(env)
+    results.kinds[first : first + n] = metrics.classify(env).numpy()
     while active.any():
         if recorder:
             recorder.before_step(out["obs"])
         begun = time.perf_counter()
         action = agent.act(out["obs"], deterministic)
-        sheet.act_seconds, sheet.acts = sheet.act_seconds + time.perf_counter() - begun, sheet.acts + 1
+        results.act_seconds, results.acts = results.act_seconds + time.perf_counter() - begun, results.acts + 1
         counted = active.to(env.device)
-        gauge.before_step(out["obs"], action, counted)
+        measured.before_step(out["obs"], action, counted)
         env.step(action, out=out)
         steps += n
-        gauge.after_step(out["outcome"], counted)
+        measured.after_step(out["outcome"], counted)
         if recorder:
             recorder.after_step(out["outcome"], out["episode_return"])
         over = (out["terminated"] | out["truncated"]).cpu()
@@ -245,9 +245,9 @@ def fly_wave(
         agent.reset(over)
         ended = (over & active).nonzero().flatten()
         where = first + ended.numpy()
-        sheet.outcomes[where] = out["outcome"].cpu()[ended].numpy()
-        sheet.returns[where] = out["episode_return"].cpu()[ended].numpy()
-        sheet.lengths_s[where] = out["episode_length"].cpu()[ended].numpy() * env.decision_s
+        results.outcomes[where] = out["outcome"].cpu()[ended].numpy()
+        results.returns[where] = out["episode_return"].cpu()[ended].numpy()
+        results.lengths_s[where] = out["episode_length"].cpu()[ended].numpy() * env.decision_s
         active[ended] = False
         if on_progress and len(ended):
             on_progress(first + n - int(active.sum()))

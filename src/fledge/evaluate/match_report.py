@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.terminal import counting, make_console
-from fledge.evaluate.command import EvalRequest
-from fledge.evaluate.entrants import fitting_pilots, match_world
+from fledge.evaluate.comparison import EvalRequest
 from fledge.evaluate.league_tree import read_league, tree_figure
+from fledge.evaluate.match_agents import fitting_pilots, match_env
 from fledge.evaluate.match_tables import figure as shown_figure
 from fledge.evaluate.match_tables import kinds_of_starts, survival
 from fledge.evaluate.matches import Match, cross_table
@@ -38,7 +38,7 @@ class Fights:
 def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: Path) -> dict[str, Any]:
     """Let a run meet the pilots of its task, and write the page."""
     task = ours.task
-    cfg = match_world([ours], request)
+    cfg = match_env([ours], request)
     agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
     fights, kept = request.episodes + request.episodes % 2, Fights()
 

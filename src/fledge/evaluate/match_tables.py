@@ -8,7 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from fledge.evaluate.episodes import wilson
-from fledge.evaluate.judging import FEWEST
+from fledge.evaluate.match_figures import FEWEST
 from fledge.tasks.base import Task
 
 

@@ -21,9 +21,9 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluate.entrants import check_agents
 from fledge.evaluate.episodes import TEST_SEED, wilson
-from fledge.evaluate.judging import Judge
+from fledge.evaluate.match_agents import check_agents
+from fledge.evaluate.match_figures import Judge
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
 from fledge.tasks.base import Task
@@ -138,7 +138,9 @@ def play(
             try:
                 for agent in (first, second):
                     check_fit(agent, env)
-                recorder = Recorder(task, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
+                recorder = (
+                    Recorder(task.view, env, 2 * done, 0, [], kept, np.arange(side, 2 * count, 2)) if kept else None
+                )
                 results, umpire = _fight(first, second, side, task, env, deterministic, recorder)
                 parts.append(results)
                 noted.append({name: value[:, :: 1 - 2 * side] for name, value in umpire.notes().items()})

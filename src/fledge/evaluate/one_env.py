@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
-from fledge.evaluate.episodes import Evaluation, Sheet, fly_wave
-from fledge.tasks.metrics import EpisodeMetrics
-
-
-class _AnyTask:
-    """What flying episodes asks of a task, for an env alone: one class, and success as headline where it is known."""
-
-    def __init__(self, env: TensorEnv) -> None:
-        self.primary_metric = "success" if "success" in env.outcomes.values() else "return"
-
-    def classify(self, env: TensorEnv) -> Tensor:
-        return torch.zeros(env.num_envs, dtype=torch.int64)
+from fledge.evaluate.episodes import Evaluation, Results, fly_wave
+from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 
 
 def evaluate_in(
@@ -42,24 +30,31 @@ def evaluate_in(
     if count < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
     before = env.state_dict()
-    task: Any = _AnyTask(env)
     waves = -(-count // env.num_envs)
-    sheet, begun, steps = Sheet(waves * env.num_envs), time.perf_counter(), 0
+    results, begun, steps = Results(waves * env.num_envs), time.perf_counter(), 0
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for wave in range(waves):
                 steps += fly_wave(
-                    policy, task, env, deterministic, EpisodeMetrics(), sheet, wave * env.num_envs, None, None
+                    policy,
+                    TaskMetrics(),
+                    env,
+                    deterministic,
+                    EpisodeMetrics(),
+                    results,
+                    wave * env.num_envs,
+                    None,
+                    None,
                 )
     finally:
         env.load_state_dict(before)
     return Evaluation(
-        outcomes=sheet.outcomes[:count],
+        outcomes=results.outcomes[:count],
         names={value: name for value, name in env.outcomes.items() if value},
-        primary_metric=task.primary_metric,
-        returns=sheet.returns[:count],
-        lengths_s=sheet.lengths_s[:count],
-        kinds=sheet.kinds[:count],
+        primary_metric="success" if "success" in env.outcomes.values() else "return",
+        returns=results.returns[:count],
+        lengths_s=results.lengths_s[:count],
+        kinds=results.kinds[:count],
         classes=(),
         figures={},
         wall_seconds=time.perf_counter() - begun,

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fledge.envs.base import TensorEnv
-from fledge.tasks.base import Task
+from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.trajectory import Trajectory
 
 DRAWN = 64  # the most numbers of an observation that a recording keeps
@@ -62,7 +62,7 @@ class Recorder:
 
     def __init__(
         self,
-        task: Task,
+        view: TaskView,
         env: TensorEnv,
         first: int,
         record: int,
@@ -70,7 +70,7 @@ class Recorder:
         highlights: Highlights | None,
         rows: np.ndarray | None = None,
     ) -> None:
-        self.task, self.env, self.first, self.record = task, env, first, min(record, env.num_envs)
+        self.view, self.env, self.first, self.record = view, env, first, min(record, env.num_envs)
         self.tracks, self.highlights = tracks, highlights
         everybody = np.arange(env.num_envs) if rows is None else rows
         self.open = everybody if highlights else np.arange(self.record)  # envs that are followed, in order
@@ -86,8 +86,8 @@ class Recorder:
             return
         ids = self.open.tolist()
         if not self.scenes:
-            self.scenes = dict(zip(ids, self.task.view.scene(self.env, ids), strict=True))
-        now = self.task.view.snapshot(self.env, ids) or self._observed(obs)
+            self.scenes = dict(zip(ids, self.view.scene(self.env, ids), strict=True))
+        now = self.view.snapshot(self.env, ids) or self._observed(obs)
         self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
         self.open_bytes += sum(value.nbytes for value in now.values())
         if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):

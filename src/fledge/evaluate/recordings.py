@@ -170,3 +170,8 @@ def frames_as_they_should_be(source: Path, task: Task) -> Iterator[None]:
         raise FormatError(
             f"{source} says that it is of {task.name}, but its frames are not ({type(error).__name__}: {error})."
         ) from error
+
+
+def numbered_path(path: Path, number: int, total: int) -> Path:
+    """Return the path of one of several files: FILE_2.png, or FILE.png where there is only one."""
+    return path if total == 1 else path.with_stem(f"{path.stem}_{number}")

@@ -15,18 +15,11 @@ from typing import Any
 import numpy as np
 
 from fledge.core.terminal import make_console
-from fledge.evaluate.command import (
-    EvalRequest,
-    class_score,
-    classes_of,
-    fly_with_progress,
-    load_policies,
-    outcome_labels,
-    row_of,
-)
+from fledge.evaluate.comparison import EvalRequest, fly_with_progress, load_policies, row_of
 from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.episodes import TEST_SEED
 from fledge.evaluate.page import heading, html_table, image, note, table_row, write_page
+from fledge.evaluate.tables import class_score, classes_of, outcome_labels
 from fledge.tasks.base import Task
 from fledge.tasks.labels import env_label
 from fledge.tasks.policies import load_policy
@@ -212,7 +205,7 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     ):  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
-            for words in request.words():
+            for words in request.env_overrides():
                 flight = eval_env(policy, preset, words, ours.env)
                 if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
                     continue  # a run that was trained where it is judged

@@ -16,13 +16,13 @@ from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy, check_fit, load_policy
 
 if TYPE_CHECKING:
-    from fledge.evaluate.command import EvalRequest
+    from fledge.evaluate.comparison import EvalRequest
 
 NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  # settings that change no fight
 Differences = dict[str, dict[str, Any]]
 
 
-def match_world(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
+def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     """The world of a cross-table: that of the first policy that has one, with what was asked for on top.
 
     Raises:

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from fledge.agents.base import Action, Obs
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.command import EvalRequest, task_of
-from fledge.evaluate.entrants import fitting_pilots, match_world, named_agents, trained_elsewhere
+from fledge.evaluate.comparison import EvalRequest, task_of
+from fledge.evaluate.match_agents import fitting_pilots, match_env, named_agents, trained_elsewhere
 from fledge.evaluate.match_tables import same_fights
 from fledge.evaluate.matches import cross_table
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, MissileConfig, Scenario
@@ -65,11 +65,11 @@ def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
     policies = [load_policy("placeholder", TASK)]
     for word in ("env.opponent=crank", "opponent=crank"):
         with pytest.raises(ConfigError, match=r"opponent=crank has no meaning in a cross-table.*name crank among"):
-            match_world(policies, EvalRequest([], [word]))
-    cfg = match_world(policies, EvalRequest([], ["env.scenario=chase", "env.opponent="]))
+            match_env(policies, EvalRequest([], [word]))
+    cfg = match_env(policies, EvalRequest([], ["env.scenario=chase", "env.opponent="]))
     assert cfg.scenario is Scenario.chase
     with pytest.raises(ConfigError, match="one world"):
-        match_world(policies, EvalRequest([], vary=("env.scenario", ["chase"])))
+        match_env(policies, EvalRequest([], vary=("env.scenario", ["chase"])))
 
 
 def test_who_does_not_fit_the_world_is_named_before_anybody_has_fought() -> None:

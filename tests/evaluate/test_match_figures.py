@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fledge.cli import main
-from fledge.evaluate.judging import FEWEST, Judge, Sheet, worst
+from fledge.evaluate.match_figures import FEWEST, Judge, Sheet, worst
 from fledge.evaluate.match_tables import behaviour_tables
 from fledge.evaluate.matches import Match, cross_table
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
