@@ -77,7 +77,7 @@ def test_recorded_flights_begin_at_their_start_and_have_their_map() -> None:
     for track in result.tracks:
         assert track.frames["pos"][0] == pytest.approx(track.scene["start"])
         assert track.scene["cells"].shape == (250000,)
-        assert track.outcome in NavigationTask.labels
+        assert track.outcome in NavigationTask.metrics.labels
 
 
 def test_recording_changes_no_figure() -> None:

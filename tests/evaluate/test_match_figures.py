@@ -9,11 +9,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fledge.cli import main
-from fledge.evaluate.match_figures import FEWEST, Judge, Sheet, worst
+from fledge.evaluate.match_figures import FEWEST, CrossTableFigures, SideRecord, worst
 from fledge.evaluate.match_tables import behaviour_tables
 from fledge.evaluate.matches import Match, cross_table
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, PursuitPilot
+from fledge.tasks.match import MatchRules
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")
@@ -21,9 +22,9 @@ NAMES = {1: "win", 2: "loss", 3: "draw"}
 STARTS = ["easy", "hard", "cell"]
 
 
-def sheet(won: list[float], start: list[int], number: list[float]) -> Sheet:
+def sheet(won: list[float], start: list[int], number: list[float]) -> SideRecord:
     notes = {"start": np.array(start), "survived": np.array(won), "range_m": np.array(number)}
-    return Sheet(np.array(won), notes, STARTS, ["cell"])
+    return SideRecord(np.array(won), notes, STARTS, ["cell"])
 
 
 def test_a_fight_that_is_flown_again_counts_once_in_an_interval() -> None:
@@ -51,11 +52,11 @@ def test_the_judge_sees_both_sides_of_a_match() -> None:
         "range_m": np.tile(np.arange(count)[:, None], (1, 2)),
     }
 
-    class Plain:
-        def behaviour(self, notes: dict[str, np.ndarray]) -> dict[str, float | None]:
+    class Plain(MatchRules):
+        def summarize(self, notes: dict[str, np.ndarray]) -> dict[str, float | None]:
             return {"survived": float(notes["survived"].mean()), "nothing": None}
 
-    judge = Judge(Plain(), 2)  # type: ignore[arg-type]
+    judge = CrossTableFigures(Plain(), 2)
     won = np.full(count, 1)
     match = Match(won, NAMES, np.zeros(count, int), [], np.ones(count), notes=notes, starts=STARTS)
     even = Match(np.full(count, 3), NAMES, np.zeros(count, int), [], np.ones(count), notes=notes, starts=STARTS)

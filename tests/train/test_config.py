@@ -385,7 +385,7 @@ def test_a_task_says_what_its_training_starts_from_and_presets_and_words_go_on_t
     plain, changed = make_config(task), make_config(task, str(preset), ["ppo.lr=0.25"])
     assert (plain.total_frames, plain.ppo.epochs, plain.ppo.lr) == (123, 9, 0.5)
     assert (changed.total_frames, changed.ppo.epochs, changed.ppo.lr) == (123, 8, 0.25)
-    Own.training = {"ppo": {"epoch": 9}}
+    Own.presets = Presets(defaults={"ppo": {"epoch": 9}})
     with pytest.raises(
         ConfigError, match=r"training of task own: There is no setting ppo.epoch. Did you mean ppo.epochs"
     ):

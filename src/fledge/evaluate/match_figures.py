@@ -13,7 +13,7 @@ import numpy as np
 
 from fledge.evaluate.episodes import wilson
 from fledge.tasks.base import Task
-from fledge.tasks.match import Notes
+from fledge.tasks.match import MatchRules, Notes
 from fledge.tasks.view.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -23,74 +23,76 @@ FEWEST = 20  # distinct fights that a rate is taken of
 DIGITS = 4
 
 
-class Judge:
-    """Takes in matches of K agents, and tells about them.
+class CrossTableFigures:
+    """Collects the matches of `count` agents and computes figures of how each of them fought.
 
     Args:
-        count: How many agents there are.
+        rules: The task's `match` part.
     """
 
-    def __init__(self, task: Task, count: int) -> None:
-        self.task, self.count = task, count
-        self.sheets: dict[tuple[int, int], Sheet] = {}
+    def __init__(self, rules: MatchRules, count: int) -> None:
+        self.rules, self.count = rules, count
+        self.records: dict[tuple[int, int], SideRecord] = {}
 
     def note(self, i: int, j: int, match: Match) -> None:
         """Take in the fights of agent i against agent j, for both."""
         if not match.notes:
             return
-        self.sheets[i, j] = Sheet.of(match)
+        self.records[i, j] = SideRecord.of(match)
         if i != j:
-            self.sheets[j, i] = Sheet.of(match.swapped())
+            self.records[j, i] = SideRecord.of(match.swapped())
 
     def pair(self, i: int, j: int) -> dict[str, Any]:
         """How agent i fought against agent j."""
-        return self._tell(self.sheets[i, j])
+        return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
         """How each agent fought against everybody, itself included: so all had the same opponents."""
-        if not self.sheets:
+        if not self.records:
             return []
-        return [self._tell(joined([self.sheets[i, j] for j in range(self.count)])) for i in range(self.count)]
+        return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
 
     def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Of each agent, its worst opponent and its worst starts against others; None where too few fights tell."""
         found: list[dict[str, Any]] = []
-        if not self.sheets or self.count < 2:
+        if not self.records or self.count < 2:
             return found
         for i in range(self.count):
             others = [j for j in range(self.count) if j != i]
-            scores = [(names[j], self.sheets[i, j].score()) for j in others]  # names may be the same
+            scores = [(names[j], self.records[i, j].score()) for j in others]  # names may be the same
             row: dict[str, Any] = {"agent": names[i], "opponent": worst(scores)}
-            together = joined([self.sheets[i, j] for j in others])
+            together = joined([self.records[i, j] for j in others])
             cells = [(name, together.began(name).score()) for name in together.starts]
             row["start"] = worst([(k, v) for k, v in cells if k not in together.random_starts])
             row["random_start"] = worst([(k, v) for k, v in cells if k in together.random_starts])
             found.append(row)
         return found
 
-    def _tell(self, sheet: Sheet) -> dict[str, Any]:
-        figures = self.task.match.summarize(sheet.notes)
+    def _tell(self, record: SideRecord) -> dict[str, Any]:
+        figures = self.rules.summarize(record.notes)
         told: dict[str, Any] = {k: None if v is None else round(v, DIGITS) for k, v in figures.items()}
-        by_start = {name: sheet.began(name) for name in sheet.starts}
+        by_start = {name: record.began(name) for name in record.starts}
         return told | {"by_start": {name: part.score() for name, part in by_start.items() if len(part.won)}}
 
 
-class Sheet:
+class SideRecord:
     """Fights of one agent: who won [fights] (1, 0, or one half where it is undecided), and the umpire's notes of its side."""
 
     def __init__(self, won: np.ndarray, notes: Notes, starts: Sequence[str], random_starts: Sequence[str]) -> None:
         self.won, self.notes, self.starts, self.random_starts = won, notes, starts, random_starts
 
     @classmethod
-    def of(cls, match: Match) -> Sheet:
+    def of(cls, match: Match) -> SideRecord:
         value = {name: number for number, name in match.names.items()}
         won = np.where(match.outcomes == value["win"], 1.0, np.where(match.outcomes == value["loss"], 0.0, 0.5))
         return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
 
-    def chosen(self, which: np.ndarray) -> Sheet:
-        return Sheet(self.won[which], {k: v[which] for k, v in self.notes.items()}, self.starts, self.random_starts)
+    def chosen(self, which: np.ndarray) -> SideRecord:
+        return SideRecord(
+            self.won[which], {k: v[which] for k, v in self.notes.items()}, self.starts, self.random_starts
+        )
 
-    def began(self, start: str) -> Sheet:
+    def began(self, start: str) -> SideRecord:
         """Fights of one kind of start."""
         return self.chosen(self.notes["start"] == self.starts.index(start))
 
@@ -118,12 +120,12 @@ class Sheet:
         return {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in told.items()}
 
 
-def joined(sheets: Sequence[Sheet]) -> Sheet:
-    """All fights of some sheets with the same kinds of starts."""
-    notes = {name: np.concatenate([sheet.notes[name] for sheet in sheets]) for name in sheets[0].notes}
+def joined(records: Sequence[SideRecord]) -> SideRecord:
+    """All fights of some records with the same kinds of starts."""
+    notes = {name: np.concatenate([record.notes[name] for record in records]) for name in records[0].notes}
     # fights against different opponents are different ones, however alike they look
-    notes["against"] = np.repeat(np.arange(len(sheets)), [len(sheet.won) for sheet in sheets])
-    return Sheet(np.concatenate([s.won for s in sheets]), notes, sheets[0].starts, sheets[0].random_starts)
+    notes["against"] = np.repeat(np.arange(len(records)), [len(record.won) for record in records])
+    return SideRecord(np.concatenate([s.won for s in records]), notes, records[0].starts, records[0].random_starts)
 
 
 def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:

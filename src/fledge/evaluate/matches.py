@@ -23,7 +23,7 @@ from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluate.episodes import TEST_SEED, wilson
 from fledge.evaluate.match_agents import check_agents
-from fledge.evaluate.match_figures import Judge
+from fledge.evaluate.match_figures import CrossTableFigures
 from fledge.evaluate.recorder import Highlights, Recorder
 from fledge.league.elo import arena_rating, fit_ratings
 from fledge.tasks.base import Task
@@ -246,10 +246,10 @@ def cross_table(
         "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
         likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others. Where
         the task has an umpire: "behaviour" of each, in all its fights and in each pair's, and "weak", of each the worst
-        opponent and starts (see `Judge`).
+        opponent and starts (see `CrossTableFigures`).
     """
     check_agents(agents, task, cfg)
-    names, judge = [name for name, _ in agents], Judge(task, len(agents))
+    names, judge = [name for name, _ in agents], CrossTableFigures(task.match, len(agents))
     table: list[list[Any]] = [[None] * len(agents) for _ in agents]
     finished = 0
     for i, (_, first) in enumerate(agents):

@@ -154,7 +154,7 @@ def test_parameters_are_read_and_nonsense_is_refused() -> None:
     for name in ("crank(shot)", "crank(shot=os)", "crank(fame=1)"):
         with pytest.raises(ConfigError, match=r"parameter"):
             make_pilot(name)
-    for name in ("ace", "crank(", ""):
+    for name in ("ace", "crank("):
         with pytest.raises(ConfigError, match="no policy"):
             load_policy(name, TASK)
 

@@ -99,7 +99,7 @@ def test_policies_are_judged_with_all_movers_on_all_maps_from_the_edges() -> Non
 
 def test_the_held_out_world_shares_no_map_with_any_rank_of_training() -> None:
     def maps(**place: Any) -> list[torch.Tensor]:
-        env = TASK.make_env(CFG, seed=1, num_threads=1, **place)
+        env = TASK.make_env(CFG, EnvPlacement(seed=1, num_threads=1, **place))
         try:
             return list(env.bank.boxes[: env.bank.active].clone())
         finally:

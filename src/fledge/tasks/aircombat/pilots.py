@@ -243,7 +243,7 @@ LIMITS: dict[str, tuple[float, float]] = {  # of parameters
 }
 
 
-def make_pilot(name: str, num_envs: int = 1, **options: Any) -> Pilot:
+def make_pilot(name: str, **options: Any) -> Pilot:
     """Make a pilot by name, with parameters or without: `make_pilot("crank", shot=0.8)`.
 
     Raises:
@@ -261,6 +261,6 @@ def make_pilot(name: str, num_envs: int = 1, **options: Any) -> Pilot:
             whole = " and whole" if key == "seed" else ""
             raise ConfigError(f"{key} of the pilot {kind} is {value}, but must be {low:g} to {high:g}{whole}.")
     try:
-        return PILOTS[kind](num_envs, **options)
+        return PILOTS[kind](1, **options)
     except TypeError:
         raise ConfigError(f"The pilot {kind} has no parameter {' or '.join(options)}.") from None
