@@ -274,9 +274,9 @@ def cross_table(
                 if on_match:
                     on_match(i, j, match)
     result = {"agents": names, "table": table, "elo": ratings(table), "episodes": fights}
-    if judge.sheets:
-        for i, j in judge.sheets:
-            table[i][j] |= {"behaviour": judge.pair(i, j), "distinct": judge.sheets[i, j].distinct()}
+    if judge.records:
+        for i, j in judge.records:
+            table[i][j] |= {"behaviour": judge.pair(i, j), "distinct": judge.records[i, j].distinct()}
         result |= {"behaviour": judge.agents(), "weak": judge.weak(names), "random_starts": list(match.random_starts)}
     return result
 
