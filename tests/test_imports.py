@@ -30,7 +30,7 @@ ALLOWED["app"] = ALLOWED["compat"] | {"compat"}
 ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["app"] | {"app"}
 ALLOWED["__main__"] = {"cli"}
 FILES = sorted(SRC.rglob("*.py"))
-WORLDS = sorted(folder.parent.name for folder in (SRC / "tasks").glob("*/__init__.py"))
+WORLDS = sorted(f.parent.name for f in (SRC / "tasks").glob("*/task.py") if f.parent.name != "gym")
 # where a world may stand as a string: the package's lazy names, and its own registration
 TABLES = {"__init__.py", "tasks/registry.py"}
 

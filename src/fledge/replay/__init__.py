@@ -38,7 +38,7 @@ _HOME = {
     "compress_image_seq": "images",
     "decompress_image": "images",
     "decompress_image_seq": "images",
-    "read_text": "intake.forms",
+    "read_text": "ingest.forms",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
