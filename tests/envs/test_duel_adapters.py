@@ -108,7 +108,7 @@ def test_the_mask_of_a_single_env_is_what_its_space_samples_by() -> None:
 
 
 def test_misuse_gets_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="env.opponent='ace' is not a known pilot"):
+    with pytest.raises(ConfigError, match=r"env.opponent='ace' is not a known pilot"):
         vector(opponent="ace")
     with pytest.raises(ConfigError, match="two rows make a duel"):
         vector(3, opponent="")
