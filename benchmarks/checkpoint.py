@@ -31,14 +31,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.checkpoint_savers import CANDIDATES, Candidate, Fledge, LZ4Thread, TorchSave, TorchSaveAlone
-from benchmarks.tables import table, three_digits
+from benchmarks.checkpoint_savers import SAVERS, Fledge, LZ4Thread, Saver, TorchSave, TorchSaveAlone
+from benchmarks.checkpoint_tables import render
 from fledge.core.errors import FledgeError
 from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.format.flattening import flatten
 
-TURNS = 5  # of each way to save
+__all__ = ["render", "run"]
+
+TURNS = 5  # per saver
 BARS = {"call_p99_ms": 1.0, "small_slowdown": 0.02, "large_slowdown": 0.05, "navrl_ratio": 0.84, "history_ratio": 0.35}
 
 
@@ -93,61 +95,61 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(candidate: Candidate, training: Training, folder: Path) -> None:
+def check(saver: Saver, training: Training, folder: Path) -> None:
     """Save, continue training, load, and raise FledgeError unless every bit is as it was saved."""
     state = training.state()
     want = [leaf.source.clone() for leaf in flatten(state)[1]]
     path = folder / "check.pt"
-    candidate.save(state, path)
+    saver.save(state, path)
     training.iteration()
-    candidate.wait()
-    got = {"/".join(map(str, leaf.path)): leaf.source for leaf in flatten(candidate.load(path))[1]}
+    saver.wait()
+    got = {"/".join(map(str, leaf.path)): leaf.source for leaf in flatten(saver.load(path))[1]}
     names = ["/".join(map(str, leaf.path)) for leaf in flatten(state)[1]]
     same = all(torch.equal(got[name].view(-1), tensor.view(-1)) for name, tensor in zip(names, want, strict=True))
     if not same:
-        raise FledgeError(f"{candidate.name} does not restore the state that it saved, so nothing was timed.")
+        raise FledgeError(f"{saver.name} does not restore the state that it saved, so nothing was timed.")
 
 
 def measure_waits(
-    kinds: Sequence[type[Candidate]], training: Training, folder: Path, seconds: float, most: int
+    kinds: Sequence[type[Saver]], training: Training, folder: Path, seconds: float, most: int
 ) -> dict[str, dict[str, Any]]:
     """Return blocking times, time until written, and bytes by saver; check all first, then time in turns of `seconds`."""
-    ways = [kind(training.optimizer) for kind in kinds]
-    timed: list[list[dict[str, float]]] = [[] for _ in ways]
+    savers = [kind(training.optimizer) for kind in kinds]
+    timed: list[list[dict[str, float]]] = [[] for _ in savers]
     try:
-        for way in ways:
-            check(way, training, place_of(folder, way))
+        for saver in savers:
+            check(saver, training, place_of(folder, saver))
         for _ in range(TURNS):
-            for way, rows in zip(ways, timed, strict=True):
+            for saver, rows in zip(savers, timed, strict=True):
                 begun, first = time.perf_counter(), len(rows)
                 while len(rows) == first or (len(rows) - first < most and time.perf_counter() - begun < seconds):
-                    rows.append(time_save(way, training, place_of(folder, way) / "wait.pt"))
-        sizes = [size_of(place_of(folder, way) / "wait.pt") for way in ways]
+                    rows.append(time_save(saver, training, place_of(folder, saver) / "wait.pt"))
+        sizes = [size_of(place_of(folder, saver) / "wait.pt") for saver in savers]
     finally:
-        for way in ways:
-            way.close()
+        for saver in savers:
+            saver.close()
     return {
-        way.name: waits_of(rows) | {"durable": way.durable, "bytes": size, "saves": len(rows)}
-        for way, rows, size in zip(ways, timed, sizes, strict=True)
+        saver.name: waits_of(rows) | {"durable": saver.durable, "bytes": size, "saves": len(rows)}
+        for saver, rows, size in zip(savers, timed, sizes, strict=True)
     }
 
 
-def place_of(folder: Path, way: Candidate) -> Path:
+def place_of(folder: Path, saver: Saver) -> Path:
     """Return the folder of one saver."""
-    place = folder / type(way).__name__
+    place = folder / type(saver).__name__
     place.mkdir(exist_ok=True)
     return place
 
 
-def time_save(way: Candidate, training: Training, path: Path) -> dict[str, float]:
+def time_save(saver: Saver, training: Training, path: Path) -> dict[str, float]:
     """Return the seconds of one save: the call, the fence right after it, both, and until the file is written."""
     state = training.state()
     start, cpu = time.perf_counter(), time.thread_time()
-    way.save(state, path)
+    saver.save(state, path)
     called, worked = time.perf_counter(), time.thread_time()
-    way.fence()
+    saver.fence()
     fenced = time.perf_counter()
-    way.wait()
+    saver.wait()
     written = time.perf_counter()
     training.iteration()
     return {"call": called - start, "call_cpu": worked - cpu, "fence": fenced - called, "total": fenced - start,
@@ -165,28 +167,28 @@ def waits_of(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measure_slowdown(
-    kind: type[Candidate], training: Training, folder: Path, turns: int, length: float, every: float
+    kind: type[Saver], training: Training, folder: Path, turns: int, length: float, every: float
 ) -> dict[str, Any]:
     """Return the slow-down of a loop by saving every `every` seconds (0: each iteration), in turns of `length` s."""
-    candidate = kind(training.optimizer)
+    saver = kind(training.optimizer)
     paces: dict[bool, list[float]] = {False: [], True: []}
     saves, saving_s = 0, 0.0
     try:
         for warm in range(2):
-            candidate.save(training.state(), folder / f"{warm}.pt")
+            saver.save(training.state(), folder / f"{warm}.pt")
             training.iteration()
-            candidate.wait()
-        before = candidate.cpu_s()
+            saver.wait()
+        before = saver.cpu_s()
         for turn in range(2 * turns):
             saving = turn % 4 in (1, 2)  # off, on, on, off: a steady drift cancels
             count, last, begun = 0, -every, time.perf_counter()
             while time.perf_counter() - begun < length:
                 if saving and time.perf_counter() - begun - last >= every:
-                    candidate.save(training.state(), folder / f"{saves % 4}.pt")
+                    saver.save(training.state(), folder / f"{saves % 4}.pt")
                     last, saves = time.perf_counter() - begun, saves + 1
                 training.iteration()
                 count += 1
-            candidate.wait()  # what is still being written counts for the turn that caused it
+            saver.wait()  # what is still being written counts for the turn that caused it
             paces[saving].append((time.perf_counter() - begun) / count)
             saving_s += saving * (time.perf_counter() - begun)
         ratios = [on / off - 1 for on, off in zip(paces[True], paces[False], strict=True)]
@@ -196,11 +198,11 @@ def measure_slowdown(
             "iteration_s": float(np.median(paces[False])),
             "saves": saves,
         }
-        cpu = candidate.cpu_s() - before
+        cpu = saver.cpu_s() - before
         if cpu:
             result |= {"cpu_ms_per_save": 1e3 * cpu / saves, "cpu_share": cpu / saving_s / (os.cpu_count() or 1)}
     finally:
-        candidate.close()
+        saver.close()
     return result
 
 
@@ -276,7 +278,7 @@ def run(
                           for name, loop in (("large", large), ("small", small))}  # fmt: skip
     with scratch() as folder:
         say("waits: every saver is checked, then they take turns")
-        result["waits"] = measure_waits(CANDIDATES, large, folder, seconds / TURNS, most)
+        result["waits"] = measure_waits(SAVERS, large, folder, seconds / TURNS, most)
         for kind in (Fledge,) if quick else (Fledge, TorchSave, TorchSaveAlone, LZ4Thread):
             turns, length = (1, 0.1) if quick else ((20, 6.0) if kind is Fledge else (4, 6.0))
             say(f"saving every iteration at {result['state_mb']['small']:.1f} MB: {kind.name}")
@@ -299,49 +301,3 @@ def run(
         name: {"bar": BARS[name], "measured": got, "met": bool(got <= BARS[name])} for name, got in measured.items()
     }
     return result
-
-
-def render(result: dict[str, Any]) -> list[Any]:
-    """The figures as tables."""
-    waits = table(
-        f"Saving {result['state_mb']['large']:.0f} MB (model + Adam), ms: median/99th percentile",
-        "saver", "call", "fence", "both", "written", "MB",
-    )  # fmt: skip
-    for name, row in result["waits"].items():
-        parts = [f"{three_digits(row[f'{part}_p50_ms'])}/{three_digits(row[f'{part}_p99_ms'])}"
-                 for part in ("call", "fence", "total")]  # fmt: skip
-        written = f"{row['written_p50_ms']:.0f}"
-        waits.add_row(name, *parts, written, f"{row['bytes'] / 1e6:.0f}")
-    loops = table(
-        "Slow-down of a training loop by saving (quartiles)",
-        "saver", "by the clock", "CPU", "loop, s", "saves",
-    )  # fmt: skip
-    labels = {"small_loop": f"{result['state_mb']['small']:.1f} MB every iteration",
-              "large_loop": f"{result['state_mb']['large']:.0f} MB every 10 s"}  # fmt: skip
-    for loop, label in labels.items():
-        loops.add_row(f"{label}:")
-        for name, row in result[loop].items():
-            low, high = row["slowdown_quartiles"]
-            share = f"{row['cpu_share']:.1%}" if "cpu_share" in row else "-"
-            clock = f"{row['slowdown']:+.1%} ({low:+.1%}, {high:+.1%})"
-            loops.add_row(f"  {name}", clock, share, f"{row['iteration_s']:.3f}", str(row["saves"]))
-    bars = table(
-        "Targets" + (" (quick: not a measurement)" if result["quick"] else ""), "what", "measured", "at most", "met"
-    )
-    for name, row in result["bars"].items():
-        bars.add_row(name, f"{row['measured']:.3f}", f"{row['bar']:.2f}", "yes" if row["met"] else "no")
-    navrl, history = result["navrl"], result["history"]
-    lines = [
-        f"{navrl['source']}: {navrl['bytes']:,} of {navrl['original_bytes']:,} bytes, ratio {navrl['ratio']:.3f} "
-        f"({navrl['ratio_to_tensors']:.3f} of the bare tensors), lossless: {'yes' if navrl['lossless'] else 'NO'}",
-        f"history of {history['checkpoints']}: "
-        + ", ".join(f"{name} {history[name]['ratio']:.3f}" for name in ("default", "delta", "bfloat16"))
-        + " of as many torch.save files",
-    ]
-    counts = sorted(row["saves"] for row in result["waits"].values())
-    meaning = (
-        "call: until save returns. fence: what optimizer.step() then waits, when it follows at once; with computing in "
-        "between it is less. written: median until the file is on the disk; of savers called not durable and the "
-        f"LZ4 thread, until the system has it. {counts[0]} to {counts[-1]} saves each, in turns."
-    )
-    return [waits, meaning, loops, bars, *lines]

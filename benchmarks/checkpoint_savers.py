@@ -17,7 +17,7 @@ from fledge.storage import AsyncCheckpointSaver, load_checkpoint
 from fledge.storage.format.flattening import flatten
 
 
-class Candidate:
+class Saver:
     """A saver. `save` returns when the caller may continue, `fence` when weights may change, `wait` when the file is
     written; if `durable`, to the disk."""
 
@@ -47,7 +47,7 @@ class Candidate:
         """Stop threads."""
 
 
-class Fledge(Candidate):
+class Fledge(Saver):
     name = "Fledge, attached"
     attach = True
 
@@ -80,7 +80,7 @@ class FledgeAlone(Fledge):
     attach = False
 
 
-class TorchSave(Candidate):
+class TorchSave(Saver):
     name = "torch.save + fsync"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -96,7 +96,7 @@ class TorchSaveAlone(TorchSave):
     durable = False
 
 
-class Safetensors(Candidate):
+class Safetensors(Saver):
     name = "safetensors + fsync"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -113,7 +113,7 @@ class Safetensors(Candidate):
         return load_file(path)
 
 
-class DcpAsync(Candidate):
+class DcpAsync(Saver):
     name = "torch DCP async_save"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -135,7 +135,7 @@ class DcpAsync(Candidate):
         return torch.load(path.with_suffix(".back"), weights_only=True)
 
 
-class LZ4Thread(Candidate):
+class LZ4Thread(Saver):
     """A deep copy in the caller, then a thread that compresses a torch.save buffer with LZ4 level 9."""
 
     name = "deep copy, LZ4-9 thread"
@@ -164,4 +164,4 @@ class LZ4Thread(Candidate):
         self.wait()
 
 
-CANDIDATES = (Fledge, FledgeAlone, TorchSave, TorchSaveAlone, DcpAsync, Safetensors, LZ4Thread)
+SAVERS = (Fledge, FledgeAlone, TorchSave, TorchSaveAlone, DcpAsync, Safetensors, LZ4Thread)
