@@ -77,6 +77,7 @@ NOT_RUN = {
     "fledge replay": "serves until Ctrl-C; tests/ui does so",
     "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
+    "fledge benchmark": "flies thousands of episodes; small ones are in tests/evaluate",
     "python -m benchmarks": "measures for minutes; small ones are in tests/benchmarks",
 }
 
