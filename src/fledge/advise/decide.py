@@ -202,21 +202,20 @@ def _send(measured: Measured) -> Branch:
 def _modes(measured: Measured) -> tuple[str, list[Branch]]:
     """Return the way to collect, by name: the fastest synchronous one unless another is enough faster, exact ones first."""
     modes = measured["modes"]
-    plain = max((n for n in modes if modes[n]["mode"] == "sync"), key=lambda n: modes[n]["frames_per_second"])
-    best, branches = plain, []
+
+    def fastest(mode: str) -> str:
+        return max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
+
+    best, branches = fastest("sync"), []
     for mode, needed, what in (
         (
             "halves",
             EXACT_GAIN,
-            "half of the envs are simulated while the policy acts on the other half; results stay the same",
+            "half of the envs are simulated while the policy acts on the others; results are the same",
         ),
-        (
-            "pipelined",
-            STALE_GAIN,
-            "the next rollout is collected during the update, by a policy that is one update old",
-        ),
+        ("pipelined", STALE_GAIN, "the next rollout is collected during the update, by a policy one update old"),
     ):
-        name = max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
+        name = fastest(mode)
         gain = modes[name]["frames_per_second"] / modes[best]["frames_per_second"]
         steady = _share_faster(modes[name], modes[best])
         yes = gain >= needed and steady >= MOST_TURNS
