@@ -52,8 +52,8 @@ test: setup  ## the tests, without the slow ones
 test-all: setup  ## all tests that need no GPU
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 
-bench: setup  ## simulation speed beside its baselines; more with `fledge bench`
-	$(BIN)/fledge bench sim
+bench: setup  ## simulation speed beside its baselines; more with `python -m benchmarks`
+	$(BIN)/python -m benchmarks sim
 
 demo: setup  ## learn to fly from nothing and show it: demo/report.html
 	$(BIN)/python -m fledge.demo

@@ -1,5 +1,5 @@
 """`python -m benchmarks NAME`: measure Fledge beside its baselines."""
 
-from benchmarks.commands import bench
+from benchmarks.commands import main
 
-bench(prog_name="python -m benchmarks")
+main(prog_name="python -m benchmarks")

@@ -1,18 +1,18 @@
-"""Checkpoints: ours beside torch.save, DCP's async_save, safetensors and the prior design, in one run on one machine.
+"""`python -m benchmarks checkpoint`: Fledge beside torch.save, DCP's async_save, safetensors, and LZ4 in a thread.
 
-Every contender first has to give back, bit for bit, what it was given. Then four questions are measured:
-what the caller of a save waits and how long until the file is written (model + Adam of `size_mb`); how much slower a
-training loop gets that saves every iteration at a few MB, and one that saves `size_mb` every 10 s; what NavRL's weights
-take; and what a history of 50 checkpoints takes, against 50 `torch.save` files.
+Every saver first has to restore a state bit for bit. Then four things are measured: how long a save blocks its caller, and
+how long until the file is written (model + Adam of `size_mb`); how much slower a training loop gets that saves a few MB
+every iteration, and one that saves `size_mb` every 10 s; the size of NavRL's weights; and the size of a history of 50
+checkpoints, against 50 `torch.save` files.
 
-What a caller waits has two parts: the call, and then the fence, which is what `optimizer.step()` still waits for when it
-comes right after the call, as it does in a loop that computes nothing in between. Ours moves nearly all of its work behind
-the call, so that only their sum compares with a way that has no fence. The ways take turns at saving.
+A save blocks in two parts: the call, and the fence, which is the time that `optimizer.step()` still waits if it follows
+right after the call. Fledge does nearly all of its work after the call, so only the sum of both compares with a saver that
+has no fence. The savers take turns.
 
-The loops are made like PPO's: a rollout without gradients, then updates on its shuffled rows. They are timed in turns, with
-saving and without, so that other work on the machine hits both, after two saves that let every way take its memory. Beside
-the slow-down by the clock (what a user sees, but noisy where others work too) stands the share of the machine's CPU
-time that our background threads took: what the slow-down comes to, at the least, when the loop keeps all cores busy.
+The loops are like PPO's: a rollout without gradients, then updates on its shuffled rows. They are timed in turns, with
+saving and without, so that other load on the machine affects both, after two saves that let every saver allocate its
+memory. Beside the slow-down by the clock (what a user sees, but noisy on a shared machine) is the share of the machine's
+CPU time that background threads took: the least slow-down of a loop that keeps all cores busy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.baselines.checkpoint_ways import CONTENDERS, Contender, Fledge, Prior, TorchSave, TorchSaveAlone
-from benchmarks.tables import table, three_digits
+from benchmarks.checkpoint_savers import SAVERS, Fledge, LZ4Thread, Saver, TorchSave, TorchSaveAlone
+from benchmarks.checkpoint_tables import render
 from fledge.core.errors import FledgeError
 from fledge.core.machine import machine_info
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.format.flattening import flatten
 
-TURNS = 5  # of each way to save
+__all__ = ["render", "run"]
+
+TURNS = 5  # per saver
 BARS = {"call_p99_ms": 1.0, "small_slowdown": 0.02, "large_slowdown": 0.05, "navrl_ratio": 0.84, "history_ratio": 0.35}
 
 
@@ -76,7 +78,7 @@ class Training:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of what a contender wrote for `path`, whatever it called it."""
+    """Return the bytes that a saver wrote for `path`, under any name that begins with it."""
     files = [
         file for found in path.parent.glob(path.name + "*") for file in (found, *found.glob("*")) if file.is_file()
     ]
@@ -85,7 +87,7 @@ def size_of(path: Path) -> int:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder on a disk (the working folder's, since /tmp may be memory), gone afterwards."""
+    """Yield a temporary folder in the working folder, since /tmp may be in memory."""
     folder = Path(tempfile.mkdtemp(prefix=".fledge-bench-", dir="."))
     try:
         yield folder
@@ -93,61 +95,61 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check(contender: Contender, training: Training, folder: Path) -> None:
-    """Save, train on, load, and compare every bit with what was saved; refuse to time what differs."""
+def check(saver: Saver, training: Training, folder: Path) -> None:
+    """Save, continue training, load, and raise FledgeError unless every bit is as it was saved."""
     state = training.state()
     want = [leaf.source.clone() for leaf in flatten(state)[1]]
     path = folder / "check.pt"
-    contender.save(state, path)
+    saver.save(state, path)
     training.iteration()
-    contender.wait()
-    got = {"/".join(map(str, leaf.path)): leaf.source for leaf in flatten(contender.load(path))[1]}
+    saver.wait()
+    got = {"/".join(map(str, leaf.path)): leaf.source for leaf in flatten(saver.load(path))[1]}
     names = ["/".join(map(str, leaf.path)) for leaf in flatten(state)[1]]
     same = all(torch.equal(got[name].view(-1), tensor.view(-1)) for name, tensor in zip(names, want, strict=True))
     if not same:
-        raise FledgeError(f"{contender.name} does not give back what it saved, so there is nothing to time.")
+        raise FledgeError(f"{saver.name} does not restore the state that it saved, so nothing was timed.")
 
 
 def measure_waits(
-    kinds: Sequence[type[Contender]], training: Training, folder: Path, seconds: float, most: int
+    kinds: Sequence[type[Saver]], training: Training, folder: Path, seconds: float, most: int
 ) -> dict[str, dict[str, Any]]:
-    """What callers wait, time until written, and bytes, by way: all checked first, then in turns of `seconds`."""
-    ways = [kind(training.optimizer) for kind in kinds]
-    timed: list[list[dict[str, float]]] = [[] for _ in ways]
+    """Return blocking times, time until written, and bytes by saver; check all first, then time in turns of `seconds`."""
+    savers = [kind(training.optimizer) for kind in kinds]
+    timed: list[list[dict[str, float]]] = [[] for _ in savers]
     try:
-        for way in ways:
-            check(way, training, place_of(folder, way))
+        for saver in savers:
+            check(saver, training, place_of(folder, saver))
         for _ in range(TURNS):
-            for way, rows in zip(ways, timed, strict=True):
+            for saver, rows in zip(savers, timed, strict=True):
                 begun, first = time.perf_counter(), len(rows)
                 while len(rows) == first or (len(rows) - first < most and time.perf_counter() - begun < seconds):
-                    rows.append(time_save(way, training, place_of(folder, way) / "wait.pt"))
-        sizes = [size_of(place_of(folder, way) / "wait.pt") for way in ways]
+                    rows.append(time_save(saver, training, place_of(folder, saver) / "wait.pt"))
+        sizes = [size_of(place_of(folder, saver) / "wait.pt") for saver in savers]
     finally:
-        for way in ways:
-            way.close()
+        for saver in savers:
+            saver.close()
     return {
-        way.name: waits_of(rows) | {"durable": way.durable, "bytes": size, "saves": len(rows)}
-        for way, rows, size in zip(ways, timed, sizes, strict=True)
+        saver.name: waits_of(rows) | {"durable": saver.durable, "bytes": size, "saves": len(rows)}
+        for saver, rows, size in zip(savers, timed, sizes, strict=True)
     }
 
 
-def place_of(folder: Path, way: Contender) -> Path:
-    """A way's own folder."""
-    place = folder / type(way).__name__
+def place_of(folder: Path, saver: Saver) -> Path:
+    """Return the folder of one saver."""
+    place = folder / type(saver).__name__
     place.mkdir(exist_ok=True)
     return place
 
 
-def time_save(way: Contender, training: Training, path: Path) -> dict[str, float]:
-    """Seconds of one save: of the call, of the fence right after it, of both, and until the file is written."""
+def time_save(saver: Saver, training: Training, path: Path) -> dict[str, float]:
+    """Return the seconds of one save: the call, the fence right after it, both, and until the file is written."""
     state = training.state()
     start, cpu = time.perf_counter(), time.thread_time()
-    way.save(state, path)
+    saver.save(state, path)
     called, worked = time.perf_counter(), time.thread_time()
-    way.fence()
+    saver.fence()
     fenced = time.perf_counter()
-    way.wait()
+    saver.wait()
     written = time.perf_counter()
     training.iteration()
     return {"call": called - start, "call_cpu": worked - cpu, "fence": fenced - called, "total": fenced - start,
@@ -155,7 +157,7 @@ def time_save(way: Contender, training: Training, path: Path) -> dict[str, float
 
 
 def waits_of(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Median and 99th percentile of every part, ms."""
+    """Return median and 99th percentile of every part, ms."""
     found = {name: np.percentile([row[name] for row in rows], [50, 99]) * 1e3 for name in rows[0]}
     return {
         f"{name}_{p}_ms": float(value)
@@ -165,28 +167,28 @@ def waits_of(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measure_slowdown(
-    kind: type[Contender], training: Training, folder: Path, turns: int, length: float, every: float
+    kind: type[Saver], training: Training, folder: Path, turns: int, length: float, every: float
 ) -> dict[str, Any]:
-    """Slow-down of a loop by saving (each iteration, or every `every` seconds), from turns of `length` s on and off."""
-    contender = kind(training.optimizer)
+    """Return the slow-down of a loop by saving every `every` seconds (0: each iteration), in turns of `length` s."""
+    saver = kind(training.optimizer)
     paces: dict[bool, list[float]] = {False: [], True: []}
     saves, saving_s = 0, 0.0
     try:
         for warm in range(2):
-            contender.save(training.state(), folder / f"{warm}.pt")
+            saver.save(training.state(), folder / f"{warm}.pt")
             training.iteration()
-            contender.wait()
-        before = contender.cpu_s()
+            saver.wait()
+        before = saver.cpu_s()
         for turn in range(2 * turns):
             saving = turn % 4 in (1, 2)  # off, on, on, off: a steady drift cancels
             count, last, begun = 0, -every, time.perf_counter()
             while time.perf_counter() - begun < length:
                 if saving and time.perf_counter() - begun - last >= every:
-                    contender.save(training.state(), folder / f"{saves % 4}.pt")
+                    saver.save(training.state(), folder / f"{saves % 4}.pt")
                     last, saves = time.perf_counter() - begun, saves + 1
                 training.iteration()
                 count += 1
-            contender.wait()  # what is still being written counts for the turn that caused it
+            saver.wait()  # what is still being written counts for the turn that caused it
             paces[saving].append((time.perf_counter() - begun) / count)
             saving_s += saving * (time.perf_counter() - begun)
         ratios = [on / off - 1 for on, off in zip(paces[True], paces[False], strict=True)]
@@ -196,16 +198,16 @@ def measure_slowdown(
             "iteration_s": float(np.median(paces[False])),
             "saves": saves,
         }
-        cpu = contender.cpu_s() - before
+        cpu = saver.cpu_s() - before
         if cpu:
             result |= {"cpu_ms_per_save": 1e3 * cpu / saves, "cpu_share": cpu / saving_s / (os.cpu_count() or 1)}
     finally:
-        contender.close()
+        saver.close()
     return result
 
 
 def measure_navrl(path: Path | None, training: Training, folder: Path) -> dict[str, Any]:
-    """What NavRL's released weights take, or those of a network trained here, against the file as released."""
+    """Return the size of NavRL's released weights, or of a network trained here, against the original file."""
     if path is not None:
         source, weights = "NavRL's released checkpoint", load_checkpoint(path)
         original = path.stat().st_size
@@ -222,7 +224,7 @@ def measure_navrl(path: Path | None, training: Training, folder: Path) -> dict[s
 
 
 def measure_history(folder: Path, checkpoints: int, updates: int, hidden: int, seed: int) -> dict[str, Any]:
-    """What a history takes on the disk, against as many torch.save files of the same states."""
+    """Return the size of a history on disk, against as many torch.save files of the same states."""
     results: dict[str, Any] = {"checkpoints": checkpoints, "updates_between": updates}
     for name, options in {"default": {}, "delta": {"delta": "thin"}, "bfloat16": {"thin_dtype": "bfloat16"}}.items():
         training = Training(hidden, 3, hidden, 8, updates, seed)
@@ -238,7 +240,7 @@ def measure_history(folder: Path, checkpoints: int, updates: int, hidden: int, s
         if info.step != checkpoints - 1 or not torch.equal(
             state["model"]["0.weight"], training.model.state_dict()["0.weight"]
         ):
-            raise FledgeError("The history's newest checkpoint is not what was saved, so its size means nothing.")
+            raise FledgeError("The history's newest checkpoint differs from the saved state.")
         taken = sum(file.stat().st_size for file in (folder / name).iterdir())
         results[name] = {"bytes": taken, "torch_save_bytes": plain, "ratio": taken / plain}
     return results
@@ -251,14 +253,14 @@ def run(
     quick: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return waits, times, bytes, slow-downs and ratios of every contender, and whether the bars are met.
+    """Return waits, times, bytes, slow-downs and ratios of every saver, and whether the targets are met.
 
     Args:
         size_mb: Size of the large training state (model + Adam), MB.
-        seed: Of networks and data.
+        seed: Random seed of networks and data.
         navrl_checkpoint: NavRL's released weights; without them a network trained here is measured instead.
-        quick: A few seconds on small sizes: a check that it runs, not a measurement.
-        on_progress: Told what is being measured.
+        quick: Run for a few seconds on small sizes: a check that it runs, not a measurement.
+        on_progress: Called with a line before each part.
     """
     say = on_progress or (lambda text: None)
     hidden = max(int((size_mb * 1e6 / 12 / 4) ** 0.5), 64)  # 12 bytes a parameter; four square layers carry nearly all
@@ -275,9 +277,9 @@ def run(
     result["state_mb"] = {name: sum(leaf.nbytes for leaf in flatten(loop.state())[1]) / 1e6
                           for name, loop in (("large", large), ("small", small))}  # fmt: skip
     with scratch() as folder:
-        say("waits: every way is checked, then they take turns")
-        result["waits"] = measure_waits(CONTENDERS, large, folder, seconds / TURNS, most)
-        for kind in (Fledge,) if quick else (Fledge, TorchSave, TorchSaveAlone, Prior):
+        say("waits: every saver is checked, then they take turns")
+        result["waits"] = measure_waits(SAVERS, large, folder, seconds / TURNS, most)
+        for kind in (Fledge,) if quick else (Fledge, TorchSave, TorchSaveAlone, LZ4Thread):
             turns, length = (1, 0.1) if quick else ((20, 6.0) if kind is Fledge else (4, 6.0))
             say(f"saving every iteration at {result['state_mb']['small']:.1f} MB: {kind.name}")
             result["small_loop"][kind.name] = measure_slowdown(kind, small, folder, turns, length, 0.0)
@@ -299,49 +301,3 @@ def run(
         name: {"bar": BARS[name], "measured": got, "met": bool(got <= BARS[name])} for name, got in measured.items()
     }
     return result
-
-
-def render(result: dict[str, Any]) -> list[Any]:
-    """The figures as tables."""
-    waits = table(
-        f"Saving {result['state_mb']['large']:.0f} MB (model + Adam), ms: median/99th percentile",
-        "way", "call", "fence", "both", "written", "MB",
-    )  # fmt: skip
-    for name, row in result["waits"].items():
-        parts = [f"{three_digits(row[f'{part}_p50_ms'])}/{three_digits(row[f'{part}_p99_ms'])}"
-                 for part in ("call", "fence", "total")]  # fmt: skip
-        written = f"{row['written_p50_ms']:.0f}"
-        waits.add_row(name, *parts, written, f"{row['bytes'] / 1e6:.0f}")
-    loops = table(
-        "Slow-down of a training loop by saving (quartiles)",
-        "way", "by the clock", "CPU", "loop, s", "saves",
-    )  # fmt: skip
-    labels = {"small_loop": f"{result['state_mb']['small']:.1f} MB every iteration",
-              "large_loop": f"{result['state_mb']['large']:.0f} MB every 10 s"}  # fmt: skip
-    for loop, label in labels.items():
-        loops.add_row(f"{label}:")
-        for name, row in result[loop].items():
-            low, high = row["slowdown_quartiles"]
-            share = f"{row['cpu_share']:.1%}" if "cpu_share" in row else "-"
-            clock = f"{row['slowdown']:+.1%} ({low:+.1%}, {high:+.1%})"
-            loops.add_row(f"  {name}", clock, share, f"{row['iteration_s']:.3f}", str(row["saves"]))
-    bars = table(
-        "Bars" + (" (quick: not a measurement)" if result["quick"] else ""), "what", "measured", "at most", "met"
-    )
-    for name, row in result["bars"].items():
-        bars.add_row(name, f"{row['measured']:.3f}", f"{row['bar']:.2f}", "yes" if row["met"] else "no")
-    navrl, history = result["navrl"], result["history"]
-    lines = [
-        f"{navrl['source']}: {navrl['bytes']:,} of {navrl['original_bytes']:,} bytes, ratio {navrl['ratio']:.3f} "
-        f"({navrl['ratio_to_tensors']:.3f} of the bare tensors), lossless: {'yes' if navrl['lossless'] else 'NO'}",
-        f"history of {history['checkpoints']}: "
-        + ", ".join(f"{name} {history[name]['ratio']:.3f}" for name in ("default", "delta", "bfloat16"))
-        + " of as many torch.save files",
-    ]
-    counts = sorted(row["saves"] for row in result["waits"].values())
-    meaning = (
-        "call: until save returns. fence: what optimizer.step() then waits, when it follows at once; with computing in "
-        "between it is less. written: median until the file is on the disk; of ways called not durable and the prior "
-        f"design, until the system has it. {counts[0]} to {counts[-1]} saves each, in turns."
-    )
-    return [waits, meaning, loops, bars, *lines]

@@ -1,4 +1,4 @@
-"""`fledge bench collect`: decisions per second of a PPO loop with each collector, beside the synchronous one.
+"""`python -m benchmarks collect`: decisions per second of a PPO loop with each collector, beside the synchronous one.
 
 First results are compared, bit for bit, on a small task, through several updates of the policy:
 
@@ -6,12 +6,12 @@ First results are compared, bit for bit, on a small task, through several update
     halves       with the synchronous collector over the same two envs
     compressed   with the synchronous collector's rollouts, all envs and some
 
-Only then are they timed, an iteration each in turns, so that whatever else the machine does falls on all of them. The task,
-network and learner are the fast preset's. A pipelined iteration ends when its batch in the air has landed, so that it does
-not disturb the others: as in a run of its own, it takes the longer of flying and learning.
+Only then are they timed, an iteration each in turns, so that other load on the machine affects all of them. The task,
+network and learner are the fast preset's. A pipelined iteration ends when the batch under way is complete, so that it does
+not disturb the others: as in a run of its own, it takes the longer of simulating and learning.
 
-More threads in torch are not always quicker: on a busy machine they wait for each other. The synchronous loop is tried with
-one and with all, and the quicker number is what it and all others get, so that no gain is an artefact of that.
+More torch threads are not always faster: on a busy machine they wait for each other. The synchronous loop is tried with one
+and with all, and every loop gets the faster number, so that no gain is an artefact of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.collect_checks import check_results
 from benchmarks.collect_loop import Loop
-from benchmarks.tables import table
+from benchmarks.collect_parity import check_results
+from benchmarks.tables import machine_line, table
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.train.config import TrainConfig, make_config
@@ -48,7 +48,7 @@ def run(
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the agreement of results, and the speed of every collector; JSON-able.
+    """Return the parity of results and the speed of every collector; JSON-able.
 
     Args:
         rounds: Timed iterations of each collector, after one to warm up.
@@ -73,7 +73,7 @@ def run(
     try:
         say("checking that all collectors fly what they must")
         torch.set_num_threads(1)
-        agreement = check_results(cfg, compression_level)
+        parity = check_results(cfg, compression_level)
         keep_freed_memory()
         times, compression, torch_threads = _time(cfg, threads, compression_level, rounds, say)
     finally:
@@ -89,7 +89,7 @@ def run(
     return {
         "machine": machine_info(),
         "settings": settings,
-        "agreement": agreement,
+        "parity": parity,
         "collectors": {kind: _figures(rows, times["synchronous"], cfg) for kind, rows in times.items()},
         "compression": compression,
     }
@@ -176,7 +176,7 @@ def _figures(rows: Times, beside: Times, cfg: TrainConfig) -> dict[str, float]:
 
 def render(result: Mapping[str, Any]) -> list[Any]:
     """The figures as a table, and what compressing does."""
-    settings, machine = result["settings"], result["machine"]
+    settings = result["settings"]
     size = f"{settings['num_envs']:,} drones x {settings['rollout_steps']} decisions"
     size += f", {settings['threads']} cores, {settings['torch_threads']} torch threads"
     view = table(
@@ -193,12 +193,12 @@ def render(result: Mapping[str, Any]) -> list[Any]:
             f"{row['learn_s']:.2f}",
         )
     packed = result["compression"]
-    agreement = ", ".join(f"{kind} {row['values']:,} values" for kind, row in result["agreement"].items())
+    parity = ", ".join(f"{kind} {row['values']:,} values" for kind, row in result["parity"].items())
     return [
         view,
         f"compressed LiDAR: {packed['bytes_before'] / 1e6:,.1f} MB in {packed['bytes_after'] / 1e6:,.1f} MB "
         f"({packed['ratio']:.1f} times smaller); {packed['encode_s']:.3f} s to compress, "
         f"{packed['decode_s']:.3f} s to decode, {packed['decode_eighth_s']:.3f} s for every eighth env",
-        f"same results, bit for bit: {agreement}",
-        f"{machine['cpu']}, load average at the end {machine['load_average']}",
+        f"same results, bit for bit: {parity}",
+        machine_line(result["machine"], "end"),
     ]

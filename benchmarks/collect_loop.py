@@ -1,4 +1,4 @@
-"""A PPO loop with one of the collectors, for the benchmark: the fast preset's policy, learner and envs."""
+"""A PPO loop with one of the collectors: the fast preset's policy, learner and envs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Loop:
     Args:
         kind: "synchronous", "pipelined", "halves" or "compressed".
         cfg: The run's config.
-        threads: Cores to use; phases that overlap get half of them each.
+        threads: Cores to use; overlapping phases get half of them each.
         level: Compression level, for "compressed".
     """
 
@@ -63,14 +63,14 @@ class Loop:
         ]
 
     def use_threads(self, count: int) -> None:
-        """Give torch this many threads in the phases that have the machine to themselves."""
+        """Give torch this many threads in the phases that do not overlap."""
         if self.kind in ("synchronous", "compressed"):
             self.act_threads = count
         if self.kind != "pipelined":
             self.learn_threads = count
 
     def iterate(self) -> dict[str, float]:
-        """Collect and learn once; returns seconds."""
+        """Collect and learn once; return the seconds of each part."""
         torch.set_num_threads(self.act_threads)
         begun = time.perf_counter()
         batch = self.collector.rollout()

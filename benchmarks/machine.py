@@ -9,7 +9,7 @@ import platform
 
 
 def release_memory() -> None:
-    """Give memory that is no longer used back to the system, so that a following RSS difference means something.
+    """Return unused memory to the system, so that a following difference in RSS is meaningful.
 
     glibc keeps freed blocks for later; without this, an env made after a larger one seems to need nothing.
     """
@@ -19,7 +19,7 @@ def release_memory() -> None:
 
 
 def resident_bytes() -> int:
-    """Return the memory this process holds now (RSS), or 0 where the system does not tell."""
+    """Return the memory this process holds now (RSS), or 0 if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,11 +1,11 @@
-"""How smoothly the browser app's pages move, and whether memory stays flat while somebody watches: in a headless Chromium.
+"""`python -m benchmarks page`: frame rates of the browser app's pages, and memory of server and page, in a headless Chromium.
 
-crowd      500 obstacles, 80 of which move, and 64 drones at once in the 3-D scene, of a recording that plays
-fight      two pilots on the play page: map, space-time graph and instruments
-memory     with --minutes: a training that is watched live; the server's memory and the page's, in equal intervals
+crowd      a recording in the 3-D scene: 500 obstacles, 80 of which move, and 64 drones
+fight      two scripted policies on the play page: map, space-time graph and instruments
+memory     with --minutes: a training run watched live; memory of the server and of the page, at equal intervals
 
-The page itself counts its frames (requestAnimationFrame). Headless Chromium draws by the processor, 3-D too, and shares it
-with the server: with a graphics card it is faster.
+The page itself counts its frames (requestAnimationFrame). Headless Chromium draws on the CPU, 3-D included, and shares it
+with the server; a graphics card is faster.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ TRAINING = ("navigation", "env.num_envs=48", "env.num_maps=2", "ppo.rollout_step
 def run(
     on_progress: Callable[[str], None], seconds: float = 5.0, minutes: float = 0.0, every: float = 30.0
 ) -> dict[str, Any]:
-    """Figures of the pages.
+    """Return the figures of the pages; JSON-able.
 
     Args:
-        seconds: For which frames are counted.
-        minutes: For which memory is followed; 0: not at all.
-        every: Seconds from one look at the memory to the next.
+        seconds: Time over which to count frames.
+        minutes: Time over which to measure memory; 0: skip it.
+        every: Seconds between measurements of memory.
     """
     with tempfile.TemporaryDirectory() as place, chromium() as browser:
         result: dict[str, Any] = {"machine": machine_info(), "seconds": seconds}
@@ -79,7 +79,7 @@ def until(browser: Any, condition: str, seconds: float = 120.0) -> Any:
 
 
 def record_crowd(path: Path) -> Path:
-    """A recording of 64 flights on one map."""
+    """Record 64 flights on one map."""
     task = find_task("navigation")
     settings = {"num_envs": DRONES, "num_maps": 1, "static_obstacles": STILL, "moving_obstacles": MOVING}
     cfg = task.config(**settings, decimation=8, max_episode_steps=800)
@@ -91,7 +91,7 @@ def record_crowd(path: Path) -> Path:
 
 
 def crowd_rate(browser: Any, path: Path, seconds: float) -> dict[str, Any]:
-    """Frames a second of the 3-D scene, all drones in it, while it plays."""
+    """Return frames per second of the playing 3-D scene with all drones."""
     server = Served("replay", str(path))
     try:
         browser.get(server.link)
@@ -112,7 +112,7 @@ def crowd_rate(browser: Any, path: Path, seconds: float) -> dict[str, Any]:
 
 
 def fight_rate(browser: Any, seconds: float) -> dict[str, Any]:
-    """Frames a second of the page of a fight."""
+    """Return frames per second of the page of a fight."""
     server = Served("play", "aircombat", "blue=envelope", "red=crank", "seed=7")
     try:
         browser.get(server.link)
@@ -130,7 +130,7 @@ def fight_rate(browser: Any, seconds: float) -> dict[str, Any]:
 def follow_memory(
     browser: Any, folder: Path, minutes: float, every: float, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Memory of the server and of the page, while a training is watched live."""
+    """Return memory of the server and of the page while a training run is watched live."""
     command = [sys.executable, "-m", "fledge.cli", "train", *TRAINING, "--folder", str(folder)]
     training = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     server = None
@@ -157,7 +157,7 @@ def follow_memory(
 
 
 def wait_for(path: Path, training: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
-    """Until a training has written a file."""
+    """Wait until a training run has written a file."""
     end = time.monotonic() + seconds
     while not path.exists():
         if training.poll() is not None or time.monotonic() > end:
@@ -166,7 +166,7 @@ def wait_for(path: Path, training: subprocess.Popen[bytes], seconds: float = 300
 
 
 def look_at_page(browser: Any) -> dict[str, Any]:
-    """What the page has in memory once its garbage is collected, its elements, and how many frames it draws."""
+    """Return the page's memory after garbage collection, its number of elements, and its frame rate."""
     browser.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
     heap = browser.execute_cdp_cmd("Runtime.getHeapUsage", {})
     shown = browser.execute_script(f"return [document.querySelectorAll('*').length, Number({PLAYER}.dataset.fps)]")
@@ -179,7 +179,7 @@ def look_at_page(browser: Any) -> dict[str, Any]:
 
 
 def growth(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """MB a minute by a straight line through the second half; None where there are too few."""
+    """Return the slope in MB per minute of a straight line through the second half; None if there are too few rows."""
     half = rows[len(rows) // 2 :]
     if len(half) < 3:
         return None
@@ -188,7 +188,7 @@ def growth(rows: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def render(result: dict[str, Any]) -> Iterator[str]:
-    """Lines for people."""
+    """Yield the figures as lines of text."""
     crowd, fight = result["crowd"], result["fight"]
     yield f"headless Chromium, drawn by the processor; load average {result['machine']['load_average']}"
     yield f"{'page':<7} {'frames/s':>9} {'longest':>9}"

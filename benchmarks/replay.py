@@ -1,8 +1,8 @@
-"""`fledge bench replay`: size and speed of `DictReplayBuffer` beside TorchRL's storages and the prior design.
+"""`python -m benchmarks replay`: size and speed of `DictReplayBuffer` beside TorchRL's storages and LZ4 episodes.
 
-A policy flies the navigation task (350 columns, 80 moving obstacles); the transitions go into every buffer; all must return
-the same data for the same indices; only then are adding and sampling batches of 256 timed, the buffers taking turns. Then
-the layouts are compared, and millions of frames pass through a bounded buffer while its memory is watched.
+A policy flies the navigation task (350 columns, 80 moving obstacles), and the transitions are added to every buffer. All
+must return the same data for the same indices before adding and sampling batches of 256 are timed, in turns. Then the
+layouts are compared, and millions of frames pass through a bounded buffer while the memory of the process is measured.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from rich.console import RenderableType
 from rich.table import Table
 
-from benchmarks import replay_contenders as contend
-from benchmarks.baselines.prior_replay import PriorReplay
+from benchmarks import replay_candidates as candidates
+from benchmarks.baselines.lz4_replay import LZ4Replay
 from benchmarks.replay_flights import FLIGHT, MAPS, Episode, fly
 from benchmarks.replay_memory import measure_memory
-from benchmarks.tables import table
+from benchmarks.tables import machine_line, table
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.replay import DictReplayBuffer
@@ -49,10 +49,10 @@ def run(
     Args:
         frames: Transitions to fly, twice; grid maps are a thirtieth of that.
         memory_frames: Frames to pass through the bounded buffer.
-        quick: A few thousand transitions, few batches, a hundred thousand frames.
-        seed: Decides maps, flights and draws.
-        policy: Who flies: anything that `load_policy` takes, NavRL's `.pt` file included.
-        on_progress: Told what is being done.
+        quick: Measure a few thousand transitions, few batches, a hundred thousand frames.
+        seed: Random seed of maps, flights and draws.
+        policy: The policy that flies: any name or path for `load_policy`, NavRL's `.pt` file included.
+        on_progress: Called with a line before each part.
 
     Raises:
         FledgeError: if a buffer returns other data than was stored; nothing is timed then.
@@ -64,7 +64,7 @@ def run(
     frames, memory_frames, batches = (4_000, 100_000, 10) if quick else (frames, memory_frames, 200)
     result: dict[str, Any] = {
         "machine": machine_info(),
-        "settings": {"frames": frames, "batch": contend.BATCH, "policy": policy, "seed": seed, "quick": quick},
+        "settings": {"frames": frames, "batch": candidates.BATCH, "policy": policy, "seed": seed, "quick": quick},
         "parts": {},
         "layouts": {},
     }
@@ -83,32 +83,32 @@ def run(
 
 
 def keys_of(episodes: list[Episode], obs: tuple[str, ...]) -> list[str]:
-    """What a batch holds: the episode's keys and the next observations."""
+    """Return the keys of a batch: the episode's and the next observations."""
     return [*episodes[0], *(f"next_{k}" for k in obs)]
 
 
 def measure(
     episodes: list[Episode], obs: tuple[str, ...], batches: int, seed: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Fill every buffer, compare what they return, time them in turns."""
+    """Fill every buffer, compare the data they return, and time them in turns."""
     total = sum(len(e["reward"]) for e in episodes)
-    both = contend.doubled(episodes, obs)
+    both = candidates.doubled(episodes, obs)
     flat = {k: torch.from_numpy(np.concatenate([e[k] for e in both])) for k in both[0]}
     say("filling the buffers")
     buffer = DictReplayBuffer(total, keys_of(episodes, obs), seed=seed)
-    priors = {name: PriorReplay(default_threads(), seed, level) for name, level in contend.PRIOR.items()}
+    lz4_buffers = {name: LZ4Replay(default_threads(), seed, level) for name, level in candidates.LZ4.items()}
     with tempfile.TemporaryDirectory() as folder, buffer:
-        contenders = {
-            contend.FLEDGE: contend.ours(buffer, episodes),
-            **{name: contend.prior(replay, both) for name, replay in priors.items()},
-            **contend.torchrl(flat, folder),
+        filled = {
+            candidates.FLEDGE: candidates.ours(buffer, episodes),
+            **{name: candidates.lz4_episodes(replay, both) for name, replay in lz4_buffers.items()},
+            **candidates.torchrl(flat, folder),
         }
         say("comparing what they return")
-        contend.check_agreement(contenders, flat, np.random.default_rng(seed))
-        say(f"sampling batches of {contend.BATCH}")
-        contend.time_in_turns(contenders, batches)
+        candidates.check_parity(filled, flat, np.random.default_rng(seed))
+        say(f"sampling batches of {candidates.BATCH}")
+        candidates.time_in_turns(filled, batches)
         stored = buffer.stats()["keys"]
-        lz4 = {k: min(p.key_bytes()[k] for p in priors.values()) / total for k in stored}
+        lz4 = {k: min(b.key_bytes()[k] for b in lz4_buffers.values()) / total for k in stored}
         return {
             "transitions": total,
             "episodes": len(episodes),
@@ -117,14 +117,14 @@ def measure(
                 k: {"raw": row["raw"], "fledge": row["bytes_per_frame"], "codec": row["codec"], "lz4": lz4[k]}
                 for k, row in stored.items()
             },
-            "buffers": {name: contender.figures() for name, contender in contenders.items()},
+            "buffers": {name: candidate.figures() for name, candidate in filled.items()},
         }
 
 
 def measure_layouts(
     episodes: list[Episode], obs: tuple[str, ...], batches: int, seed: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The three layouts of our buffer on the same episodes."""
+    """Compare the three layouts of our buffer on the same episodes."""
     chosen: list[Episode] = []
     for episode in episodes:
         if sum(len(e["reward"]) for e in chosen) < LAYOUT_FRAMES:
@@ -133,15 +133,15 @@ def measure_layouts(
     say("comparing the layouts")
     layouts: tuple[Layout, ...] = get_args(Layout)
     buffers = {name: DictReplayBuffer(total, keys_of(chosen, obs), layout=name, seed=seed) for name in layouts}
-    contenders: dict[str, contend.Contender] = {n: contend.ours(buffer, chosen) for n, buffer in buffers.items()}
-    contend.time_in_turns(contenders, batches)
+    filled: dict[str, candidates.Candidate] = {n: candidates.ours(buffer, chosen) for n, buffer in buffers.items()}
+    candidates.time_in_turns(filled, batches)
     for buffer in buffers.values():
         buffer.close()
-    return {name: contender.figures() for name, contender in contenders.items()}
+    return {name: candidate.figures() for name, candidate in filled.items()}
 
 
 def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was asked for, beside what was measured. `at_most` tells on which side of `wanted` the measure must lie."""
+    """Return each target beside the measured value; `at_most` says on which side of `wanted` the value must lie."""
     rows: list[dict[str, Any]] = []
 
     def bar(name: str, value: float, wanted: float, at_most: bool = False) -> None:
@@ -150,15 +150,15 @@ def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     for part, found in result["parts"].items():
         keys, buffers = found["keys"], found["buffers"]
-        ours = buffers[contend.FLEDGE]
+        ours = buffers[candidates.FLEDGE]
         if "lidar" in keys:
             bar(f"{part}: LiDAR, raw / ours", keys["lidar"]["raw"] / keys["lidar"]["fledge"], 8.0)
         lz4 = sum(row["lz4"] for row in keys.values())
         bar(f"{part}: transition, LZ4 (each frame once) / ours", lz4 / ours["bytes_per_frame"], 1.3)
         bar(f"{part}: largest field, ours / raw", max(r["fledge"] / r["raw"] for r in keys.values()), 1.0, True)
-        fastest = max(buffers[name]["sample_rate"] for name in contend.PRIOR)
-        bar(f"{part}: sampling, ours / prior design", ours["sample_rate"] / fastest, 10.0)
-        for other, wanted in ((contend.LISTED, 10.0), (contend.TENSOR, 0.5)):
+        fastest = max(buffers[name]["sample_rate"] for name in candidates.LZ4)
+        bar(f"{part}: sampling, ours / LZ4 episodes", ours["sample_rate"] / fastest, 10.0)
+        for other, wanted in ((candidates.LISTED, 10.0), (candidates.TENSOR, 0.5)):
             if other in buffers:
                 bar(f"{part}: sampling, ours / {other}", ours["sample_rate"] / buffers[other]["sample_rate"], wanted)
     memory = result["memory"]
@@ -172,12 +172,11 @@ def bars(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def render(result: Mapping[str, Any]) -> list[RenderableType]:
     """Return the figures of `run` as rich renderables."""
-    machine, settings, memory = result["machine"], result["settings"], result["memory"]
+    settings, memory = result["settings"], result["memory"]
     shown: list[RenderableType] = [
-        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the start · "
-        f"{settings['policy']} flies, batches of {settings['batch']}"
+        f"{machine_line(result['machine'], 'start')} · {settings['policy']} flies, batches of {settings['batch']}"
     ]
-    if contend.TENSOR not in result["parts"]["flight"]["buffers"]:
+    if candidates.TENSOR not in result["parts"]["flight"]["buffers"]:
         shown.append("TorchRL is not installed, so its storages are missing below: pip install 'fledge[torchrl]'.")
     for part, found in result["parts"].items():
         size = f"{found['transitions']:,} transitions, {found['raw_bytes_per_frame']:,} bytes raw each"
@@ -210,7 +209,7 @@ def _fields(keys: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _bars(rows: list[dict[str, Any]]) -> Table:
-    view = table("Asked for, and measured", "", "measured", "asked", "met", wrap=True)
+    view = table("Targets", "", "measured", "target", "met", wrap=True)
     for row in rows:
         asked = f"{'at most' if row['at_most'] else 'at least'} {row['wanted']:g}"
         view.add_row(row["bar"], f"{row['measured']:.2f}", asked, "yes" if row["met"] else "no")

@@ -1,4 +1,4 @@
-"""Episodes that a policy really flew, for the replay bench.
+"""Episodes flown by a policy, for the replay benchmark.
 
 Contract
     An episode is NumPy arrays per key: observations [T + 1, ...] with the final one, the rest [T, ...]. The forest has 350
@@ -29,7 +29,7 @@ def fly(frames: int, seed: int, policy: str, decimation: int, grid_maps: bool = 
     """Fly at least `frames` decisions; episodes still open at the end are cut there.
 
     Args:
-        policy: Who flies: anything that `load_policy` takes.
+        policy: Any name or path for `load_policy`.
         decimation: Physics steps per decision (at 62.5 a second).
         grid_maps: Record 224x224 occupancy maps instead of what the policy sees.
     """

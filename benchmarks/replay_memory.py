@@ -1,4 +1,4 @@
-"""Does memory stay flat? Millions of frames pass through a bounded buffer while the process's memory is watched."""
+"""Measure whether memory stays flat while millions of frames pass through a bounded buffer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from benchmarks.machine import release_memory, resident_bytes
 from benchmarks.replay_flights import Episode
 from fledge.replay import DictReplayBuffer
 
-POINTS = 20  # measurements on the way
-FULL_SHARE = 0.2  # of the frames: from here on, the buffer has been full for long
+POINTS = 20  # measurements
+FULL_SHARE = 0.2  # of the frames; by then the buffer has long been full
 
 
 def measure_memory(

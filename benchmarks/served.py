@@ -18,14 +18,14 @@ FLAGS = ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=128
 
 
 class Served:
-    """`fledge WORDS` on a free port: `link` is what it says to open, `base` the address without a page.
+    """`fledge ARGUMENTS` on a free port: `link` is the page that it says to open, `base` the address without a page.
 
     Raises:
         ConfigError: when it does not start.
     """
 
-    def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "fledge.cli", *words, "--port", "0", "--no-browser"]
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "fledge.cli", *arguments, "--port", "0", "--no-browser"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         told, found = "", None
@@ -33,11 +33,11 @@ class Served:
             told, found = line.strip() or told, re.search(r"open (http://[^/\s]+)(\S*) ", line)
         if found is None:
             self.close()
-            raise ConfigError(f"`fledge {words[0]}` did not start: {told.removeprefix('fledge: ')}")
+            raise ConfigError(f"`fledge {arguments[0]}` did not start: {told.removeprefix('fledge: ')}")
         self.base, self.link = found[1], found[1] + found[2]
 
     def memory_mb(self) -> float:
-        """What it has in memory."""
+        """Return the resident memory of the server."""
         return memory_mb(self.process.pid)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Served:
 
 
 def memory_mb(process: int) -> float:
-    """Resident memory of a process; NaN where the system does not say."""
+    """Return the resident memory of a process; NaN if the system does not report it."""
     try:
         told = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -57,19 +57,19 @@ def memory_mb(process: int) -> float:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A headless Chromium by selenium; it draws by the processor, 3-D too.
+    """Yield a headless Chromium by selenium, which draws on the CPU, 3-D included.
 
     Raises:
         ConfigError: when there is none on this machine.
     """
     driver, binary = shutil.which("chromedriver"), shutil.which("chromium")
     if driver is None or binary is None:
-        raise ConfigError("This needs chromium and its driver, of Debian's packages chromium and chromium-driver.")
+        raise ConfigError("Chromium or its driver is missing: install Debian's packages chromium and chromium-driver.")
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
     except ModuleNotFoundError as error:
-        raise ConfigError("This needs selenium: pip install 'fledge[test]'.") from error
+        raise ConfigError("selenium is missing: pip install 'fledge[dev]'.") from error
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in FLAGS:

@@ -1,10 +1,10 @@
-"""A world's part in `fledge bench sim`: its simulator in mid-flight, and the same flight in plain implementations.
+"""What a task provides for `python -m benchmarks sim`: its simulator in mid-flight, and plain implementations of the same.
 
-    SimBenchmark   what is timed, how many of it, and the baselines: `Task.references.CONTEST`
-    Flight    an env warmed up, with the actions it is to fly; baselines fly on from its snapshot
+    SimBenchmark   what is timed, at which sizes, and the baselines
+    Flight         a warmed-up env and its next actions; baselines continue from its snapshot
 
-A baseline is made from a snapshot, goes back to one with `load(snapshot)`, and flies one call with `step(*arguments)`, which
-returns what it can be judged by. Arrays of its first argument, or of the tuple that it is, have one row an env.
+A baseline is made from a snapshot, returns to one with `load(snapshot)`, and makes one call with `step(*arguments)`, which
+returns the results to compare. Arrays in its first argument (an array, or a tuple of them) have one row per env.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ from fledge.envs.base import Action, TensorEnv
 
 Native = Callable[[torch.Tensor], Any]
 Baselines = Mapping[str, tuple[Callable[[Any], Any], Native]]
-"""By name: how to make one from a snapshot, and how its arrays are made from the env's tensors."""
+"""By name: how to make the baseline from a snapshot, and how to convert the env's tensors to its arrays."""
 
 
 class Flight(ABC):
-    """An env in mid-flight, and what it does next.
+    """A warmed-up env and its next actions.
 
     Args:
-        env: Warmed up.
+        env: The env, warmed up.
         out: Its buffers.
-        actions: Of the next calls, over and over.
-        calls: After so many the flight goes back to where it was; None: never.
+        actions: Actions of the next calls, repeated in a cycle.
+        calls: Number of calls after which the flight returns to its first state; None: never.
     """
 
     physics_steps: int = 1
-    """Of a call."""
+    """Physics steps per call."""
 
     def __init__(self, env: TensorEnv, out: TensorDict, actions: Sequence[Action], calls: int | None = None) -> None:
         self.env, self.out, self.actions, self.calls = env, out, actions, calls
 
     def step(self, call: int) -> None:
-        """Fly a call."""
+        """Make the call of this number."""
         self.env.step(self.actions[call % len(self.actions)], out=self.out)
 
     def go_back(self) -> None:
-        """Return to where the flight began, where that matters."""
+        """Restore the first state, if the benchmark needs it."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """Where all are, for a baseline to fly on from."""
+        """Return the current state, for a baseline to continue from."""
 
     @abstractmethod
     def arguments(self, native: Native) -> Sequence[tuple[Any, ...]]:
-        """What a baseline's `step` takes in each call, over and over."""
+        """Return the arguments of a baseline's `step` for each call, to be repeated in a cycle."""
 
     @abstractmethod
     def check(self, baselines: Baselines) -> dict[str, Any]:
-        """Fly all from here with the same actions, and return how far they differ: see `verdict`.
+        """Step the env and the baselines with the same actions, and return a `verdict` on their differences.
 
         Raises:
-            FledgeError: if that is too far.
+            FledgeError: if they differ by more than is allowed.
         """
 
     def memory(self) -> dict[str, int]:
-        """Bytes of tensors by what they are of."""
+        """Return bytes of tensors by kind."""
         return {"envs": tensor_bytes(vars(self.env)) + tensor_bytes(self.out)}
 
     def figures(self) -> dict[str, float]:
-        """What else is to be known about this flight."""
+        """Return further figures of this flight, by name."""
         return {}
 
     def close(self) -> None:
@@ -77,32 +77,32 @@ class Flight(ABC):
 
 
 class SimBenchmark(ABC):
-    """What is timed. Subclasses fill in words, numbers and baselines."""
+    """What is timed: names for printing, sizes, and baselines."""
 
     one: str = "env"
     many: str = "envs"
     call: str = "step"
-    """What one call of `step` flies."""
+    """Name of what one call of `step` simulates."""
     count: int = 1024
-    """In the comparison, unless the user says otherwise."""
+    """Default number of envs in the comparison."""
     sizes: Sequence[int] = (64, 256, 1024, 4096, 16384)
     baselines: Baselines = {}
 
     @abstractmethod
     def begin(self, count: int, threads: int, seed: int) -> Flight:
-        """An env with so many, warmed up."""
+        """Return a warmed-up flight of `count` envs."""
 
     @abstractmethod
     def settings(self, count: int) -> dict[str, Any]:
-        """What was flown, JSON-able."""
+        """Return the settings of the simulation; JSON-able."""
 
     @abstractmethod
     def describe(self, settings: Mapping[str, Any]) -> str:
-        """The same in a line."""
+        """Return the settings as one line of text."""
 
 
 def verdict(gaps: np.ndarray, tolerance: float, allowed: float) -> dict[str, Any]:
-    """Whether at most the allowed share of differences exceeds a tolerance."""
+    """Judge whether at most the share `allowed` of differences exceeds `tolerance`."""
     outside = float((~(gaps <= tolerance)).mean())  # NaN is outside
     return {
         "max_difference": float(gaps.max()),
@@ -114,18 +114,18 @@ def verdict(gaps: np.ndarray, tolerance: float, allowed: float) -> dict[str, Any
 
 
 def require(name: str, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
-    """FledgeError unless a baseline's verdicts are good."""
+    """Raise FledgeError unless all verdicts on a baseline are good."""
     for key, found in verdicts.items():
         if not found["ok"]:
             raise FledgeError(
-                f"The {name} reference and the simulator disagree on {key}: {found['share_outside']:.3%} of the "
+                f"The {name} baseline and the simulator disagree on {key}: {found['share_outside']:.3%} of the "
                 f"values differ by more than {found['tolerance']} (allowed {found['allowed_share']:.3%}, "
-                f"largest {found['max_difference']:.3g}). Nothing was timed: one of the two is wrong."
+                f"largest {found['max_difference']:.3g}). Nothing was timed."
             )
 
 
 def tensor_bytes(holder: Any) -> int:
-    """Bytes of all tensors in a tensor, TensorDict, or mapping of them."""
+    """Return the bytes of all tensors in a tensor, TensorDict, or mapping of them."""
     if isinstance(holder, torch.Tensor):
         return holder.nbytes
     if isinstance(holder, (Mapping, TensorDict)):

@@ -1,4 +1,4 @@
-"""The tables of `fledge bench sim`."""
+"""Tables of `python -m benchmarks sim`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from benchmarks.tables import shown, table, three_digits
+from benchmarks.tables import machine_line, shown, table, three_digits
 
 Result = Mapping[str, Any]
 
 
 def render(result: Result) -> list[RenderableType]:
-    """Return the figures of `sim.run` as rich renderables: machine, agreement, comparison, sizes."""
+    """Return the figures of `sim.run` as rich renderables: machine, parity, comparison, sizes."""
     machine = result["machine"]
-    title = (
-        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the start · "
-        f"Python {machine['python']}, torch {machine['torch']}, Warp {machine['warp']}, NumPy {machine['numpy']}"
-    )
+    versions = f"Python {machine['python']}, torch {machine['torch']}, Warp {machine['warp']}, NumPy {machine['numpy']}"
+    title = f"{machine_line(machine, 'start')} · {versions}"
     figures = "".join(f"; {name.replace('_', ' ')} {value:g}" for name, value in result["figures"].items())
     flown = result["settings"]["described"] + figures
-    return [title, flown, _agreement_table(result), _comparison_table(result), _sizes_table(result)]
+    return [title, flown, _parity_table(result), _comparison_table(result), _sizes_table(result)]
 
 
-def _agreement_table(result: Result) -> Table:
-    agreement, many = result["agreement"], result["settings"]["many"]
-    one, names = agreement["one"], ("numpy", "torch")
+def _parity_table(result: Result) -> Table:
+    parity, many = result["parity"], result["settings"]["many"]
+    one, names = parity["one"], ("numpy", "torch")
     title = f"Same flight: {one[many]:,} {many}, {one['steps']} steps from the same moment"
     view = table(title, "largest difference", *names, "tolerance", "allowed", "outside")
     for key, limits in one["numpy"].items():
-        rows = {name: [found[k][key] for found in agreement.values() for k in found if k.startswith(name)]
+        rows = {name: [found[k][key] for found in parity.values() for k in found if k.startswith(name)]
                 for name in names}  # fmt: skip
         largest = [f"{max(row['max_difference'] for row in rows[name]):.1e}" for name in names]
         outside = max(row["share_outside"] for found in rows.values() for row in found)

@@ -1,10 +1,10 @@
-"""Training speed: our loop beside the prior design, on the same env, network and hyper-parameters; and the fast preset.
+"""`python -m benchmarks train`: training speed beside a TorchRL loop with the same env, network and hyper-parameters.
 
-First the results are compared: both networks must give the same outputs, and one update of each from the same rollout the
-same losses. Then they take turns: ours as `fledge train` runs it (a process of its own, one rank a core), the prior design
-in this process with torch on one thread, the same with torch on all of them (its simulator has all cores in both), ours with
-the fast preset. Each turn begins with iterations that are not counted. The baseline is whichever number of threads serves the
-prior design better; both are shown. Times are those of collecting and learning: neither logs or saves in them.
+Results are compared first: both networks must give the same outputs, and one update of each from the same rollout the same
+loss. Then the designs take turns: Fledge as `fledge train` runs it (a process of its own, one rank per core); the TorchRL
+loop (`baselines/torchrl_training.py`) in this process with torch on one thread, and with torch on all threads (its simulator
+has all cores in both); Fledge with the fast preset. Each turn begins with iterations that are not counted. The baseline is
+the faster of the two TorchRL rows; both are shown. Times include collecting and learning, not logging or saving.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.baselines import find_baselines
-from benchmarks.tables import shown, table
+from benchmarks.tables import machine_line, shown, table
 from benchmarks.turns import ratio, spread
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import FledgeError, InputError
@@ -31,13 +30,15 @@ from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.learn.ppo import PPO
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy
+from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
 from fledge.tasks.registry import find_task
 from fledge.train.config import TrainConfig, make_config
 
 TOLERANCE = 1e-4
 WARM_UP = 1  # iterations at the start of every turn that are not counted
 TASK: Any = find_task("navigation")
-Turn = dict[str, float]  # seconds of an iteration, and decisions per second
+Turn = dict[str, float]  # seconds per iteration, and decisions per second
 
 
 def run(
@@ -50,11 +51,11 @@ def run(
     """Return decisions per second of all designs, turn by turn, and their ratios; JSON-able.
 
     Args:
-        turns: Of each design.
-        iterations: Counted in each turn.
+        turns: Turns per design.
+        iterations: Iterations counted in each turn.
         num_envs: Drones.
-        seed: Decides weights, maps and flights.
-        on_progress: Told what is being done.
+        seed: Random seed of weights, maps and flights.
+        on_progress: Called with a line before each part.
 
     Raises:
         FledgeError: if the two designs disagree; nothing is timed then.
@@ -63,12 +64,12 @@ def run(
         raise InputError(f"turns is {turns} and iterations {iterations}, but both must be at least 1.")
     say = on_progress or (lambda text: None)
     say("checking that both designs compute the same")
-    agreement = check_agreement(seed)
-    say("starting the prior design")
-    with prior_loop(num_envs, seed) as prior:
+    parity = check_parity(seed)
+    say("starting the TorchRL loop")
+    with torchrl_loop(num_envs, seed) as torchrl:
         designs: dict[str, Callable[[], Turn]] = {"fledge": lambda: time_fledge("navrl", iterations, num_envs, seed)}
         for threads in sorted({1, default_threads()}):
-            designs[f"prior_{threads}"] = lambda threads=threads: prior(threads, iterations)  # type: ignore[misc]
+            designs[f"torchrl_{threads}"] = lambda threads=threads: torchrl(threads, iterations)  # type: ignore[misc]
         designs["fast"] = lambda: time_fledge("fast", iterations, num_envs, seed)
         rows: dict[str, list[Turn]] = {name: [] for name in designs}
         for turn in range(turns):
@@ -78,20 +79,18 @@ def run(
     say("the machine's best rate of multiplying matrices")
     settings = {"num_envs": num_envs, "turns": turns, "iterations": iterations, "warm_up": WARM_UP, "seed": seed}
     settings["cores"] = default_threads()
-    return {"machine": machine_info(), "settings": settings, "agreement": agreement} | figures(
-        rows, matmul_peak(), num_envs
-    )
+    return {"machine": machine_info(), "settings": settings, "parity": parity} | figures(rows, matmul_peak(), num_envs)
 
 
 def figures(rows: dict[str, list[Turn]], peak: float, num_envs: int) -> dict[str, Any]:
-    """Medians and quartiles of every design, which one is the baseline, and the ratios turn by turn."""
-    from benchmarks.baselines.prior_training import network_flops
+    """Return medians and quartiles of every design, the name of the baseline, and the ratios turn by turn."""
+    from benchmarks.baselines.torchrl_training import network_flops
 
     every = {name: {key: [turn[key] for turn in turns] for key in turns[0]} for name, turns in rows.items()}
     designs = {name: {key: spread(values) for key, values in found.items()} for name, found in every.items()}
-    priors = [name for name in designs if name.startswith("prior")]
-    baseline = max(priors, key=lambda name: designs[name]["decisions_per_second"]["median"])
-    for name in priors:
+    loops = [name for name in designs if name.startswith("torchrl")]
+    baseline = max(loops, key=lambda name: designs[name]["decisions_per_second"]["median"])
+    for name in loops:
         designs[name]["fledge_faster_by"] = {
             "whole": ratio(every["fledge"]["decisions_per_second"], every[name]["decisions_per_second"]),
             "collecting": ratio(every[name]["collect_s"], every["fledge"]["collect_s"]),
@@ -99,7 +98,7 @@ def figures(rows: dict[str, list[Turn]], peak: float, num_envs: int) -> dict[str
         }
     ppo = navrl_config(num_envs, 0).ppo
     flops = 3 * network_flops() * num_envs * ppo.rollout_steps * ppo.epochs  # backward costs twice the forward
-    shares = {name: round(flops / designs[name]["learn_s"]["median"] / peak, 4) for name in ("fledge", *priors)}
+    shares = {name: round(flops / designs[name]["learn_s"]["median"] / peak, 4) for name in ("fledge", *loops)}
     return {
         "designs": designs,
         "baseline": baseline,
@@ -110,32 +109,31 @@ def figures(rows: dict[str, list[Turn]], peak: float, num_envs: int) -> dict[str
 
 
 def label(name: str) -> str:
-    """A design's name for people."""
-    if name.startswith("prior_"):
-        return f"prior, torch threads: {name.removeprefix('prior_')}"
+    """Return the printed name of a design."""
+    if name.startswith("torchrl_"):
+        return f"TorchRL, torch threads: {name.removeprefix('torchrl_')}"
     return {"fledge": "Fledge", "fast": "Fledge, fast preset"}[name]
 
 
 def navrl_config(num_envs: int, seed: int) -> TrainConfig:
-    words = [f"env.num_envs={num_envs}", f"seed={seed}"]
-    return make_config(TASK, "navrl", words)
+    return make_config(TASK, "navrl", [f"env.num_envs={num_envs}", f"seed={seed}"])
 
 
-def check_agreement(seed: int) -> dict[str, float]:
-    """Compare networks and one full update of both designs from the same rollout; refuse to time what disagrees."""
+def check_parity(seed: int) -> dict[str, float]:
+    """Compare the networks and one full update of both designs from the same rollout; raise FledgeError if they differ."""
     from tensordict import TensorDict
 
-    from benchmarks.baselines.prior_training import PriorTraining
+    from benchmarks.baselines.torchrl_training import TorchRLTraining
 
     cfg = navrl_config(32, seed)
     # one step on all samples, so that their order does not matter
     cfg.ppo.minibatch, cfg.ppo.epochs = 32 * 32, 1
     torch.manual_seed(seed)
-    published = find_baselines("navigation").NavRLPolicy()
-    folded = find_baselines("navigation").NavRLActorCritic.from_navrl(published)
+    published = NavRLPolicy()
+    folded = NavRLActorCritic.from_navrl(published)
     env = TASK.make_env(cfg.env, EnvPlacement(seed=seed))
     rollout = SyncDataCollector(env, folded, 32 * 32).rollout().clone()
-    prior = PriorTraining(TASK.make_env(cfg.env, EnvPlacement(seed=seed)), published, cfg.ppo)
+    baseline = TorchRLTraining(TASK.make_env(cfg.env, EnvPlacement(seed=seed)), published, cfg.ppo)
     rows = {k: v.transpose(0, 1) for k, v in rollout["obs"].items()}
     with torch.no_grad():
         alpha, beta, _ = published({k: v.reshape(-1, *v.shape[2:]) for k, v in rows.items()})
@@ -154,55 +152,53 @@ def check_agreement(seed: int) -> dict[str, float]:
         },
         [32, 32],
     )
-    theirs = prior.update(data)
+    theirs = baseline.update(data)
     learner = PPO(folded, cfg.ppo)
-    # where an episode ended, both designs must value the same thing; next_value is the collector's
+    # where an episode ended, both designs must bootstrap from the same value; next_value is the collector's
     learner.update(rollout)
     loss = float(learner.last_loss)
-    prior.close()
+    baseline.close()
     env.close()
-    result = {"network_max_difference": outputs, "loss_fledge": loss, "loss_prior": theirs}
+    result = {"network_max_difference": outputs, "loss_fledge": loss, "loss_torchrl": theirs}
     if outputs > TOLERANCE or abs(loss - theirs) > 1e-3 * abs(theirs):
-        raise FledgeError(f"The two designs disagree, so there is nothing to time: {result}.")
+        raise FledgeError(f"The two designs disagree, so nothing was timed: {result}.")
     return result
 
 
 def env_obs(env: TensorEnv, key: str) -> torch.Tensor:
-    """Observation `key` of the env as it stands."""
+    """Return observation `key` of the env in its current state."""
     mask = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     return env.reset(mask)["obs"][key]
 
 
 def time_fledge(preset: str, iterations: int, num_envs: int, seed: int) -> Turn:
-    """Run `fledge train` for some iterations and read its own figures."""
+    """Run `fledge train` for some iterations and return the figures that it logged."""
     cfg = make_config(TASK, preset)
     frames = (iterations + WARM_UP) * num_envs * cfg.steps
     with tempfile.TemporaryDirectory() as folder:
         run_folder = Path(folder) / "run"
-        words = [f"env.num_envs={num_envs}", f"total_frames={frames}", f"seed={seed}", "tensorboard=false"]
-        command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *words, "--preset", preset]
+        overrides = [f"env.num_envs={num_envs}", f"total_frames={frames}", f"seed={seed}", "tensorboard=false"]
+        command = [sys.executable, "-m", "fledge.cli", "train", "navigation", *overrides, "--preset", preset]
         done = subprocess.run([*command, "--folder", str(run_folder)], capture_output=True, text=True)
         if done.returncode:
             raise FledgeError(f"`fledge train` failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     counted = rows[WARM_UP:]
-    seconds = rows[-1]["seconds"] - rows[WARM_UP - 1]["seconds"]  # all of an iteration, not only its two parts
+    seconds = rows[-1]["seconds"] - rows[WARM_UP - 1]["seconds"]  # of whole iterations, not only of their two parts
     parts = {name: float(np.mean([row[name] for row in counted])) for name in ("collect_s", "learn_s", "simulate_s")}
     return {"decisions_per_second": len(counted) * num_envs * cfg.steps / seconds, **parts}
 
 
 @contextmanager
-def prior_loop(num_envs: int, seed: int) -> Iterator[Callable[[int, int], Turn]]:
-    """The prior design, ready to go on for some iterations with torch on some threads."""
-    from benchmarks.baselines.prior_training import PriorTraining
+def torchrl_loop(num_envs: int, seed: int) -> Iterator[Callable[[int, int], Turn]]:
+    """Yield a function that continues the TorchRL loop for some iterations with torch on some threads."""
+    from benchmarks.baselines.torchrl_training import TorchRLTraining
 
-    keep_freed_memory()  # our allocator setting, so that it is not what makes the difference
+    keep_freed_memory()  # the allocator setting that Fledge trains with
     cfg = navrl_config(num_envs, seed)
     before = torch.get_num_threads()
     torch.manual_seed(seed)
-    loop = PriorTraining(
-        TASK.make_env(cfg.env, EnvPlacement(seed=seed)), find_baselines("navigation").NavRLPolicy(), cfg.ppo
-    )
+    loop = TorchRLTraining(TASK.make_env(cfg.env, EnvPlacement(seed=seed)), NavRLPolicy(), cfg.ppo)
     steps = loop.iterations()
 
     def take_turn(threads: int, iterations: int) -> Turn:
@@ -220,7 +216,7 @@ def prior_loop(num_envs: int, seed: int) -> Iterator[Callable[[int, int], Turn]]
 
 
 def matmul_peak(size: int = 1024, seconds: float = 1.0) -> float:
-    """Best float32 matrix-multiply rate of this machine with all cores, FLOP/s."""
+    """Return the best float32 matrix-multiply rate of this machine with all cores, FLOP/s."""
     threads = torch.get_num_threads()
     torch.set_num_threads(default_threads())
     a, b = torch.randn(size, size), torch.randn(size, size)
@@ -234,13 +230,13 @@ def matmul_peak(size: int = 1024, seconds: float = 1.0) -> float:
 
 
 def render(result: dict[str, Any]) -> list[Any]:
-    """The figures as tables."""
-    settings, machine = result["settings"], result["machine"]
+    """Return the figures as tables."""
+    settings = result["settings"]
     title = (
         f"{settings['num_envs']} drones, {settings['turns']} turns of {settings['iterations']} iterations (quartiles)"
     )
     speeds = table(title, "design", "decisions/s", "collect, s", "learn, s", "of peak")
-    faster = table("Fledge is faster than the prior design by", "torch threads", "whole", "collecting", "learning")
+    faster = table("Fledge is faster than the TorchRL loop by", "torch threads", "whole", "collecting", "learning")
     for name, row in result["designs"].items():
         share = result["update_share_of_peak"].get(name)
         times = [f"{row[key]['median']:.2f}" for key in ("collect_s", "learn_s")]
@@ -249,10 +245,10 @@ def render(result: dict[str, Any]) -> list[Any]:
         if "fledge_faster_by" in row:
             mark = " (the better)" if name == result["baseline"] else ""
             ratios = [shown(found) for found in row["fledge_faster_by"].values()]
-            faster.add_row(name.removeprefix("prior_") + mark, *ratios)
+            faster.add_row(name.removeprefix("torchrl_") + mark, *ratios)
     return [
-        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']} at the end",
-        "NavRL's setting: its network and hyper-parameters. Prior: TorchRL's collector, Conv2d, TensorDict minibatches.",
+        machine_line(result["machine"], "end"),
+        "NavRL's network and hyper-parameters. TorchRL: its collector, Conv2d, TensorDict minibatches.",
         speeds,
         faster,
         f"of peak: of {result['matmul_peak_gflops']:.0f} GFLOP/s, the best float32 matrix product with all cores here",

@@ -1,4 +1,4 @@
-"""Figures of contestants that took turns: whatever else the machine did meanwhile fell on all of them."""
+"""Figures of candidates that are timed in turns, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def spread(values: Sequence[float], digits: int = 4) -> dict[str, Any]:
-    """Median and quartiles of one value a turn, and the values."""
+    """Return median and quartiles of one value per turn, and the values."""
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     figures = {"median": median, "low": low, "high": high}
     return {name: round(value, digits) for name, value in figures.items()} | {
@@ -18,5 +18,5 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, Any]:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-    """How many times more `ours` is, turn by turn."""
+    """Return the spread of `ours` / `theirs`, turn by turn."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])

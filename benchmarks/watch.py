@@ -1,8 +1,8 @@
-"""What it costs a training to be watched, or only to be able to be: in turns, on one training that goes on.
+"""`python -m benchmarks watch`: the cost of watching a training run in the browser, in turns on one run that continues.
 
-bare       the env alone, as if there were no camera
-nobody     with a camera that nobody asks for frames
-viewer     with `fledge watch` beside it, on the same cores, and somebody who asks it for all new frames as the page does
+bare         the env alone, without frame capture
+unwatched    with frame capture that is not asked for frames
+watched      with `fledge watch` beside it on the same cores, and a client that requests all new frames as the page does
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fledge.train.live import FOLDER, SIGN
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
-WAYS = ("bare", "nobody", "viewer")
-POLL_S = 0.7  # the page's own
+VARIANTS = ("bare", "unwatched", "watched")
+POLL_S = 0.7  # as the page does
 
 
 class Viewer:
-    """`fledge watch` in a process of its own, and a thread that asks it as the page does while `on`."""
+    """`fledge watch` in a process of its own, and a thread that requests frames as the page does while `on`."""
 
     def __init__(self, folder: Path) -> None:
         self.server = Served("watch", str(folder))
@@ -81,60 +81,60 @@ def run(
     num_envs: int = 1024,
     task: str = "navigation",
 ) -> dict[str, Any]:
-    """Figures of all ways.
+    """Return the figures of all variants; JSON-able.
 
     Args:
-        turns: How often each way has its turn.
-        iterations: Iterations of a turn that are timed together.
+        turns: Turns per variant.
+        iterations: Iterations per turn, timed together.
     """
     world = find_task(task)
-    words = [f"env.num_envs={num_envs}", "total_frames=1000000000000", "tensorboard=false"]
-    training = Run(make_config(world, None, words), Ranks(), world)
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    cpu: dict[str, list[float]] = {way: [] for way in WAYS}
+    overrides = [f"env.num_envs={num_envs}", "total_frames=1000000000000", "tensorboard=false"]
+    training = Run(make_config(world, None, overrides), Ranks(), world)
+    seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    cpu: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         folder.mkdir()
         OmegaConf.save(OmegaConf.structured(training.cfg), folder / "config.yaml")
         viewer = Viewer(Path(place))
         try:
-            for turn, way in order(turns):
-                on_progress(f"turn {turn + 1} of {turns}: {way}")
-                prepare(training, folder, viewer, way)
+            for turn, variant in order(turns):
+                on_progress(f"turn {turn + 1} of {turns}: {variant}")
+                prepare(training, folder, viewer, variant)
                 begun, used = time.perf_counter(), time.process_time()
                 for _ in range(iterations):
                     training.learn(training.collect())
-                seconds[way].append((time.perf_counter() - begun) / iterations)
-                cpu[way].append((time.process_time() - used) / iterations)
+                seconds[variant].append((time.perf_counter() - begun) / iterations)
+                cpu[variant].append((time.process_time() - used) / iterations)
         finally:
             viewer.close()
             training.close()
-    rates = {way: [training.frames_per_iteration / s for s in times] for way, times in seconds.items()}
+    rates = {variant: [training.frames_per_iteration / s for s in times] for variant, times in seconds.items()}
     return {
         "machine": machine_info(),
         "task": task,
         "num_envs": num_envs,
-        "decisions_per_second": {way: spread(values, 0) for way, values in rates.items()},
-        "time_against_bare": {way: ratio(seconds[way], seconds["bare"]) for way in WAYS[1:]},
-        "cpu_against_bare": {way: ratio(cpu[way], cpu["bare"]) for way in WAYS[1:]},
+        "decisions_per_second": {variant: spread(values, 0) for variant, values in rates.items()},
+        "time_against_bare": {variant: ratio(seconds[variant], seconds["bare"]) for variant in VARIANTS[1:]},
+        "cpu_against_bare": {variant: ratio(cpu[variant], cpu["bare"]) for variant in VARIANTS[1:]},
         "frames_shown": viewer.frames,
         "answers": viewer.answers,
     }
 
 
 def order(turns: int) -> Iterator[tuple[int, str]]:
-    """Turns of all ways; each begins with another one."""
+    """Yield the turns of all variants; each round begins with another one."""
     for turn in range(turns):
-        for k in range(len(WAYS)):
-            yield turn, WAYS[(turn + k) % len(WAYS)]
+        for k in range(len(VARIANTS)):
+            yield turn, VARIANTS[(turn + k) % len(VARIANTS)]
 
 
-def prepare(training: Run, folder: Path, viewer: Viewer, way: str) -> None:
-    """Set a way up, and fly one iteration that is not timed."""
+def prepare(training: Run, folder: Path, viewer: Viewer, variant: str) -> None:
+    """Set up a variant, and make one iteration that is not timed."""
     env, camera = training.watched, training.watched.camera
     vars(env).pop("step", None)
-    camera.folder, viewer.on = folder, way == "viewer"
-    if way == "viewer":
+    camera.folder, viewer.on = folder, variant == "watched"
+    if variant == "watched":
         end = time.monotonic() + 60
         while not camera.on and time.monotonic() < end:
             training.learn(training.collect())
@@ -142,17 +142,17 @@ def prepare(training: Run, folder: Path, viewer: Viewer, way: str) -> None:
     else:
         (folder / FOLDER / SIGN).unlink(missing_ok=True)
         camera.close()
-        if way == "bare":
+        if variant == "bare":
             vars(env)["step"] = env.env.step
     training.learn(training.collect())
 
 
 def render(result: dict[str, Any]) -> Iterator[str]:
-    """Lines for people."""
+    """Yield the figures as lines of text."""
     yield f"{result['task']}, {result['num_envs']} envs; {result['frames_shown']:,} frames shown"
     yield "against bare, turn by turn: median (quartiles); processor time is the training's own, of all its threads"
-    yield f"{'way':<8} {'decisions/s':>12}  {'time':>24}  {'processor time':>24}"
-    for way in WAYS:
-        told = [result[name].get(way) for name in ("time_against_bare", "cpu_against_bare")]
+    yield f"{'variant':<9} {'decisions/s':>12}  {'time':>24}  {'processor time':>24}"
+    for variant in VARIANTS:
+        told = [result[name].get(variant) for name in ("time_against_bare", "cpu_against_bare")]
         more = [f"{each['median']:.3f} ({each['low']:.3f} to {each['high']:.3f})" if each else "1" for each in told]
-        yield f"{way:<8} {result['decisions_per_second'][way]['median']:>12,.0f}  {more[0]:>24}  {more[1]:>24}"
+        yield f"{variant:<9} {result['decisions_per_second'][variant]['median']:>12,.0f}  {more[0]:>24}  {more[1]:>24}"

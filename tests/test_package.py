@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
 OPTIONAL = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
 PINNED = {}
 for line in (ROOT / "requirements.txt").read_text().split():
@@ -127,9 +128,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next((folder / "out").glob("fledge-*.whl"))
 
 
+def test_the_wheel_takes_packages_from_src_alone_and_these_do_not_need_the_benchmarks() -> None:
+    assert PYPROJECT["tool"]["setuptools"]["packages"]["find"]["where"] == ["src"]
+    assert {path.name for path in (ROOT / "src").iterdir() if path.suffix != ".egg-info"} == {"fledge"}
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    assert not [
+        text
+        for text in sources
+        if re.search(r"^\s*(from|import) benchmarks\b|import_module\(f?.benchmarks\b", text, re.M)
+    ]
+
+
 def test_every_data_file_of_the_package_is_named_in_its_metadata() -> None:
     source = ROOT / "src" / "fledge"
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fledge"]
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["fledge"]
     named = {path for pattern in patterns for path in source.glob(pattern)}
     others = {path for path in source.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert others <= named
@@ -155,7 +167,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         ".svg",
     }
     others = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"fledge"}
-    assert all(name.endswith(".dist-info") for name in others)
+    assert all(name.endswith(".dist-info") for name in others)  # no benchmarks, no tests
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the README and docs show works: Python blocks run, and every `fledge` line is understood.
+"""What the README and docs show works: Python blocks run, and every `fledge` and `python -m benchmarks` line is understood.
 
 Blocks of a page run in order, as one program, with what the reader is taken to have. A command line is parsed by the real
 command line; then its settings are read by the real config, its policies loaded and their worlds built; only the work itself
@@ -22,9 +22,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.commands import main as benchmarks
 from fledge.app.play.play_args import read_invitation
 from fledge.cli import main
-from fledge.cli.flying import read_vary
+from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings
 from fledge.evaluate.comparison import task_of
 from fledge.evaluate.env_config import eval_env
@@ -77,7 +78,8 @@ NOT_RUN = {
     "fledge replay": "serves until Ctrl-C; tests/ui does so",
     "fledge play": "serves until Ctrl-C; tests/ui does so",
     "fledge advise": "measures for minutes; a small one is in tests/advise",
-    "fledge bench": "measures for minutes; small ones are in tests/bench",
+    "fledge benchmark": "flies thousands of episodes; small ones are in tests/evaluate",
+    "python -m benchmarks": "measures for minutes; small ones are in tests/benchmarks",
 }
 
 
@@ -98,7 +100,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 def inline_of(page: Path) -> list[Block]:
     text = re.sub(r"^```.*?^```$", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    found = re.finditer(r"`(fledge [a-z][^`]*)`", text)
+    found = re.finditer(r"`((?:fledge|python -m benchmarks) [a-z][^`]*)`", text)
     return [Block(page, text[: m.start()].count("\n") + 1, "", " ".join(m[1].split())) for m in found]
 
 
@@ -110,12 +112,12 @@ def lines_of(block: Block) -> list[Block]:
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 SHOWN = [line for block in BLOCKS if block.language == "" for line in lines_of(block)]
-COMMANDS = [line for line in SHOWN if line.text.startswith("fledge ")]
+COMMANDS = [line for line in SHOWN if line.text.startswith(("fledge ", "python -m benchmarks "))]
 INLINE = [line for page in PAGES for line in inline_of(page) if len(line.text.split()) > 2]
 
 
 def words_of(line: Block) -> list[str]:
-    words = shlex.split(line.text, comments=True)[1:]
+    words = shlex.split(line.text.removeprefix("python -m "), comments=True)[1:]
     for name, value in PLACEHOLDERS.items():
         words = [value if word == name else re.sub(rf"={name}$", f"={value}", word) for word in words]
     return words
@@ -131,7 +133,7 @@ def label(block: Block) -> str:
 def test_every_block_is_python_a_preset_or_command_lines() -> None:
     assert {block.language for block in BLOCKS} == {"", "python", "yaml"}
     kinds = {line.text.split()[0] for line in SHOWN if "=" not in line.text.split()[0]}
-    assert kinds == {"fledge", "make", "torchrun"}
+    assert kinds == {"fledge", "make", "python", "torchrun"}
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=label)
@@ -221,8 +223,8 @@ def policy_called(name: str, task: str | None) -> LoadedPolicy:
     return load_policy(name, find_task(task) if task else None)
 
 
-def check_training(words: tuple[str, ...], preset: str | None, resume: Path | None = None, **_: Any) -> None:
-    tasks, overrides = [w for w in words if "=" not in w], [w for w in words if "=" in w]
+def check_training(arguments: tuple[str, ...], preset: str | None, resume: Path | None = None, **_: Any) -> None:
+    tasks, overrides = [w for w in arguments if "=" not in w], [w for w in arguments if "=" in w]
     if resume is not None:
         _, cfg = read_run_config(resume, overrides, find_task(tasks[0]) if tasks else None)
     else:
@@ -232,18 +234,17 @@ def check_training(words: tuple[str, ...], preset: str | None, resume: Path | No
 
 
 def check_flight(
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     task: str | None,
-    movers: str | None = None,
     vary: str | None = None,
     env_preset: str | None = None,
-    **_: Any,
+    **options: Any,
 ) -> None:
-    names = [word for word in words if "=" not in word]
+    names = [word for word in arguments if "=" not in word]
     found = task_of(names) if task is None and len(names) > 1 else None
     policies = [policy_called(name, found.reference if found else task) for name in names]
-    overrides = [word for word in words if "=" in word]
-    key, values = read_vary(movers, vary) or ("", [""])
+    overrides = [word for word in arguments if "=" in word]
+    key, values = read_vary(vary, options) or ("", [""])
     for policy in policies:
         for value in values:
             eval_env(policy, env_preset, [*overrides, f"{key}={value}"] if key else overrides)
@@ -262,8 +263,8 @@ CHECKS: dict[str, Callable[..., None]] = {
     "advise": check_training,
     "eval": check_flight,
     "play": check_play,
-    "report": lambda run, words, **options: check_flight((str(run), *words), **options),
-    "export": lambda policy, file, words, task, **_: check_flight((policy, *words), task),
+    "report": lambda run, overrides, **options: check_flight((str(run), *overrides), **options),
+    "export": lambda policy, file, overrides, task, **_: check_flight((policy, *overrides), task),
 }
 
 
@@ -275,13 +276,14 @@ def test_a_command_line_is_understood(line: Block, home: Path, monkeypatch: pyte
     def check_instead(path: str) -> Callable[..., None]:
         def check(**options: Any) -> None:
             calls.append(path)
-            CHECKS.get(path, check_nothing_more)(**options)
+            (CHECKS.get(path, check_nothing_more) if group is main else check_nothing_more)(**options)
 
         return check
 
-    for path, command in leaves(main):
+    group = benchmarks if line.text.startswith("python -m benchmarks") else main
+    for path, command in leaves(group):
         monkeypatch.setattr(command, "callback", check_instead(path))
-    done = CliRunner().invoke(main, words_of(line), catch_exceptions=False)
+    done = CliRunner().invoke(group, words_of(line), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert calls
 
@@ -294,6 +296,8 @@ def test_a_wrong_command_option_or_setting_is_noticed(home: Path, monkeypatch: p
         "fledge train navigation algo=sca",
         "fledge eval fledge-nav env.speed=3",
         "fledge eval no-such-policy",
+        "fledge bench sim",
+        "python -m benchmarks sin",
         "fledge export runs/mine a.fledge env.decimations=3",
         "fledge advise --preset nowhere",
     ):

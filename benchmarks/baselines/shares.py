@@ -1,4 +1,4 @@
-"""A plain simulation on several threads: each flies its share of the envs. How NumPy, which has no threads, gets them."""
+"""A plain simulation on several threads, each with a share of the envs: how NumPy, which has no threads, gets them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Shares:
             sim.load(part_of(snapshot, rows))
 
     def step(self, action: Any, *shared: Any) -> dict[str, Any]:
-        """Fly one decision with an array of actions, or a tuple of them; returns the results of all."""
+        """Make one step with an array of actions, or a tuple of them; return the results of all envs."""
         parts = list(self.pool.map(lambda sim, rows: sim.step(rows_of(action, rows), *shared), self.sims, self.rows))
         first = next(iter(parts[0].values()))
         join: Callable[..., Any] = np.concatenate if isinstance(first, np.ndarray) else torch.cat
@@ -43,12 +43,12 @@ class Shares:
 
 
 def rows_of(action: Any, rows: slice) -> Any:
-    """Some rows of an array, or of each array of a tuple."""
+    """Return some rows of an array, or of each array of a tuple."""
     return tuple(part[rows] for part in action) if isinstance(action, tuple) else action[rows]
 
 
 def part_of(snapshot: Any, rows: slice) -> Any:
-    """Some envs of a snapshot; what is not of one env, such as maps, stays."""
+    """Return some envs of a snapshot; what envs share, such as maps, stays."""
     count = len(snapshot.pos)
     fields = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
     per_env = {k: v[rows] for k, v in fields.items() if k != "grid" and np.ndim(v) and len(v) == count}

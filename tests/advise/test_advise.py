@@ -41,7 +41,7 @@ def speed(mode: str, ranks: int, fps: float, wobble: float = 0.0) -> dict[str, A
 
 def numbers() -> dict[str, Any]:
     """A machine on which nothing pays but compressed checkpoints."""
-    row = {"bytes_in": 1_000_000, "durable_s": 0.05}
+    row = {"durable_s": 0.05}
     levels = {
         "level 0": {**row, "level": 0, "bytes": 1_000_000, "cpu_s": 0.005},
         "level 1": {**row, "level": 1, "bytes": 860_000, "cpu_s": 0.010},
@@ -66,7 +66,6 @@ def numbers() -> dict[str, Any]:
             "levels": levels,
             "gather_s": 0.001,
             "call_s": 0.0005,
-            "call_worst_s": 0.0008,
             "fence_s": 0.0,
         },
         "archive": {
@@ -92,7 +91,7 @@ def numbers() -> dict[str, Any]:
             "unpack_s": 0.15,
             "break_even_bytes_per_s": 200e6,
         },
-        "decoding": {"frames": 64, "one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
+        "decoding": {"one_s": 0.010, "pool_s": 0.008, "threads": 4, "cores": 2},
         "modes": {
             "sync, 2 ranks": speed("sync", 2, 30_000),
             "halves, 2 ranks": speed("halves", 2, 29_000),

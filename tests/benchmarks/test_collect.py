@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import collect as bench
-from benchmarks import collect_checks
+from benchmarks import collect_parity
 from fledge.collect import HalvesDataCollector
 from fledge.collect.packed import PackedTensor
 from fledge.collect.sources import FrozenPolicy
@@ -49,8 +49,8 @@ def result(few_maps: None) -> dict[str, Any]:
     return found
 
 
-def test_a_run_returns_machine_settings_agreement_and_all_collectors(result: dict[str, Any]) -> None:
-    assert set(result) == {"machine", "settings", "agreement", "collectors", "compression", "threads_after"}
+def test_a_run_returns_machine_settings_parity_and_all_collectors(result: dict[str, Any]) -> None:
+    assert set(result) == {"machine", "settings", "parity", "collectors", "compression", "threads_after"}
     assert result["threads_after"] == 3  # timing leaves torch's thread count as it was
     assert list(result["collectors"]) == ["synchronous", "pipelined", "halves", "compressed"]
     assert result["settings"]["num_envs"] == 32
@@ -58,9 +58,9 @@ def test_a_run_returns_machine_settings_agreement_and_all_collectors(result: dic
 
 
 def test_every_collector_was_checked_on_many_values(result: dict[str, Any]) -> None:
-    assert set(result["agreement"]) == {"pipelined", "halves", "compressed"}
-    decisions = collect_checks.DRONES * collect_checks.STEPS * collect_checks.ITERATIONS
-    for row in result["agreement"].values():
+    assert set(result["parity"]) == {"pipelined", "halves", "compressed"}
+    decisions = collect_parity.DRONES * collect_parity.STEPS * collect_parity.ITERATIONS
+    for row in result["parity"].values():
         assert row["values"] > 400 * decisions
 
 

@@ -1,4 +1,4 @@
-"""Plausible pilots of many fights at once, for comparisons of simulators: they turn, shoot and run, none of them well."""
+"""Scripted policies with varied behaviour, to compare simulators: they turn, shoot and run, none of them well."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Action = dict[str, torch.Tensor]
 
 
 class Pilots:
-    """A pilot with habits of its own for every row: chases the enemy with a lead or lag, wanders, flies straight, or runs.
+    """A behaviour per row: chase the enemy with a lead or lag, wander, fly straight, or run.
 
     Args:
-        rows: Two a fight.
-        seed: Decides habits, and what is left to chance.
+        rows: Number of rows, two per fight.
+        seed: Random seed of behaviours and actions.
     """
 
     def __init__(self, rows: int, seed: int) -> None:
@@ -27,7 +27,7 @@ class Pilots:
         self.eager = self.rng.uniform(0.0, 0.2, rows)  # chance of a shot in a second
 
     def act(self, env: AircombatEnv) -> Action:
-        """Controls of the next decision, as the env takes them."""
+        """Return the actions of the next decision."""
         rows, rng = len(self.habit), self.rng
         pos, nose = (torch.view_as_complex(env.state[name].cpu()).numpy() for name in ("pos", "dir"))
         enemy = pos.reshape(-1, 2)[:, ::-1].ravel() - pos

@@ -1,7 +1,7 @@
-"""Air combat's part in `fledge bench sim`: duels in the middle of their fights, missiles in the air.
+"""Air combat for `python -m benchmarks sim`: duels in the middle of their fights, missiles in the air.
 
-Pilots that chase, wander, fly straight or run (`behaviour`) fly the warm-up and the decisions that are timed; what they did is
-recorded first and replayed by all, from the same moment, so no time is theirs. A call is a decision: ten physics steps, one
+Scripted policies (`behaviour`) fly the warm-up and the timed decisions. Their actions are recorded first and replayed by
+every implementation from the same state, so their own time does not count. A call is a decision: ten physics steps, one
 observation, and the start of new fights. Left out of the baselines, in their favour: observation, reward, new fights.
 """
 
@@ -87,8 +87,8 @@ class DuelFlight(Flight):
         return {"missiles_per_duel": round(self.missiles_per_duel, 2)}
 
 
-class DuelContest(SimBenchmark):
-    """Two fighters, and their missiles."""
+class DuelBenchmark(SimBenchmark):
+    """Duels of two fighters with missiles."""
 
     one, many, call, count = "duel", "duels", "decision", 10_000
     sizes = (100, 1_000, 10_000, 100_000)

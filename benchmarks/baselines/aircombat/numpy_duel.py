@@ -264,7 +264,7 @@ class NumpyDuel:
         now.missile_age[missiles] = age + self.dt
 
     def judge(self, on: Bools, fight: Ints, victim: Ints) -> None:
-        """End fights: someone was hit, or nobody has a missile any more."""
+        """End fights in which a fighter was hit, or no missile is left."""
         now = self.now
         dead = np.zeros((len(on), 2), bool)
         dead[fight, victim] = True

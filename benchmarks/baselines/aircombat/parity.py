@@ -1,4 +1,4 @@
-"""Whether plain duels fly as the simulator does: all from the same moment, with the same controls, decision by decision."""
+"""Compare plain duels with the simulator: both from the same state, with the same controls, decision by decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK = 12  # of the observation `state`, in units of 240 s
 
 
 def fights_of(env: AircombatEnv) -> Fights:
-    """The env's duels at this moment, float64; all go on."""
+    """Return the current state of the env's duels, float64, none of them over."""
     state, rules = env.state, env.cfg.missile
 
     def numbers(name: str) -> Array:
@@ -44,7 +44,7 @@ def fights_of(env: AircombatEnv) -> Fights:
 
 
 def _plane(env: AircombatEnv, name: str) -> Array:
-    """Vectors of the env's state as complex numbers [F, 2, ...]."""
+    """Return vectors of the env's state as complex numbers [F, 2, ...]."""
     return torch.view_as_complex(env.state[name].double().cpu()).unflatten(0, (-1, 2)).numpy().copy()
 
 
@@ -67,11 +67,11 @@ class Comparison:
 def fly_together(
     env: AircombatEnv, out: TensorDict, duel: Any, actions: Iterable[Action], arguments: Iterable[tuple] | None = None
 ) -> Comparison:
-    """Fly the env and a plain duel that stands where it stands, until the actions run out or all fights are over.
+    """Step the env and a plain duel in the same state until the actions run out or all fights are over.
 
     Args:
-        duel: As `benchmarks.sim_benchmark` says of baselines.
-        arguments: What its `step` takes; without them the actions as NumPy arrays, float64.
+        duel: A baseline as in `benchmarks.sim_benchmark`.
+        arguments: Arguments of its `step`; None: the actions as NumPy arrays, float64.
     """
     count = env.num_duels
     zeros, none = np.zeros((3, count)), np.zeros((2, count), np.int64)
@@ -99,7 +99,7 @@ def fly_together(
 
 
 def controls_of(action: Action) -> tuple[Array, Array, Array]:
-    """Rudder, throttle and fire [F, 2] as NumPy's duel takes them."""
+    """Return rudder, throttle and fire [F, 2] as `NumpyDuel` takes them."""
     rudder, throttle, fire = (
         action[name].cpu().double().view(-1, 2).numpy() for name in ("rudder", "throttle", "fire")
     )

@@ -1,4 +1,4 @@
-"""The duel in torch, float32, all fights at once, as a competent user would write it: a baseline of `fledge bench sim`.
+"""The duel in torch, float32, all fights at once, as a competent user would write it.
 
 As in `numpy_duel`, the plane is the complex plane. Only missiles that fly are worked on; no observation, no reward, no new
 fights.

@@ -1,4 +1,4 @@
-"""Navigation's part in `fledge bench sim`: NavRL's task, drones spread through the forest from the start.
+"""Navigation for `python -m benchmarks sim`: NavRL's task, drones spread through the forest from the start.
 
 350 columns, 80 moving obstacles, a decision each physics step, full observation and NavRL's reward. Left out of the
 baselines, in their favour: the crowd's own motion, and the start of new episodes.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.baselines.navigation.numpy_sim import NumpySim
-from benchmarks.baselines.navigation.parity import check_agreement, snapshot_of
+from benchmarks.baselines.navigation.parity import check_parity, snapshot_of
 from benchmarks.baselines.navigation.plain_step import Snapshot
 from benchmarks.baselines.navigation.torch_sim import TorchSim
 from benchmarks.sim_benchmark import Baselines, Flight, Native, SimBenchmark, tensor_bytes
@@ -36,7 +36,7 @@ def bench_config(num_envs: int) -> NavigationConfig:
 
 
 class NavigationFlight(Flight):
-    """Drones at speed."""
+    """Drones at cruising speed."""
 
     env: NavigationEnv
 
@@ -50,14 +50,14 @@ class NavigationFlight(Flight):
         return [(native(action), native(crowd["trail"][-1].clone()), native(crowd["vel"].clone()))]
 
     def check(self, baselines: Baselines) -> dict[str, Any]:
-        return check_agreement(self.env, self.out, baselines)
+        return check_parity(self.env, self.out, baselines)
 
     def memory(self) -> dict[str, int]:
         own = {k: v for k, v in vars(self.env).items() if k != "bank"}
         return {"drones": tensor_bytes(own) + tensor_bytes(self.out), "maps": tensor_bytes(vars(self.env.bank))}
 
 
-class NavigationContest(SimBenchmark):
+class NavigationBenchmark(SimBenchmark):
     """Drones among columns and moving obstacles."""
 
     one, many = "drone", "drones"

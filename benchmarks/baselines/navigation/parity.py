@@ -1,4 +1,4 @@
-"""Whether a baseline flies as the simulator does: both from the same moment, with the same actions, step by step."""
+"""Compare a baseline with the simulator: both from the same state, with the same actions, step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.baselines.navigation.plain_step import Snapshot
 from benchmarks.sim_benchmark import Baselines, require, verdict
 from fledge.tasks.navigation.env import NavigationEnv
 
-AGREEMENT_STEPS = 20
+PARITY_STEPS = 20
 # name: largest difference, and the share of values that may exceed it. Float32 decides otherwise where a beam grazes an
 # edge, or two obstacles are equally near; a grazing beam then shows in its drone's reward.
 TOLERANCES = {
@@ -25,7 +25,7 @@ TOLERANCES = {
 
 
 def snapshot_of(env: NavigationEnv) -> Snapshot:
-    """The env's drones and maps at this moment, for a baseline to fly on from."""
+    """Return the current state of the env's drones and maps, for a baseline to continue from."""
     names = ("pos", "vel", "quat", "rate", "throttle", "start", "goal")
     return Snapshot(
         **{name: env.state[name].numpy().copy() for name in names},
@@ -36,8 +36,8 @@ def snapshot_of(env: NavigationEnv) -> Snapshot:
     )
 
 
-def check_agreement(env: NavigationEnv, out: TensorDict, baselines: Baselines) -> dict[str, Any]:
-    """Fly the env and every baseline on from now with the same actions, and return their differences.
+def check_parity(env: NavigationEnv, out: TensorDict, baselines: Baselines) -> dict[str, Any]:
+    """Step the env and every baseline with the same actions, and return their differences.
 
     Drones are compared until their episode ends. Actions change from step to step.
 
@@ -49,7 +49,7 @@ def check_agreement(env: NavigationEnv, out: TensorDict, baselines: Baselines) -
     found: dict[str, dict[str, list[np.ndarray]]] = {name: {key: [] for key in TOLERANCES} for name in sims}
     flying = np.ones(env.num_envs, dtype=bool)
     generator = torch.Generator().manual_seed(env.seed)
-    for _ in range(AGREEMENT_STEPS):
+    for _ in range(PARITY_STEPS):
         action = torch.rand((env.num_envs, 3), generator=generator)
         env.step(action, out=out)
         ended = (out["terminated"] | out["truncated"]).numpy()
@@ -62,7 +62,7 @@ def check_agreement(env: NavigationEnv, out: TensorDict, baselines: Baselines) -
                 gap = np.abs(np.asarray(theirs[key], dtype=np.float64) - ours[key])
                 found[name][key].append(gap[flying].ravel())
         flying &= ~ended
-    report: dict[str, Any] = {"steps": AGREEMENT_STEPS, "drones": env.num_envs, "still_flying": int(flying.sum())}
+    report: dict[str, Any] = {"steps": PARITY_STEPS, "drones": env.num_envs, "still_flying": int(flying.sum())}
     for name, gaps in found.items():
         report[name] = {key: verdict(np.concatenate(parts), *TOLERANCES[key]) for key, parts in gaps.items()}
         require(name, report[name])
@@ -70,7 +70,7 @@ def check_agreement(env: NavigationEnv, out: TensorDict, baselines: Baselines) -
 
 
 def _before_reset(out: TensorDict, key: str, ended: np.ndarray) -> np.ndarray:
-    """A result of the step as it was before auto-reset, float64."""
+    """Return a result of the step as it was before auto-reset, float64."""
     if key in ("reward", "terminated"):
         return out[key].numpy().astype(np.float64)
     live, final = out["obs"][key].numpy(), out["final_obs"][key].numpy()

@@ -1,6 +1,6 @@
-"""The navigation step as a competent NumPy or torch user would write it: baselines of `bench.sim`, and a second opinion.
+"""The navigation step as a competent NumPy or torch user would write it: baselines of `benchmarks.sim`.
 
-Both take a `Snapshot` of a running env and fly on from there: velocity command, Lee's controller, rigid body, LiDAR over
+Both continue from a `Snapshot` of a running env: velocity command, Lee's controller, rigid body, LiDAR over
 the env's byte grid, nearest obstacles, NavRL's reward, end of episode. They share the constants below and no code with
 the simulator. Left out, in the baselines' favour: the crowd's own motion (positions are given at each step) and the
 start of new episodes.

@@ -1,14 +1,14 @@
-"""From measured numbers to decisions: a pure function, no clock and no machine in it.
+"""From measured figures to decisions: a pure function, independent of clock and machine.
 
 Contract
     `decide(measured, budget)` returns, JSON-able:
         way         how to collect, a name in measured["modes"]
-        config      settings to make, by the names of `TrainConfig`
+        config      settings to use, by the names of `TrainConfig`
         scheme      what to do with rollouts, a name in `SCHEMES`
-        branches    the decision tree, in order: a question, whether the answer is yes, the numbers it follows from, what
-                    either answer means
-    Every threshold is a named constant here. A branch that the numbers do not speak for keeps things simple: not compressed,
-    not archived, synchronous.
+        branches    the decision tree, in order: a question, whether the answer is yes, the figures it follows from, and
+                    what either answer means
+    Every threshold is a named constant here. Without a clear gain the simple choice stays: not compressed, not archived,
+    synchronous.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 WORTH_SPACE = 0.95  # compressed checkpoints must be at most this share of the raw ones
 SAME_SPACE = 1.03  # of two levels this close in size, the cheaper one
-LEAST_SAVE_S = 10.0  # seconds between checkpoints that are often enough: a crash loses no more than that
+LEAST_SAVE_S = 10.0  # seconds between checkpoints; a crash loses no more than that
 MEMORY_SHARE = 0.25  # rollouts above this share of the free memory are worth compressing there
 MOST_SLOWDOWN = 0.25  # ... unless that would cost more than this
 SMALLER_BATCH = 0.5  # share of the envs that must fit for a smaller batch to be the simpler way
-NETWORK = 125e6  # bytes per second: a gigabit, what machines are commonly joined by
-EXACT_GAIN = 1.03  # speed-up worth a setting that changes nothing else
-LAGGED_GAIN = 1.10  # ... and worth rollouts that are one update old
-MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must really have been faster
+NETWORK = 125e6  # bytes per second: gigabit Ethernet
+EXACT_GAIN = 1.03  # speed-up worth a setting that does not change results
+STALE_GAIN = 1.10  # speed-up worth rollouts by a policy that is one update old
+MOST_TURNS = 0.75  # share of the pairs of turns in which the faster one must have been faster
 
 SCHEMES = {"A": "none", "B": "archive", "C": "compressed in memory"}  # for rollouts
 
@@ -37,7 +37,7 @@ Settings = dict[str, Any]
 
 @dataclass
 class Branch:
-    """One question of the tree."""
+    """One question of the decision tree."""
 
     question: str
     yes: bool
@@ -48,7 +48,7 @@ class Branch:
 
 
 def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
-    """Settings and decision tree for what was measured, when saving may cost `budget` of the time."""
+    """Return settings and decision tree, when saving may cost the share `budget` of the time."""
     way, branches = _modes(measured)
     chosen = measured["modes"][way]
     config = {"ranks": chosen["ranks"], "collect.mode": chosen["mode"]}
@@ -63,14 +63,19 @@ def decide(measured: Mapping[str, Any], budget: float) -> dict[str, Any]:
     return {"way": way, "config": config, "scheme": scheme, "branches": [asdict(branch) for branch in branches]}
 
 
+def checkpoint_level(config: Mapping[str, Any]) -> str:
+    """Return the name of the advised compression level of checkpoints."""
+    return f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
+
+
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
-    """Seconds that one checkpoint takes from training: waiting, and background work on a busy machine."""
+    """Return the seconds that one checkpoint costs training: waiting, and background work on a busy machine."""
     row, checkpoint = measured["checkpoint"]["levels"][level], measured["checkpoint"]
     return float(checkpoint["gather_s"] + checkpoint["call_s"] + checkpoint["fence_s"] + row["cpu_s"])
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Checkpoints, beside any scheme."""
+    """Decide whether to compress checkpoints, with any scheme."""
     levels = {n: row for n, row in measured["checkpoint"]["levels"].items() if n.startswith("level")}
     raw = levels["level 0"]["bytes"]
     packed = {n: row for n, row in levels.items() if n != "level 0"}
@@ -93,9 +98,8 @@ def _compress(measured: Measured, budget: float, config: Settings, iteration: fl
 
 
 def _interval(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """How often to save."""
-    level = f"level {config['save_compression_level']}" if config["compress_checkpoint"] else "level 0"
-    cost = save_cost_s(measured, level)
+    """Decide how often to save."""
+    cost = save_cost_s(measured, checkpoint_level(config))
     affordable = max(1, math.ceil(cost / (budget * iteration)))
     often = max(1, math.ceil(LEAST_SAVE_S / iteration))
     interval = max(affordable, often)
@@ -111,7 +115,7 @@ def _interval(measured: Measured, budget: float, config: Settings, iteration: fl
 
 
 def _archive(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
-    """Scheme B: only if the config asks for it; then no more often than the budget allows."""
+    """Decide on scheme B: only if the config asks for it, and no more often than the budget allows."""
     archive, wanted = measured["archive"], int(measured["settings"]["rollout_save_interval"])
     row = min(archive["levels"].values(), key=lambda row: row["call_s"] + row["cpu_s"])
     cost = row["call_s"] + row["cpu_s"]
@@ -131,12 +135,12 @@ def _archive(measured: Measured, budget: float, config: Settings, iteration: flo
 
 
 def _memory(measured: Measured, iteration: float) -> list[Branch]:
-    """Does it fit, would a smaller batch do, is speed critical; and from these, scheme C."""
+    """Decide whether rollouts fit, a smaller batch would do, and speed is critical; and from these, on scheme C."""
     packed, settings = measured["packed"], measured["settings"]
     ranks, envs = settings["ranks"], settings["num_envs"]
     slowdown = (packed["pack_s"] + packed["decode_s"]) / iteration
     need, saved = ranks * packed["rollout_bytes"], ranks * (packed["raw_bytes"] - packed["bytes"])
-    free = packed["available_bytes"]  # 0: the system does not tell
+    free = packed["available_bytes"]  # 0: unknown
     fits = not 0 < MEMORY_SHARE * free < need
     fewer = math.floor(envs * MEMORY_SHARE * free / need) if need else envs
     smaller = not fits and fewer >= SMALLER_BATCH * envs
@@ -180,7 +184,7 @@ def _memory(measured: Measured, iteration: float) -> list[Branch]:
 
 
 def _send(measured: Measured) -> Branch:
-    """Rollouts that another machine learns from."""
+    """Decide whether to compress rollouts that are sent to another machine."""
     found = measured["stream"]
     limit = found["break_even_bytes_per_s"]
     work = found["pack_s"] + found["unpack_s"]
@@ -196,15 +200,22 @@ def _send(measured: Measured) -> Branch:
 
 
 def _modes(measured: Measured) -> tuple[str, list[Branch]]:
-    """The best way to collect, by name. Each is held against the fastest synchronous one; exact ways come first."""
+    """Return the way to collect, by name: the fastest synchronous one unless another is enough faster, exact ones first."""
     modes = measured["modes"]
-    plain = max((n for n in modes if modes[n]["mode"] == "sync"), key=lambda n: modes[n]["frames_per_second"])
-    best, branches = plain, []
+
+    def fastest(mode: str) -> str:
+        return max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
+
+    best, branches = fastest("sync"), []
     for mode, needed, what in (
-        ("halves", EXACT_GAIN, "half of the drones decide while the other half fly; nothing else changes"),
-        ("pipelined", LAGGED_GAIN, "the next rollout is flown while the learner works, one update behind"),
+        (
+            "halves",
+            EXACT_GAIN,
+            "half of the envs are simulated while the policy acts on the others; results are the same",
+        ),
+        ("pipelined", STALE_GAIN, "the next rollout is collected during the update, by a policy one update old"),
     ):
-        name = max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
+        name = fastest(mode)
         gain = modes[name]["frames_per_second"] / modes[best]["frames_per_second"]
         steady = _share_faster(modes[name], modes[best])
         yes = gain >= needed and steady >= MOST_TURNS
@@ -224,7 +235,7 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
 
 
 def _share_faster(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Share of the pairs of turns in which `one` flew more decisions per second than `other`."""
+    """Return the share of the pairs of turns in which `one` made more decisions per second than `other`."""
     speeds = [[row["frames_per_second"] * row["iteration_s"] / t for t in row["turns"]] for row in (one, other)]
     pairs = [a > b for a in speeds[0] for b in speeds[1]]
     return sum(pairs) / max(len(pairs), 1)

@@ -1,9 +1,8 @@
-"""What the advisor measures: phases of an iteration and ways to collect, here; storage in `measure_storage`.
+"""Measurements of the phases of an iteration and the ways to collect; those of storage are in `measure_storage`.
 
-A training of R ranks is measured by one of them, on its share of the cores, with its share of the drones: threads that
-would compete in training compete here too. What R ranks do together is R times that, where there are as many cores;
-averaging gradients is not in it, nor is gathering the ranks' states for a checkpoint.
-If R is more than 1, one rank on all cores is measured beside it.
+A training run of R ranks is measured on one of them, with its share of the cores and envs, so that threads compete as they
+do in training. R ranks together do R times as much, if there are as many cores; averaging gradients and gathering the ranks'
+states for a checkpoint are not included. If R is more than 1, one rank on all cores is measured too.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ LEAST_TURNS = 3
 
 
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """All figures that `decide` needs; JSON-able."""
+    """Return all figures that `decide` needs; JSON-able."""
     check_settings(cfg)
     if cfg.algo is not Algo.ppo:
-        raise ConfigError(f"algo is {cfg.algo.name}, but the advice is about rollouts: give a config with algo=ppo.")
+        raise ConfigError(f"algo={cfg.algo.name} has no rollouts to advise on: give a config with algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs // 2)  # an even number for each
     if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(
-            f"env.num_envs is {cfg.env.num_envs}, but must be an even number for each of {ranks} ranks, to fly in halves."
+            f"env.num_envs={cfg.env.num_envs} must be an even number for each of {ranks} ranks, to collect in halves."
         )
     check_before_start(find_task(cfg.task), cfg, ranks)
     keep_freed_memory()
@@ -66,21 +65,17 @@ def _name(mode: str, ranks: int) -> str:
 
 
 def _settings(cfg: TrainConfig, ranks: int) -> dict[str, Any]:
-    steps = cfg.steps
     return {
         "ranks": ranks,
         "num_envs": cfg.env.num_envs,
-        "rollout_steps": steps,
-        "epochs": cfg.ppo.epochs,
-        "iterations": -(-cfg.total_frames // (cfg.env.num_envs * steps)),
-        "save_interval": cfg.save_interval,
+        "rollout_steps": cfg.steps,
         "rollout_save_interval": cfg.rollout_save_interval,
     }
 
 
 @contextlib.contextmanager
 def share_of_cores(ranks: int) -> Iterator[None]:
-    """Confine this thread, those it starts, and torch to what one of `ranks` ranks has."""
+    """Confine this thread, the threads it starts, and torch to the cores that one of `ranks` ranks has."""
     cores, threads = default_threads(), torch.get_num_threads()
     share = max(1, cores // ranks)
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -96,8 +91,8 @@ def share_of_cores(ranks: int) -> Iterator[None]:
 
 
 class Loop:
-    """One of `ranks` ranks in training with one way to collect, on its share of the cores, with its share of the drones
-    and all moving obstacles from the start. `iterate` is one iteration of `fledge train`, without logging and saving."""
+    """One of `ranks` ranks of a training run, with one way to collect, on its share of cores and envs, with the curriculum
+    at its end. `iterate` is one iteration of `fledge train`, without logging and saving."""
 
     def __init__(self, cfg: TrainConfig, mode: str, ranks: int) -> None:
         self.mode, self.ranks = mode, ranks
@@ -108,7 +103,7 @@ class Loop:
             ppo=dataclasses.replace(cfg.ppo, minibatch=max(1, cfg.ppo.minibatch // ranks)),
             collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
         )
-        with share_of_cores(ranks):  # which the threads inherit
+        with share_of_cores(ranks):  # inherited by threads
             self.run = Run(share, Ranks())
         self.collector: Any = self.run.collector
         self.collect_s: list[float] = []
@@ -116,9 +111,9 @@ class Loop:
         self.simulate_s: list[float] = []
 
     def iterate(self) -> TensorDictBase:
-        """Collect and learn; returns the rollout."""
+        """Collect and learn; return the rollout."""
         begun = time.perf_counter()
-        rollout = self.run.collect(progress=1.0)  # the world as hard as it gets
+        rollout = self.run.collect(progress=1.0)  # the hardest env of the curriculum
         middle = time.perf_counter()
         self.run.learn(rollout)
         self.collect_s.append(middle - begun)
@@ -127,22 +122,18 @@ class Loop:
         return rollout
 
     def turn(self) -> float:
-        """Two iterations, begun and ended with all at rest; returns the seconds of one."""
+        """Make two iterations, and wait for what they started; return the seconds per iteration."""
         with share_of_cores(self.ranks):
             begun = time.perf_counter()
             for _ in range(2):
                 self.iterate()
-            self.land()
+            self.collector.wait()  # or it would go on in another loop's turn
             return (time.perf_counter() - begun) / 2
-
-    def land(self) -> None:
-        """Wait for what is in the air, so that it does not fly in another loop's turn."""
-        self.collector.wait()
 
 
 @contextlib.contextmanager
 def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
-    """A loop per number of ranks and mode, by name."""
+    """Yield a loop per number of ranks and mode, by name."""
     with contextlib.ExitStack() as stack:
         loops = {}
         for count in ranks:
@@ -153,9 +144,9 @@ def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
 
 
 def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
-    """Seconds per iteration of every loop, a value per turn.
+    """Return seconds per iteration of every loop, a value per turn.
 
-    All take turns, so that what slows the machine for a while slows them all.
+    The loops take turns, so that other load on the machine affects all of them.
     """
     for loop in loops.values():  # warm up
         loop.turn()
@@ -171,7 +162,7 @@ def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[floa
 
 
 def crowd(ranks: int) -> float:
-    """How much longer an iteration takes because ranks share cores, of which each was measured on one."""
+    """Return how much longer an iteration takes when ranks share cores than on cores of its own."""
     return max(1.0, ranks / default_threads())
 
 

@@ -1,20 +1,13 @@
-"""The command line: each command parses, calls one function, and prints. Exit 2 on misuse, 1 on failure.
+"""The command line: a module per command, which parses arguments, calls one library function and prints the result.
 
-group       what all commands share: errors as one sentence, options that several have
-flying      eval, benchmark, report, envelope
-training    train, advise
-files       export, inspect, doctor, convert
-Those of the browser app are `fledge.app.command`'s.
+Exit codes: 2 for misuse, 1 for failure. `group` has what commands share. Importing this package loads no torch.
 """
 
 from fledge.app.command import COMMANDS
-from fledge.cli import files, flying, training
+from fledge.cli import advise, benchmark, convert, doctor, eval, export, flying, inspect, report, train  # noqa: F401
 from fledge.cli.group import main
 
 __all__ = ["main"]
 
-for module in (training, flying, files):
-    for command in module.COMMANDS:
-        main.add_command(command)
 for command in COMMANDS:
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""The group of all commands, and the options that several of them have."""
+"""The group of all commands, and what several of them share."""
 
 from __future__ import annotations
 
@@ -11,57 +11,93 @@ import click
 
 from fledge.core.errors import FledgeError
 
-OVERRIDES = "Settings are changed by key=value words, for example env.num_envs=512; --help-config lists them all."
+OVERRIDES = "Change settings with key=value, for example env.num_envs=512; --help-config lists them all."
+PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
 class Commands(click.Group):
-    """Turns our errors into one sentence and an exit code."""
+    """A group that prints each of our errors as one sentence and exits with its code."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "bench":
+            ctx.fail("Benchmarks run from a checkout: python -m benchmarks sim.")
+        return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        debug = "--debug" in sys.argv
         try:
             return super().main(*args, **kwargs)
-        except FledgeError as error:
-            if debug:
-                raise
-            click.echo(f"fledge: {error}", err=True)
-            sys.exit(error.exit_code)
         except BrokenPipeError:
-            raise  # click ends quietly
-        except OSError as error:
-            if debug:
+            raise  # click exits quietly
+        except (FledgeError, OSError) as error:
+            if "--debug" in sys.argv:
                 raise
-            click.echo(f"fledge: {sentence_of(error)}", err=True)
-            sys.exit(1)
+            message = error if isinstance(error, FledgeError) else os_error_message(error)
+            click.echo(f"{self.name}: {message}", err=True)
+            sys.exit(getattr(error, "exit_code", 1))
 
 
-def sentence_of(error: OSError) -> str:
-    """What the system refused, and what to do."""
+def os_error_message(error: OSError) -> str:
+    """Say which path the system refused, and what to do."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return f"{error.filename} cannot be made: there is a file where a folder is needed. Choose another place."
     return f"{error.filename or 'The output'} cannot be used ({error.strerror or error}): choose another place."
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
+@click.group("fledge", cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@debug_option
 @click.version_option(package_name="fledge")
-def main(debug: bool) -> None:
+def main() -> None:
     """Fledge teaches policies to fly."""
 
 
-def show_training(tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None) -> None:
-    """Print every setting of a training as it would run, and where its value comes from."""
-    from fledge.train.explain import explain_training
-
-    click.echo("\n".join(explain_training(tasks, preset, words, resume)))
-
-
 help_config = click.option(
-    "--help-config", is_flag=True, help="List every setting as it would be used here, with its meaning and limits."
+    "--help-config", is_flag=True, help="List every setting with its value here, meaning and limits, and exit."
 )
-
-
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 task_option = click.option(
-    "--task", help="The policy's task, where it is code: a Python file or module:object. [default: what the file says]"
+    "--task", help="Task of the policy if it is code: a Python file or module:object. [default: the file's own]"
 )
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]"
+)
+
+
+def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the words of a command line into names and key=value overrides.
+
+    A name may have parameters: crank(shot=0.8).
+    """
+    overrides = [word for word in words if "=" in word and "(" not in word.partition("=")[0]]
+    return [word for word in words if word not in overrides], overrides
+
+
+def show_training(
+    tasks: Sequence[str], preset: str | None, overrides: Sequence[str], resume: Path | None = None
+) -> None:
+    """Print every setting of a training run and the source of its value."""
+    from fledge.train.explain import explain_training
+
+    click.echo("\n".join(explain_training(tasks, preset, overrides, resume)))
+
+
+def use_threads(threads: int | None) -> int:
+    """Give torch this many threads, by default the user's or all cores; return their number."""
+    import torch
+
+    from fledge.core.machine import torch_threads
+
+    threads = threads or torch_threads()
+    torch.set_num_threads(threads)
+    return threads
+
+
+def check_picture(picture: Path | None) -> None:
+    """Refuse a picture that cannot be written, before any work is done for it."""
+    if picture is None:
+        return
+    if picture.suffix not in PICTURES:
+        raise click.BadParameter(f"{picture.name} must end in .png, .svg, .pdf or .jpg.", param_hint="--picture")
+    picture.parent.mkdir(parents=True, exist_ok=True)

@@ -49,19 +49,6 @@ class Benchmark:
     """Where the published figures come from, and how far they can be compared."""
 
 
-@dataclass(frozen=True)
-class EvalOption:
-    """An extra option of `fledge eval` that a task offers as a short form of general ones."""
-
-    flag: str
-    """The option as typed, for example --movers."""
-    help: str
-    vary: str = ""
-    """Setting whose values the option lists."""
-    interop: bool = False
-    """The option names another project's policy file."""
-
-
 class TaskMetrics:
     """How the episodes of a task are measured and shown in tables. Every default works for any env.
 
@@ -82,8 +69,6 @@ class TaskMetrics:
     """Env preset that a report leads with, before the env that the policy was trained in."""
     benchmarks: Mapping[str, Benchmark] = {}
     """Published protocols by name, for `fledge benchmark`."""
-    eval_options: Sequence[EvalOption] = ()
-    """Extra options of `fledge eval` and `fledge benchmark`."""
 
     def __init__(self, labels: Mapping[str, str] | None = None, unit: str | None = None) -> None:
         self.labels, self.unit = labels or self.labels, unit or self.unit

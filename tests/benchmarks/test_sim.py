@@ -13,10 +13,9 @@ import torch
 from rich.console import Console
 
 from benchmarks import sim, tables
-from benchmarks.baselines.navigation import CONTEST
-from benchmarks.baselines.navigation import benchmark as contest
+from benchmarks.baselines.navigation import benchmark
 from benchmarks.baselines.navigation.numpy_sim import NumpySim
-from benchmarks.baselines.navigation.parity import TOLERANCES, check_agreement, snapshot_of
+from benchmarks.baselines.navigation.parity import TOLERANCES, check_parity, snapshot_of
 from benchmarks.baselines.navigation.plain_step import Snapshot
 from benchmarks.baselines.shares import Shares
 from benchmarks.sim_benchmark import SimBenchmark
@@ -25,13 +24,13 @@ from fledge.tasks.navigation.config import RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
 
 MAPS = 4  # instead of 64, which take longer to make than the rest of these tests
-full_config = contest.bench_config
+full_config = benchmark.bench_config
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_maps_and_turns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contest, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
+        patch.setattr(benchmark, "bench_config", lambda n: dataclasses.replace(full_config(n), num_maps=MAPS))
         patch.setattr(sim, "TURNS", 2)
         yield
 
@@ -44,17 +43,17 @@ def result(few_maps_and_turns: None) -> dict[str, Any]:
 @pytest.fixture
 def flying_env() -> Any:
     """A small env with its drones at speed, and its buffers."""
-    env = NavigationEnv(contest.bench_config(64), seed=5)
+    env = NavigationEnv(benchmark.bench_config(64), seed=5)
     out = env.make_buffers()
     env.reset(out=out)
     for _ in range(60):
-        env.step(torch.tensor(contest.ACTION).repeat(64, 1), out=out)
+        env.step(torch.tensor(benchmark.ACTION).repeat(64, 1), out=out)
     yield env, out
     env.close()
 
 
-def test_a_run_returns_machine_agreement_comparison_ratios_and_sizes(result: dict[str, Any]) -> None:
-    assert set(result) == {"machine", "settings", "agreement", "figures", "comparison", "sizes"}
+def test_a_run_returns_machine_parity_comparison_ratios_and_sizes(result: dict[str, Any]) -> None:
+    assert set(result) == {"machine", "settings", "parity", "figures", "comparison", "sizes"}
     assert {"cpu", "cores", "python", "torch", "warp", "numpy"} <= set(result["machine"])
     assert [row["num_envs"] for row in result["sizes"]] == [16, 64]
 
@@ -124,11 +123,11 @@ def test_memory_counts_the_grids_of_all_maps_and_grows_with_drones(result: dict[
     assert small["per_drone"] == round((small["maps"] + small["drones"]) / 16)
 
 
-def test_agreement_is_reported_with_its_tolerances_for_both_baselines(result: dict[str, Any]) -> None:
-    one, every = result["agreement"]["one"], result["agreement"]["all"]
-    for agreement in (one, every):
-        assert agreement["steps"] >= 10
-        assert agreement["still_flying"] > 32
+def test_parity_is_reported_with_its_tolerances_for_both_baselines(result: dict[str, Any]) -> None:
+    one, every = result["parity"]["one"], result["parity"]["all"]
+    for parity in (one, every):
+        assert parity["steps"] >= 10
+        assert parity["still_flying"] > 32
     for verdicts in (one["numpy"], one["torch"], every["numpy"], every["torch"], every["torch in shares"]):
         assert set(verdicts) == set(TOLERANCES)
         assert all(verdict["ok"] for verdict in verdicts.values())
@@ -136,7 +135,7 @@ def test_agreement_is_reported_with_its_tolerances_for_both_baselines(result: di
     assert one["numpy"]["lidar"]["share_outside"] <= 1e-3
 
 
-def test_rendering_shows_every_contestant_and_size(result: dict[str, Any]) -> None:
+def test_rendering_shows_every_candidate_and_size(result: dict[str, Any]) -> None:
     console = Console(width=80, file=io.StringIO())
     large = {
         "num_envs": 16384,
@@ -201,8 +200,8 @@ def wrong(key: str) -> type[Skewed]:
     [(Upward, "state"), *((wrong(key), key) for key in ("lidar", "dynamic_obstacle", "reward", "terminated"))],
 )
 def test_a_wrong_baseline_is_refused_by_naming_what_differs(flying_env: Any, baseline: type, key: str) -> None:
-    with pytest.raises(FledgeError, match=f"numpy reference and the simulator disagree on {key}"):
-        check_agreement(*flying_env, {"numpy": (baseline, torch.Tensor.numpy)})
+    with pytest.raises(FledgeError, match=f"numpy baseline and the simulator disagree on {key}"):
+        check_parity(*flying_env, {"numpy": (baseline, torch.Tensor.numpy)})
 
 
 def test_a_baseline_that_gives_nan_is_refused(flying_env: Any) -> None:
@@ -211,15 +210,15 @@ def test_a_baseline_that_gives_nan_is_refused(flying_env: Any) -> None:
             return super().reward(*given) * np.nan
 
     with pytest.raises(FledgeError, match="disagree on reward"):
-        check_agreement(*flying_env, {"numpy": (Nan, torch.Tensor.numpy)})
+        check_parity(*flying_env, {"numpy": (Nan, torch.Tensor.numpy)})
 
 
 def test_nothing_is_timed_when_a_baseline_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("timed")
 
-    wrong = dict(CONTEST.baselines) | {"numpy": (Upward, torch.Tensor.numpy)}
-    monkeypatch.setattr(contest.NavigationContest, "baselines", wrong)
+    wrong = dict(benchmark.NavigationBenchmark.baselines) | {"numpy": (Upward, torch.Tensor.numpy)}
+    monkeypatch.setattr(benchmark.NavigationBenchmark, "baselines", wrong)
     monkeypatch.setattr(sim, "_time", never)
     with pytest.raises(FledgeError, match="Nothing was timed"):
         sim.run(num_envs=16, seconds=0.001, sizes=(16,))
@@ -235,7 +234,7 @@ def test_a_simulator_that_depends_on_its_threads_is_not_timed(monkeypatch: pytes
             yield flight
 
     monkeypatch.setattr(sim, "_begin", begin)
-    with pytest.raises(FledgeError, match=r"one thread and on all\. Nothing was timed"):
+    with pytest.raises(FledgeError, match=r"one thread and all threads\. Nothing was timed"):
         sim.run(num_envs=16, threads=2, seconds=0.001, sizes=())
 
 
@@ -250,7 +249,7 @@ def test_a_snapshot_is_a_copy_that_flying_on_does_not_change(flying_env: Any) ->
     before = taken.pos.copy()
     env.step(torch.rand(64, 3), out=out)
     np.testing.assert_array_equal(taken.pos, before)
-    for make, native in CONTEST.baselines.values():
+    for make, native in benchmark.NavigationBenchmark.baselines.values():
         baseline = make(taken)
         baseline.step(native(torch.rand(64, 3)), *(native(env.bank.tensors[k]) for k in ("origin", "vel")))
         np.testing.assert_array_equal(taken.pos, before)

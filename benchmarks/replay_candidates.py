@@ -1,6 +1,6 @@
-"""The buffers that the replay bench compares: filled with the same transitions, asked for the same ones, timed in turns.
+"""Buffers of the replay benchmark: filled with the same transitions, asked for the same ones, timed in turns.
 
-Every baseline is given what serves it best: torch as many threads as are faster for it, LZ4 both its fast and its dense
+Every baseline gets the settings that serve it best: torch the faster number of threads, LZ4 both its fast and its dense
 level, and TorchRL's compressed storage few enough rows that its O(n) length does not count.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from benchmarks.baselines.prior_replay import PriorReplay
+from benchmarks.baselines.lz4_replay import LZ4Replay
 from benchmarks.replay_flights import Episode
 from fledge.core.errors import FledgeError
 from fledge.core.machine import default_threads
@@ -24,14 +24,14 @@ from fledge.replay import DictReplayBuffer
 
 BATCH = 256
 FLEDGE, IN_TORCHRL = "Fledge", "Fledge in TorchRL"
-PRIOR = {"prior design, LZ4-1": 0, "prior design, LZ4-9": 9}
+LZ4 = {"LZ4-1 episodes": 0, "LZ4-9 episodes": 9}
 TENSOR, MEMMAP, LISTED = "LazyTensorStorage", "LazyMemmapStorage", "CompressedListStorage"
 LIST_ROWS = 2_000  # CompressedListStorage packs row by row; more rows do not make it faster
 SLOW_TURNS = 5  # of buffers that take tens of milliseconds a batch
 
 
-class Contender:
-    """A buffer under test: how it samples, gives transitions by number, what it weighs, how fast it was filled."""
+class Candidate:
+    """A filled buffer: how it samples and returns transitions by number, its size, and the rate at which it was filled."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Contender:
         self.times: list[float] = []
 
     def figures(self) -> dict[str, float]:
-        """Size and rates; batches of `BATCH` transitions."""
+        """Return size and rates, for batches of `BATCH` transitions."""
         rates = BATCH / np.array(self.times)
         return {
             "bytes_per_frame": self.bytes_per_frame,
@@ -61,14 +61,14 @@ class Contender:
 
 
 def doubled(episodes: Sequence[Episode], obs: tuple[str, ...]) -> list[Episode]:
-    """Episodes with next_X beside X, [T] each: what buffers that know no episodes must store."""
+    """Return episodes with next_X beside X, [T] each, for buffers that do not know episodes."""
     return [
         {**{k: v[: len(e["reward"])] for k, v in e.items()}, **{f"next_{k}": e[k][1:] for k in obs}} for e in episodes
     ]
 
 
-def ours(buffer: DictReplayBuffer, episodes: Sequence[Episode]) -> Contender:
-    """Fill our buffer, after another one has compiled the kernels."""
+def ours(buffer: DictReplayBuffer, episodes: Sequence[Episode]) -> Candidate:
+    """Fill Fledge's buffer, after another one has compiled the kernels."""
     with DictReplayBuffer(buffer.max_size, buffer.schema.names, layout=buffer.layout) as warm:
         warm.add(episodes[0])
         warm.sample(BATCH)
@@ -77,25 +77,25 @@ def ours(buffer: DictReplayBuffer, episodes: Sequence[Episode]) -> Contender:
         buffer.add(episode)
     rate = len(buffer) / (time.perf_counter() - begun)
     size = buffer.stats()["held_bytes"] / len(buffer)
-    return Contender(lambda: buffer.sample(BATCH), buffer.get, size, rate, len(buffer))
+    return Candidate(lambda: buffer.sample(BATCH), buffer.get, size, rate, len(buffer))
 
 
-def prior(buffer: PriorReplay, episodes: Sequence[Episode]) -> Contender:
-    """Fill the prior design's buffer."""
+def lz4_episodes(buffer: LZ4Replay, episodes: Sequence[Episode]) -> Candidate:
+    """Fill the buffer of LZ4 episodes."""
     begun = time.perf_counter()
     for episode in episodes:
         buffer.add(episode)
     total = sum(buffer.lengths)
     rate = total / (time.perf_counter() - begun)
     size = sum(buffer.key_bytes().values()) / total
-    return Contender(lambda: buffer.sample(BATCH), buffer.get, size, rate, total, slow=True)
+    return Candidate(lambda: buffer.sample(BATCH), buffer.get, size, rate, total, slow=True)
 
 
-def torchrl(flat: Mapping[str, torch.Tensor], folder: str) -> dict[str, Contender]:
-    """Fill TorchRL's storages, and ours behind TorchRL's buffer; nothing where TorchRL is not installed.
+def torchrl(flat: Mapping[str, torch.Tensor], folder: str) -> dict[str, Candidate]:
+    """Fill TorchRL's storages, and Fledge's behind TorchRL's buffer; return nothing if TorchRL is not installed.
 
     Args:
-        folder: Where the memory-mapped storage puts its files.
+        folder: Folder for the files of the memory-mapped storage.
     """
     try:
         from torchrl.data import CompressedListStorage, LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
@@ -121,7 +121,7 @@ def torchrl(flat: Mapping[str, torch.Tensor], folder: str) -> dict[str, Contende
             buffer.extend(rows[a : a + 1000])
         rate = count / (time.perf_counter() - begun)
         size, get = _storage_bytes(storage, rows) / count, functools.partial(_get_rows, storage)
-        found[name] = Contender(buffer.sample, get, size, rate, count, slow=name == LISTED)
+        found[name] = Candidate(buffer.sample, get, size, rate, count, slow=name == LISTED)
     return found
 
 
@@ -131,7 +131,7 @@ def _get_rows(storage: Any, numbers: np.ndarray) -> Any:
 
 
 def _storage_bytes(storage: Any, rows: TensorDict) -> int:
-    """Bytes of the data itself; of lists, without what Python adds per object."""
+    """Return bytes of the data itself; for lists, without Python's overhead per object."""
     if hasattr(storage, "_packed"):
         blobs = [*storage._packed.values(), *(b for part in storage._single.values() for b in part.values())]
         return sum(len(b) for b in blobs) + sum(a.nbytes for o in storage._open.values() for a in o.values())
@@ -140,46 +140,46 @@ def _storage_bytes(storage: Any, rows: TensorDict) -> int:
     return sum(v.nbytes for v in rows.values())
 
 
-def check_agreement(
-    contenders: Mapping[str, Contender], flat: Mapping[str, torch.Tensor], rng: np.random.Generator
+def check_parity(
+    candidates: Mapping[str, Candidate], flat: Mapping[str, torch.Tensor], rng: np.random.Generator
 ) -> None:
-    """FledgeError unless every buffer returns exactly the transitions that went in."""
-    for name, contender in contenders.items():
-        numbers = rng.integers(0, contender.rows, 64)
-        got = contender.get(numbers)
+    """Raise FledgeError unless every buffer returns exactly the transitions that went in."""
+    for name, candidate in candidates.items():
+        numbers = rng.integers(0, candidate.rows, 64)
+        got = candidate.get(numbers)
         for key, values in flat.items():
             if not torch.equal(got[key].reshape(values[numbers].shape), values[numbers]):
-                raise FledgeError(f"{name} returns other {key!r} than was stored, so there is nothing to time.")
+                raise FledgeError(f"{name} returns other {key!r} than was stored, so nothing was timed.")
 
 
-def time_in_turns(contenders: Mapping[str, Contender], batches: int) -> None:
-    """Time batches of every buffer, one after the other, five per turn: other work on the machine hits all of them."""
+def time_in_turns(candidates: Mapping[str, Candidate], batches: int) -> None:
+    """Time batches of every buffer in turns of five, so that other load on the machine affects all of them."""
     before = torch.get_num_threads()
     try:
-        for contender in contenders.values():
-            contender.torch_threads = _faster_threads(contender)
+        for candidate in candidates.values():
+            candidate.torch_threads = _faster_threads(candidate)
         for turn in range(max(batches // 5, 1)):
-            for contender in contenders.values():
-                if contender.slow and turn >= SLOW_TURNS:
+            for candidate in candidates.values():
+                if candidate.slow and turn >= SLOW_TURNS:
                     continue
-                torch.set_num_threads(contender.torch_threads)
-                for _ in range(1 if contender.slow else 5):
+                torch.set_num_threads(candidate.torch_threads)
+                for _ in range(1 if candidate.slow else 5):
                     begun = time.perf_counter()
-                    contender.sample()
-                    contender.times.append(time.perf_counter() - begun)
+                    candidate.sample()
+                    candidate.times.append(time.perf_counter() - begun)
     finally:
         torch.set_num_threads(before)
 
 
-def _faster_threads(contender: Contender) -> int:
-    """One torch thread or all of them, whichever samples faster."""
+def _faster_threads(candidate: Candidate) -> int:
+    """Return 1 or the number of cores: the number of torch threads with which it samples faster."""
     trials = {}
     for threads in sorted({1, default_threads()}):
         torch.set_num_threads(threads)
         times = []
-        for _ in range(1 if contender.slow else 4):
+        for _ in range(1 if candidate.slow else 4):
             begun = time.perf_counter()
-            contender.sample()
+            candidate.sample()
             times.append(time.perf_counter() - begun)
         trials[threads] = min(times)
     return min(trials, key=lambda threads: trials[threads])

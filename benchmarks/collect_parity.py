@@ -1,4 +1,4 @@
-"""What the collectors must collect: each beside a plain loop without threads, bit for bit, while the policy learns."""
+"""Check each collector against a plain loop without threads, bit for bit, while the policy learns."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Flown = tuple[list[TensorDictBase], Tensor]  # batches, and the weights learned 
 
 
 def check_results(cfg: TrainConfig, level: int) -> dict[str, dict[str, int]]:
-    """Batches and values compared per collector; FledgeError where one differs."""
+    """Return the batches and values compared per collector; raise FledgeError if any differs."""
     small = copy.deepcopy(cfg)
     small.env.num_envs, small.env.num_maps, small.env.max_episode_steps = DRONES, 4, 5 * STEPS
     small.ppo.rollout_steps, small.ppo.minibatch = STEPS, 256
-    references: dict[str, tuple[str, Callable[[Loop], Flown]]] = {
+    baselines: dict[str, tuple[str, Callable[[Loop], Flown]]] = {
         "pipelined": ("synchronous", _fly_with_lag_one),
         "halves": ("halves", _fly_side_by_side),
         "compressed": ("synchronous", _fly),
     }
     found = {}
-    for kind, (beside, fly) in references.items():
+    for kind, (beside, fly) in baselines.items():
         results = []
         for name, how in ((kind, _fly), (beside, fly)):
             loop = Loop(name, small, 1, level)
@@ -56,7 +56,7 @@ def _fly(loop: Loop) -> Flown:
 
 
 def _fly_side_by_side(loop: Loop) -> Flown:
-    """The same two envs in one thread, in turn."""
+    """Collect from the same two envs in one thread, one after the other."""
     loop.collector = SyncDataCollector(loop.base.envs, loop.policy, loop.base.frames_per_batch)
     try:
         return _fly(loop)
@@ -65,7 +65,7 @@ def _fly_side_by_side(loop: Loop) -> Flown:
 
 
 def _fly_with_lag_one(loop: Loop) -> Flown:
-    """Batch k + 1 is flown when batch k is handed out, before the policy learns from batch k."""
+    """Collect batch k + 1 when batch k is returned, before the policy learns from batch k."""
     collector, loop.learner.lagged = loop.base, True
     collector.policy = copy.deepcopy(loop.policy)
     collector.draw_from(
@@ -83,13 +83,13 @@ def _fly_with_lag_one(loop: Loop) -> Flown:
 
 
 def _compare(kind: str, ours: Flown, theirs: Flown) -> int:
-    """The number of values compared; FledgeError where one differs in a bit."""
+    """Return the number of values compared; raise FledgeError if any bit differs."""
     values = 0
     for number, (batch, expected) in enumerate(zip(ours[0], theirs[0], strict=True)):
         for key in expected.keys(include_nested=True, leaves_only=True):
             if not torch.equal(batch[key], expected[key]):
                 raise FledgeError(
-                    f"Batch {number} of the {kind} collector differs from its reference in {key}. Nothing was timed."
+                    f"Batch {number} of the {kind} collector differs from its baseline in {key}. Nothing was timed."
                 )
             values += expected[key].numel()
     if not torch.equal(ours[1], theirs[1]):

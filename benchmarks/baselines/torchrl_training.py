@@ -1,7 +1,7 @@
-"""The prior design of a NavRL training loop: TorchRL's collector over our TorchRL env, Conv2d, TensorDict minibatches.
+"""NavRL's training loop on TorchRL: TorchRL's collector over `TorchRLEnv`, a Conv2d network, TensorDict minibatches.
 
-Written for the benchmark in the way NavRL and its add-ons do it, with the same env, network, hyper-parameters and number of
-threads as our own loop, so that the two differ in design only.
+Written as NavRL and its add-ons do it, with the same env, network and hyper-parameters as Fledge's loop, so that the two
+differ in design only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.distributions import Beta
 from torch.nn import functional as F
 
-from benchmarks.baselines import find_baselines
 from fledge.core.extras import extra
 from fledge.envs.base import TensorEnv
 from fledge.learn.ppo import PPOConfig
+from fledge.tasks.navigation.networks.navrl import NavRLNetwork
 
 
 class _Actor(nn.Module):
-    """Samples an action and keeps its log-probability and the value, as NavRL's ProbabilisticActor does."""
+    """Sample an action, its log-probability and the value, as NavRL's ProbabilisticActor does."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Actor(nn.Module):
         return action, distribution.log_prob(action).sum(-1, keepdim=True), value.unsqueeze(-1)
 
 
-class PriorTraining:
+class TorchRLTraining:
     """Collect with TorchRL, learn with plain modules and TensorDict minibatches."""
 
     def __init__(self, env: TensorEnv, policy: Any, cfg: PPOConfig) -> None:
@@ -67,7 +67,7 @@ class PriorTraining:
         self.optimizers = [torch.optim.Adam(part, lr=cfg.lr) for part in parts]
 
     def iterations(self) -> Iterator[dict[str, float]]:
-        """Yield the seconds of collecting and learning of each iteration, for ever."""
+        """Yield the seconds of collecting and learning of each iteration, endlessly."""
         batches = iter(self.collector)
         while True:
             begun = time.perf_counter()
@@ -77,7 +77,7 @@ class PriorTraining:
             yield {"collect": collected - begun, "learn": time.perf_counter() - collected, "loss": loss}
 
     def update(self, data: TensorDict) -> float:
-        """NavRL's update on a [N, T] batch; returns the last loss."""
+        """Make NavRL's update on a [N, T] batch and return the last loss."""
         cfg, norm = self.cfg, self.policy.value_norm
         with torch.no_grad():
             next_value = self._values(data["next"])
@@ -139,8 +139,8 @@ class PriorTraining:
 
 
 def network_flops() -> int:
-    """Multiply-adds x 2 of one forward pass of NavRL's network for one sample, counted on its layers."""
-    net, total = find_baselines("navigation").NavRLNetwork(), 0
+    """Return the FLOPs of one forward pass of NavRL's network for one sample, counted on its layers."""
+    net, total = NavRLNetwork(), 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total

@@ -1,4 +1,4 @@
-"""Ways to save a training state, for `fledge bench checkpoint`: ours, torch.save, DCP, safetensors, the prior design."""
+"""Savers of a training state that `python -m benchmarks checkpoint` compares."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fledge.storage import AsyncCheckpointSaver, load_checkpoint
 from fledge.storage.format.flattening import flatten
 
 
-class Contender:
-    """A way to save. `save` returns when its caller may go on, `fence` when weights may change, `wait` when the file is
-    written: on the disk, where the way is `durable`."""
+class Saver:
+    """A saver. `save` returns when the caller may continue, `fence` when weights may change, `wait` when the file is
+    written; if `durable`, to the disk."""
 
     name = ""
     durable = True
@@ -31,23 +31,23 @@ class Contender:
         raise NotImplementedError
 
     def fence(self) -> None:
-        """Until weights may change: what an `optimizer.step()` right after the save waits."""
+        """Wait until weights may change, as an `optimizer.step()` right after the save does."""
 
     def wait(self) -> None:
-        """Until the file is written."""
+        """Wait until the file is written."""
 
     def load(self, path: Path) -> dict[str, Any]:
         return torch.load(path, weights_only=True)
 
     def cpu_s(self) -> float:
-        """CPU time that threads in the background took so far, where a way tells it."""
+        """Return the CPU time of background threads so far, if the saver reports it."""
         return 0.0
 
     def close(self) -> None:
         """Stop threads."""
 
 
-class Fledge(Contender):
+class Fledge(Saver):
     name = "Fledge, attached"
     attach = True
 
@@ -80,7 +80,7 @@ class FledgeAlone(Fledge):
     attach = False
 
 
-class TorchSave(Contender):
+class TorchSave(Saver):
     name = "torch.save + fsync"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -96,7 +96,7 @@ class TorchSaveAlone(TorchSave):
     durable = False
 
 
-class Safetensors(Contender):
+class Safetensors(Saver):
     name = "safetensors + fsync"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -113,7 +113,7 @@ class Safetensors(Contender):
         return load_file(path)
 
 
-class DcpAsync(Contender):
+class DcpAsync(Saver):
     name = "torch DCP async_save"
 
     def save(self, state: dict[str, Any], path: Path) -> None:
@@ -135,10 +135,10 @@ class DcpAsync(Contender):
         return torch.load(path.with_suffix(".back"), weights_only=True)
 
 
-class Prior(Contender):
-    """The prior design: a deep copy in the caller, then a thread that packs a torch.save buffer with LZ4 level 9."""
+class LZ4Thread(Saver):
+    """A deep copy in the caller, then a thread that compresses a torch.save buffer with LZ4 level 9."""
 
-    name = "prior: copy, LZ4-9 thread"
+    name = "deep copy, LZ4-9 thread"
     durable = False
     thread: threading.Thread | None = None
 
@@ -164,4 +164,4 @@ class Prior(Contender):
         self.wait()
 
 
-CONTENDERS = (Fledge, FledgeAlone, TorchSave, TorchSaveAlone, DcpAsync, Safetensors, Prior)
+SAVERS = (Fledge, FledgeAlone, TorchSave, TorchSaveAlone, DcpAsync, Safetensors, LZ4Thread)

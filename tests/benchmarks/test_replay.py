@@ -1,4 +1,4 @@
-"""The replay bench runs, checks its contenders against each other, and reports what it was asked for."""
+"""The replay bench runs, checks its candidates against each other, and reports what it was asked for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 from benchmarks import replay
-from benchmarks.baselines.prior_replay import PriorReplay
-from benchmarks.replay_contenders import Contender, check_agreement, doubled, torchrl
+from benchmarks.baselines.lz4_replay import LZ4Replay
+from benchmarks.replay_candidates import Candidate, check_parity, doubled, torchrl
 from benchmarks.replay_flights import FLIGHT, STEP, fly, split
 from benchmarks.replay_memory import measure_memory
 from fledge.core.errors import FledgeError, InputError
@@ -36,25 +36,25 @@ def test_the_bench_runs_and_can_be_printed() -> None:
     assert result["parts"]["flight"]["keys"]["lidar"]["raw"] >= 8 * result["parts"]["flight"]["keys"]["lidar"]["fledge"]
 
 
-def contender(offset: int, name: str = "reward") -> Contender:
-    return Contender(lambda: None, lambda numbers: {name: torch.arange(10.0)[numbers] + offset}, 1.0, 1.0, 10)
+def candidate(offset: int, name: str = "reward") -> Candidate:
+    return Candidate(lambda: None, lambda numbers: {name: torch.arange(10.0)[numbers] + offset}, 1.0, 1.0, 10)
 
 
 def test_a_buffer_that_returns_other_data_is_not_timed() -> None:
     flat = {"reward": torch.arange(10.0)}
-    check_agreement({"a": contender(0)}, flat, np.random.default_rng(0))
+    check_parity({"a": candidate(0)}, flat, np.random.default_rng(0))
     with pytest.raises(FledgeError, match="b returns other"):
-        check_agreement({"a": contender(0), "b": contender(1)}, flat, np.random.default_rng(0))
+        check_parity({"a": candidate(0), "b": candidate(1)}, flat, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("level", [0, 9])
-def test_the_prior_design_is_written_faithfully(level: int) -> None:
+def test_the_lz4_baseline_is_written_faithfully(level: int) -> None:
     rng = np.random.default_rng(0)
     episodes = [{"x": rng.normal(size=(n, 3)), "id": np.arange(n)} for n in (5, 9)]
-    prior = PriorReplay(2, level=level)
+    replay = LZ4Replay(2, level=level)
     for episode in episodes:
-        prior.add(episode)
-    got = prior.get(np.array([0, 4, 5, 13]))
+        replay.add(episode)
+    got = replay.get(np.array([0, 4, 5, 13]))
     assert got["id"].tolist() == [0, 4, 0, 8]
     assert np.array_equal(got["x"][2], episodes[1]["x"][0])
 
@@ -77,7 +77,7 @@ def test_flown_episodes_line_up_and_every_storage_returns_them(tmp_path: Any) ->
     assert np.concatenate([e["lidar"] for e in episodes]).any()  # among the trees
     both = doubled(episodes, FLIGHT)
     flat = {k: torch.from_numpy(np.concatenate([e[k] for e in both])) for k in both[0]}
-    check_agreement(torchrl(flat, str(tmp_path)), flat, np.random.default_rng(0))
+    check_parity(torchrl(flat, str(tmp_path)), flat, np.random.default_rng(0))
 
 
 def test_memory_is_watched_at_even_steps() -> None:
@@ -89,7 +89,7 @@ def test_memory_is_watched_at_even_steps() -> None:
 
 
 def made_up(lidar: float, rate: float, growth: float) -> dict[str, Any]:
-    names = ("Fledge", "prior design, LZ4-1", "prior design, LZ4-9", "CompressedListStorage", "LazyTensorStorage")
+    names = ("Fledge", "LZ4-1 episodes", "LZ4-9 episodes", "CompressedListStorage", "LazyTensorStorage")
     rates = (rate, 1_000.0, 900.0, 2_000.0, 100_000.0)
     buffers = {n: {"sample_rate": r, "bytes_per_frame": lidar} for n, r in zip(names, rates, strict=True)}
     keys = {"lidar": {"raw": 576, "fledge": lidar, "lz4": 100.0, "codec": "packed"}}

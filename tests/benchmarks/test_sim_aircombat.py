@@ -1,4 +1,4 @@
-"""`fledge bench sim task=aircombat`: small runs of the real thing, and wrong baselines that it must catch."""
+"""`python -m benchmarks sim task=aircombat`: small runs of the real thing, and wrong baselines that it must catch."""
 
 import functools
 import io
@@ -12,21 +12,20 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks import sim
-from benchmarks.baselines.aircombat import CONTEST, NumpyDuel, TorchDuel
-from benchmarks.baselines.aircombat import benchmark as contest
+from benchmarks.baselines.aircombat import benchmark
+from benchmarks.baselines.aircombat.numpy_duel import NumpyDuel
+from benchmarks.baselines.aircombat.torch_duel import TorchDuel
 from benchmarks.baselines.shares import Shares
-from fledge.cli import main
+from benchmarks.commands import main
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.tasks.base import Task
-from tests.reference.toy_worlds import task as toy
 
 
 @pytest.fixture(scope="module", autouse=True)
 def short_warm_up() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sim, "TURNS", 2)
-        patch.setattr(contest, "WARM_UP", 20)
-        patch.setattr(contest, "CALLS", 8)
+        patch.setattr(benchmark, "WARM_UP", 20)
+        patch.setattr(benchmark, "CALLS", 8)
         yield
 
 
@@ -37,21 +36,21 @@ def result(short_warm_up: None) -> dict[str, Any]:
 
 @pytest.fixture
 def flight() -> Iterator[Any]:
-    begun = CONTEST.begin(60, 2, seed=4)
+    begun = benchmark.DuelBenchmark().begin(60, 2, seed=4)
     yield begun
     begun.close()
 
 
-def test_contestants_fly_the_same_fights_and_are_counted_in_physics_steps(result: dict[str, Any]) -> None:
+def test_candidates_fly_the_same_fights_and_are_counted_in_physics_steps(result: dict[str, Any]) -> None:
     assert list(result["comparison"]["one"]) == ["fledge", "numpy", "torch"]
     assert list(result["comparison"]["all"]) == ["fledge", "numpy", "torch", "torch in shares"]
     for row in result["comparison"]["one"].values():
         assert row["env_steps_per_second"] == pytest.approx(200 * 10 / row["median_ms"] * 1e3, rel=0.01)
         assert row["us_per_duel_step"] == pytest.approx(1e3 * row["median_ms"] / 2000, rel=0.01)
-    for agreement in result["agreement"].values():
-        assert agreement["duels"] == 200
-        assert agreement["steps"] == 80
-        assert all(verdict["ok"] for name in ("numpy", "torch") for verdict in agreement[name].values())
+    for parity in result["parity"].values():
+        assert parity["duels"] == 200
+        assert parity["steps"] == 80
+        assert all(verdict["ok"] for name in ("numpy", "torch") for verdict in parity[name].values())
     assert result["figures"]["missiles_per_duel"] > 0.3
     assert [row["num_envs"] for row in result["sizes"]] == [10, 40]
     json.dumps(result)
@@ -97,7 +96,7 @@ def test_a_flight_goes_back_to_the_moment_at_which_it_began(flight: Any) -> None
 @pytest.mark.parametrize("make", [NumpyDuel, TorchDuel], ids=lambda make: make.__name__)
 def test_shares_fly_all_duels_as_one_simulation_does(flight: Any, make: Any) -> None:
     native = torch.Tensor.numpy if make is NumpyDuel else lambda tensor: tensor
-    make, start = functools.partial(make, contest.bench_config(1)), flight.snapshot()
+    make, start = functools.partial(make, benchmark.bench_config(1)), flight.snapshot()
     whole, shares = make(start), Shares(make, 3, start)
     for given in flight.arguments(native):
         want, got = whole.step(*given), shares.step(*given)
@@ -122,27 +121,28 @@ class Wide(TorchDuel):
 
 @pytest.mark.parametrize(("name", "make", "key"), [("numpy", Strong, "fighters, m"), ("torch", Wide, "outcome")])
 def test_a_wrong_baseline_is_refused_by_naming_what_differs(name: str, make: Any, key: str) -> None:
-    flight = CONTEST.begin(400, 2, seed=4)
+    flight = benchmark.DuelBenchmark().begin(400, 2, seed=4)
     native = torch.Tensor.numpy if name == "numpy" else lambda tensor: tensor
-    with pytest.raises(FledgeError, match=f"The {name} reference and the simulator disagree on {key}"):
-        flight.check({name: (functools.partial(make, contest.bench_config(1)), native)})
+    with pytest.raises(FledgeError, match=f"The {name} baseline and the simulator disagree on {key}"):
+        flight.check({name: (functools.partial(make, benchmark.bench_config(1)), native)})
     flight.close()
 
 
-def test_a_world_without_references_is_refused_in_a_sentence() -> None:
-    assert isinstance(toy, Task)
-    with pytest.raises(ConfigError, match=r"has no plain implementations to be measured beside"):
-        sim.run(toy)
+def test_a_task_without_a_benchmark_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Task 'toy' has no simulation benchmark; choose one of navigation, aircombat\."
+    ):
+        sim.run("toy")
 
 
 def test_the_command_takes_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {}
     monkeypatch.setattr(sim, "run", lambda **options: asked.update(options) or {})
     for words, task in (([], "navigation"), (["task=aircombat"], "aircombat"), (["aircombat"], "aircombat")):
-        done = CliRunner().invoke(main, ["bench", "sim", *words, "--json"])
+        done = CliRunner().invoke(main, ["sim", *words, "--json"])
         assert done.exit_code == 0, done.output
         assert asked["task"] == task
         assert asked["num_envs"] is None
-    wrong = CliRunner().invoke(main, ["bench", "sim", "task=aircombat", "task=navigation"])
+    wrong = CliRunner().invoke(main, ["sim", "task=aircombat", "task=navigation"])
     assert wrong.exit_code == 2
-    assert "one task is measured" in wrong.output
+    assert "measures one task" in wrong.output

@@ -18,9 +18,9 @@ pytest.importorskip("torchrl")
 
 
 def test_both_designs_compute_the_same_outputs_and_loss() -> None:
-    agreement = bench.check_agreement(seed=0)
-    assert agreement["network_max_difference"] < 1e-5
-    assert agreement["loss_fledge"] == pytest.approx(agreement["loss_prior"], rel=1e-3)
+    parity = bench.check_parity(seed=0)
+    assert parity["network_max_difference"] < 1e-5
+    assert parity["loss_fledge"] == pytest.approx(parity["loss_torchrl"], rel=1e-3)
 
 
 def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(NavRLActorCritic, "from_navrl", wrong)
     with pytest.raises(FledgeError, match="disagree"):
-        bench.check_agreement(seed=0)
+        bench.check_parity(seed=0)
 
 
 def fake_run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]], **options: int) -> tuple[Any, list[str]]:
@@ -48,12 +48,12 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]], **o
         return {"decisions_per_second": rate, "collect_s": 1e3 / rate, "learn_s": 2e3 / rate}
 
     @contextmanager
-    def prior(num_envs: int, seed: int) -> Iterator[Any]:
-        yield lambda threads, iterations: turn(f"prior_{threads}")
+    def torchrl(num_envs: int, seed: int) -> Iterator[Any]:
+        yield lambda threads, iterations: turn(f"torchrl_{threads}")
 
     names = {"navrl": "fledge", "fast": "fast"}
-    monkeypatch.setattr(bench, "check_agreement", lambda seed: {})
-    monkeypatch.setattr(bench, "prior_loop", prior)
+    monkeypatch.setattr(bench, "check_parity", lambda seed: {})
+    monkeypatch.setattr(bench, "torchrl_loop", torchrl)
     monkeypatch.setattr(bench, "time_fledge", lambda preset, *_: turn(names[preset]))
     monkeypatch.setattr(bench, "default_threads", lambda: 4)
     monkeypatch.setattr(bench, "matmul_peak", lambda: 3e11)
@@ -62,8 +62,8 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]], **o
 
 RATES = {
     "fledge": [90.0, 100.0, 140.0],
-    "prior_1": [50.0, 60.0, 70.0],
-    "prior_4": [30.0, 40.0, 140.0],
+    "torchrl_1": [50.0, 60.0, 70.0],
+    "torchrl_4": [30.0, 40.0, 140.0],
     "fast": [500.0, 600.0, 700.0],
 }
 
@@ -72,11 +72,11 @@ def test_the_designs_take_turns_and_the_better_number_of_threads_is_the_baseline
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result, order = fake_run(monkeypatch, RATES, turns=3)
-    assert order == ["fledge", "prior_1", "prior_4", "fast"] * 3
-    assert result["baseline"] == "prior_1"  # by the median; the other was quicker once
+    assert order == ["fledge", "torchrl_1", "torchrl_4", "fast"] * 3
+    assert result["baseline"] == "torchrl_1"  # by the median; the other was quicker once
     assert result["ratio"]["turns"] == pytest.approx([90 / 50, 100 / 60, 2], abs=1e-3)  # each with its neighbour
     assert result["ratio"]["median"] == pytest.approx(1.8)
-    other = result["designs"]["prior_4"]["fledge_faster_by"]
+    other = result["designs"]["torchrl_4"]["fledge_faster_by"]
     assert other["whole"]["median"] == pytest.approx(2.5)
     assert other["learning"]["turns"] == pytest.approx([3, 2.5, 1])
     assert json.loads(json.dumps(result)) == result
@@ -87,7 +87,7 @@ def test_the_tables_show_both_baselines_in_80_columns(monkeypatch: pytest.Monkey
     console = Console(width=80, file=io.StringIO())
     console.print(*bench.render(result), sep="\n")
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for word in ("prior, torch threads: 1", "prior, torch threads: 4", "1.80 (1.73-1.90)", "1 (the better)"):
+    for word in ("TorchRL, torch threads: 1", "TorchRL, torch threads: 4", "1.80 (1.73-1.90)", "1 (the better)"):
         assert word in text
     assert "…" not in text
 
@@ -100,5 +100,5 @@ def test_no_turns_are_refused() -> None:
 @pytest.mark.slow
 def test_the_real_thing_runs() -> None:
     result = bench.run(turns=1, iterations=1, num_envs=32)
-    assert {"fledge", "prior_1", "fast"} <= set(result["designs"])
+    assert {"fledge", "torchrl_1", "fast"} <= set(result["designs"])
     assert all(row["decisions_per_second"]["median"] > 0 for row in result["designs"].values())

@@ -1,4 +1,4 @@
-"""The prior design's replay buffer, written plainly: what ours is measured against.
+"""A replay buffer of LZ4-compressed episodes, as NavRL's add-on has it.
 
 Every key of an episode (next observations included) is one LZ4 frame. A batch makes a new thread pool, and each sample
 decodes its whole episode, key by key, to read one frame of it.
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 
-class PriorReplay:
+class LZ4Replay:
     """Episodes in a list, compressed with LZ4.
 
     Args:

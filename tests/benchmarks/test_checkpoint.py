@@ -29,8 +29,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return made
 
 
-def test_every_contender_is_measured(result: dict[str, Any]) -> None:
-    assert set(result["waits"]) == {kind.name for kind in bench.CONTENDERS}
+def test_every_saver_is_measured(result: dict[str, Any]) -> None:
+    assert set(result["waits"]) == {kind.name for kind in bench.SAVERS}
     for row in result["waits"].values():
         assert 0 < row["call_p50_ms"] <= row["call_p99_ms"]
         assert row["bytes"] > 500_000
@@ -44,7 +44,7 @@ def test_what_a_caller_waits_is_the_call_and_the_fence(result: dict[str, Any]) -
 
 
 def test_the_fence_is_where_the_attached_saver_stages(tmp_path: Path) -> None:
-    """A way whose fence waits is shown with it, and not by its call alone."""
+    """A saver whose fence waits is shown with it, and not by its call alone."""
 
     class Late(bench.TorchSaveAlone):
         name = "late"
@@ -65,7 +65,7 @@ def test_torch_save_is_shown_with_and_without_fsync(tmp_path: Path, monkeypatch:
         synced.clear()
         kind(torch.optim.SGD([torch.zeros(1)])).save({"w": torch.zeros(3)}, tmp_path / "a.pt")
         assert len(synced) == count
-        assert kind in bench.CONTENDERS
+        assert kind in bench.SAVERS
 
 
 def test_the_result_is_json_and_can_be_rendered(result: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def test_each_bar_has_a_verdict(result: dict[str, Any]) -> None:
     assert result["navrl"]["lossless"]
 
 
-def test_nothing_is_timed_when_a_contender_loses_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_when_a_saver_loses_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgetful(bench.TorchSave):
         name = "forgetful"
 
@@ -101,5 +101,5 @@ def test_nothing_is_timed_when_a_contender_loses_data(tmp_path: Path, monkeypatc
 
     training = bench.Training(64, 1, 4, 1, 1, 0)
     monkeypatch.setattr(bench, "time_save", lambda *_: pytest.fail("timed"))
-    with pytest.raises(FledgeError, match="forgetful does not give back what it saved"):
+    with pytest.raises(FledgeError, match="forgetful does not restore the state that it saved"):
         bench.measure_waits([bench.TorchSave, Forgetful], training, tmp_path, 0.0, 1)

@@ -1,0 +1,122 @@
+"""`fledge eval`: evaluate policies on held-out episodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fledge.cli.group import (
+    OVERRIDES,
+    as_json,
+    check_picture,
+    help_config,
+    main,
+    split_overrides,
+    task_option,
+    threads_option,
+    use_threads,
+)
+from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
+
+
+@main.command(cls=TaskOptionsCommand, epilog=OVERRIDES)
+@click.argument("arguments", nargs=-1, metavar="[POLICY]... [KEY=VALUE]...")
+@task_option
+@click.option("--episodes", default=1024, show_default=True, help="Episodes per policy.")
+@click.option(
+    "--seed", type=int, help="Seed of the held-out episodes. [default: 7 (test); with --checkpoints 1 (validation)]"
+)
+@click.option(
+    "--env", "env_preset", help="Env preset, for example crossing, default, navrl, static, empty. [default: its own]"
+)
+@click.option("--vary", help="Values of a setting to evaluate one after the other: env.static_obstacles=100,350.")
+@click.option(
+    "--shield",
+    help="Safety filter between each policy and its drones: orca (velocity obstacles) or planner (local map).",
+)
+@click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
+@click.option("--checkpoints", is_flag=True, help="Evaluate every kept checkpoint of one run: the metric over time.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.",
+)
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Write a recording of the most interesting episodes (.frec)."
+)
+@click.option("--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="In --record.")
+@threads_option
+@help_config
+@as_json
+def eval(
+    arguments: tuple[str, ...],
+    task: str | None,
+    episodes: int,
+    seed: int | None,
+    env_preset: str | None,
+    vary: str | None,
+    shield: str | None,
+    sampled: bool,
+    checkpoints: bool,
+    picture: Path | None,
+    record: Path | None,
+    record_episodes: int,
+    threads: int | None,
+    help_config: bool,
+    as_json: bool,
+    **task_options: Any,
+) -> None:
+    """Evaluate policies on episodes that they were not trained on.
+
+    POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
+    Each flies in the env config that it was trained in, unless you change it; several are compared on the same episodes.
+    """
+    policies, overrides = split_overrides(arguments)
+    if help_config:
+        from fledge.train.explain import explain_world
+
+        return click.echo("\n".join(explain_world(policies, task, env_preset, overrides)))
+    check_picture(picture)
+    check_recording(record, checkpoints)
+    from fledge.evaluate.comparison import EvalRequest, run_evaluations
+    from fledge.evaluate.curve import run_curve
+    from fledge.evaluate.episodes import TEST_SEED, VALIDATION_SEED
+
+    if seed is None:
+        seed = VALIDATION_SEED if checkpoints else TEST_SEED
+    request = EvalRequest(
+        policies=policies,
+        overrides=overrides,
+        episodes=episodes,
+        seed=seed,
+        task=task,
+        env_preset=env_preset,
+        vary=read_vary(vary, task_options),
+        deterministic=not sampled,
+        picture=picture,
+        record=record,
+        record_episodes=record_episodes,
+        threads=use_threads(threads),
+        quiet=as_json,
+        foreign=interop_file(task_options),
+        shield=shield,
+    )
+    rows = run_curve(request) if checkpoints else run_evaluations(request)
+    if as_json:
+        click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
+
+
+def check_recording(record: Path | None, checkpoints: bool) -> None:
+    """Refuse a recording that cannot be written, before any work is done for it."""
+    if record is None:
+        return
+    if record.suffix != ".frec":
+        raise click.BadParameter(f"{record.name} must end in .frec.", param_hint="--record")
+    if checkpoints:
+        raise click.BadParameter(
+            "--checkpoints writes no recording: name one checkpoint's file instead.", param_hint="--record"
+        )
+    record.parent.mkdir(parents=True, exist_ok=True)

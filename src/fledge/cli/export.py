@@ -1,0 +1,42 @@
+"""`fledge export`: write a policy for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fledge.cli.group import as_json, main, task_option
+
+
+@main.command()
+@click.argument("policy")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@task_option
+@click.option(
+    "--golden",
+    type=click.Path(path_type=Path),
+    help="Also write observations of a flight and the policy's actions on them (.npz).",
+)
+@as_json
+def export(
+    policy: str, file: Path, overrides: tuple[str, ...], task: str | None, golden: Path | None, as_json: bool
+) -> None:
+    """Write POLICY to FILE and check that it acts the same: .onnx or .ts for other programs, .fledge for the weights alone.
+
+    Inputs are the observations that the policy reads; the output is its deterministic action (for DQN, the value of every
+    action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
+    prints it. KEY=VALUE changes the env config in the file, and a .fledge file's switches (policy.KEY=true).
+    """
+    from fledge.evaluate.export import export_policy
+    from fledge.tasks.registry import find_task
+
+    result = export_policy(policy, file, find_task(task) if task else None, overrides, golden)
+    if as_json:
+        return click.echo(json.dumps(result))
+    size, worst = result["bytes"] / 1e6, result["max_difference"]
+    click.echo(f"{result['file']}: {size:.2f} MB, differs from the policy by {worst:.1e}")
+    if golden is not None:
+        click.echo(f"{golden}: {result['golden_cases']} cases to test it with")

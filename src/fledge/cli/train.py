@@ -1,0 +1,105 @@
+"""`fledge train`: train a policy."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fledge.app.command import watching
+from fledge.cli.group import OVERRIDES, as_json, help_config, main, show_training
+from fledge.core.errors import InterruptedRunError
+
+UNSAVED = "Stopped before anything was saved."
+
+
+@main.command(
+    epilog=f"{OVERRIDES} As options too: --seed 3, --num-envs 512.", context_settings={"ignore_unknown_options": True}
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
+@click.option(
+    "--preset",
+    help="Training preset: for navigation fast, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; or a YAML "
+    "file of differences from the preset that its `base: NAME` names. [default: the preset of `algo`]",
+)
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
+@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
+@click.option("--task", "task_option", help="The same as TASK.")
+@click.option("--live", is_flag=True, help="Show the run in the browser meanwhile, as `fledge watch RUN` does.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port of --live.")
+@help_config
+@as_json
+def train(
+    arguments: tuple[str, ...],
+    preset: str | None,
+    folder: Path | None,
+    resume: Path | None,
+    task_option: str | None,
+    live: bool,
+    port: int,
+    help_config: bool,
+    as_json: bool,
+) -> None:
+    """Train a policy: watch it learn, stop and resume at any time.
+
+    TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
+    module:object. Ctrl-C saves and stops; `--resume RUN` continues.
+    """
+    given = read_flags(arguments)
+    overrides = [argument for argument in given if "=" in argument]
+    tasks = [argument for argument in given if "=" not in argument] + ([task_option] if task_option else [])
+    if help_config:
+        return show_training(tasks, preset, overrides, resume)
+    try:
+        with stopping_at_once():
+            from fledge.train.command import run_training
+
+        with watching(port) as watch:
+            result = run_training(tasks, preset, overrides, folder, resume, watch if live else None)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(UNSAVED) from None
+    if as_json and result is not None:
+        click.echo(json.dumps(result))
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process while large packages load, some of which would swallow a KeyboardInterrupt."""
+
+    def stop(number: int, frame: Any) -> None:
+        click.echo(f"fledge: {UNSAVED}", err=True)
+        os._exit(InterruptedRunError.exit_code)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def read_flags(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--name value` as `name=value`; refuse misspelt options of the command."""
+    if not any(argument.startswith("-") for argument in arguments):
+        return list(arguments)
+    own = [name for option in click.get_current_context().command.params for name in option.opts]
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        near = difflib.get_close_matches(name, own, n=1, cutoff=0.85) if name.startswith("--") else []
+        if near:
+            raise click.NoSuchOption(name, possibilities=near)
+    from fledge.core.overrides import flags_as_words
+    from fledge.tasks.registry import task_names
+
+    return flags_as_words(arguments, task_names())

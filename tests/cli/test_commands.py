@@ -1,0 +1,56 @@
+"""The group of all commands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fledge.cli
+from tests.cli.policy_files import call
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["eval"],
+        ["train"],
+        ["advise"],
+        ["export"],
+        ["inspect"],
+        ["doctor"],
+        ["convert"],
+        ["envelope"],
+    ],
+)
+def test_help_exists_and_says_something(command: list[str]) -> None:
+    done = call(*command, "--help")
+    assert done.exit_code == 0
+    assert len(done.output) > 150
+
+
+def test_threads_may_be_given_for_each_level() -> None:
+    env = os.environ | {"OMP_NUM_THREADS": "2,1"}
+    code = "import fledge.storage; from fledge.core.machine import torch_threads; print(torch_threads())"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
+
+
+def test_the_package_itself_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "fledge", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("fledge")
+
+
+def test_bench_says_where_the_benchmarks_are() -> None:
+    done = call("bench", "sim")
+    assert done.exit_code == 2
+    assert "Benchmarks run from a checkout: python -m benchmarks sim." in done.output
+
+
+@pytest.mark.parametrize("path", sorted((Path(fledge.cli.__file__).parent).glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_has_a_file_of_its_own(path: Path) -> None:
+    assert len(re.findall(r"^@main.command", path.read_text(), re.MULTILINE)) <= 1

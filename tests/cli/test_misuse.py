@@ -1,0 +1,108 @@
+"""Misuse of any command gets one sentence, and no traceback."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fledge.cli import main
+from fledge.storage import save_checkpoint
+from tests.cli.policy_files import call
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval"], "Name a policy"),
+        (["eval", "nobody"], "There is no policy"),
+        (["eval", "gap", "--episodes", "0"], "at least 1"),
+        (["eval", "gap", "--env", "moon"], "There is no env preset"),
+        (["eval", "gap", "env.num_envs=-3"], "1 to 16777216"),
+        (["eval", "gap", "env.numenvs=3"], "Did you mean env.num_envs?"),
+        (["eval", "gap", "env.num_envs=many"], "env.num_envs takes a whole number"),
+        (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
+        (["eval", "gap", "ppo.lr=1"], "give settings of the world"),
+        (["eval", "gap", "num_envs=1"], "give settings of the world"),
+        (["eval", "gap", "env.num_maps=100000000"], "GiB"),
+        (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
+        (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
+        (["export", "gap", "out.onnx"], "nothing to export"),
+        (["inspect", "missing.fledge"], "missing.fledge"),
+        (["inspect", "."], "holds no checkpoints"),
+        (["convert", "missing.pt", "x.fledge"], "no checkpoint at missing.pt"),
+        (["convert", __file__, "x.txt"], "must end in one of"),
+        (["eval", "gap", "--threads", "0"], "--threads"),
+        (["export", "fledge-nav", "x.ts", "ppo.lr=1"], "give settings of the world"),
+    ],
+)
+def test_misuse_gets_one_sentence(words: list[str], sentence: str) -> None:
+    done = call(*words)
+    assert done.exit_code in (1, 2), done.output
+    assert sentence in done.output
+    assert "Traceback" not in done.output
+
+
+BROKEN = {
+    "odd": ({"model": 3, "policy": [1], "task": 7}, "its entry 'model' is not what a policy has there"),
+    "hollow": ({"model": {}, "policy": {}, "task": "navigation"}, "its entry 'model' is not"),
+    "misfit": (
+        {
+            "model": {"a": torch.ones(2)},
+            "policy": {"kind": "features", "hidden": [8], "lidar": [36, 4], "range_m": 4.0},
+            "task": "navigation",
+        },
+        "The weights in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("command", [["eval"], ["export", "p.ts"], ["export", "p.fledge", "env.speed_limit=1"]])
+def test_a_file_that_is_no_policy_gets_one_sentence(name: str, command: list[str], tmp_path: Path) -> None:
+    state, sentence = BROKEN[name]
+    save_checkpoint(state, tmp_path / "p0.fledge")
+    rest = [word if "=" in word else str(tmp_path / word) for word in command[1:]]
+    done = call(command[0], str(tmp_path / "p0.fledge"), *rest)
+    assert done.exit_code == 1, done.output
+    assert sentence in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "fledge-nav", "FILE/p.ts"],
+        ["export", "fledge-nav", "FILE/p.fledge"],
+        ["export", "fledge-nav", "/proc/p.ts"],
+        ["export", "fledge-nav", "p.ts", "--golden", "FILE/g.npz"],
+        ["convert", "POLICY", "FILE/p.pt"],
+        ["eval", "fledge-nav", "--picture", "FILE/p.png"],
+    ],
+)
+def test_a_place_that_cannot_be_written_gets_one_sentence(
+    words: list[str], policy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").touch()
+    done = call(*(str(policy_file) if word == "POLICY" else word for word in words))
+    assert done.exit_code == 1, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert re.search(r"cannot be (made|used)|could not be written", done.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "navigaton"], "Did you mean navigation?"),
+        (["train", "navigation", "env=64"], "env takes a preset (crossing, default,"),
+        (["train", "navigation", "env.num_envs"], "a setting needs a value: env.num_envs=VALUE"),
+        (["train", "navigation", ""], "'navigation' and '' came"),
+        (["train", "navigation", "env.num_envs=1e99"], "must be 1 to 16777216"),
+        (["train", "navigation", "seed=-1"], "must be 0 to 9223372036854775807"),
+    ],
+)
+def test_a_slip_gets_a_sentence_that_helps(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert sentence in done.output
