@@ -209,7 +209,7 @@ def test_the_transform_and_its_inverse_restore_every_bit() -> None:
     pytest.importorskip("torchrl")
     from torchrl.envs.transforms import Compose
 
-    from fledge.collect import CompressedLidarTransform
+    from fledge.compat.lidar_transform import CompressedLidarTransform
 
     transform = Compose(CompressedLidarTransform(4))
     batches = list(torchrl_collector(postproc=transform))
@@ -223,7 +223,7 @@ def test_the_transform_and_its_inverse_restore_every_bit() -> None:
 
 def test_the_transform_works_on_our_rollouts_too() -> None:
     pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
+    from fledge.compat.lidar_transform import CompressedLidarTransform
 
     transform = CompressedLidarTransform()
     collector = sync()
@@ -241,7 +241,7 @@ def test_the_transform_refuses_an_envs_single_steps() -> None:
     pytest.importorskip("torchrl")
     from torchrl.envs import TransformedEnv
 
-    from fledge.collect import CompressedLidarTransform
+    from fledge.compat.lidar_transform import CompressedLidarTransform
     from fledge.envs.adapters.torchrl import TorchRLEnv
 
     env = TransformedEnv(TorchRLEnv(NavigationEnv(CFG, seed=2, num_threads=1)), CompressedLidarTransform())
@@ -252,7 +252,7 @@ def test_the_transform_refuses_an_envs_single_steps() -> None:
 
 def test_bytes_that_are_none_of_ours_are_refused() -> None:
     pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
+    from fledge.compat.lidar_transform import CompressedLidarTransform
 
     names = [None, "time"]
     for junk in (torch.zeros(2, 4, 1), torch.full((2, 4, 9), 255), torch.zeros(2, 4, 8)):
@@ -264,7 +264,7 @@ def test_bytes_that_are_none_of_ours_are_refused() -> None:
 
 def test_the_transform_refuses_what_it_cannot_compress_and_leaves_other_entries_alone() -> None:
     pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
+    from fledge.compat.lidar_transform import CompressedLidarTransform
 
     batch = next(iter(torchrl_collector()))
     with pytest.raises(ConfigError, match="nope"):
