@@ -1,6 +1,6 @@
-"""Replay of experience, compressed: the dictionary buffer, its index, image helpers, and a TorchRL storage.
+"""Compressed replay: the dictionary buffer, its index, image helpers, and a TorchRL storage.
 
-Names resolve on first use: importing this room loads neither Warp nor TorchRL.
+Names resolve on first use: importing this package loads neither Warp nor TorchRL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HOME = {
     "compress_image_seq": "images",
     "decompress_image": "images",
     "decompress_image_seq": "images",
-    "read_text": "intake.forms",
+    "read_text": "ingest.forms",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -32,7 +32,7 @@ from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.torchrl_checkpointer import CompressedStorageCheckpointer
-from fledge.replay.torchrl_rows import Key, RowReading, encode_row, joined, read_key, split
+from fledge.replay.torchrl_rows import Key, decode_row, encode_row, joined, read_key, split
 from fledge.replay.workers import Workers
 
 with extra("torchrl"):
@@ -285,7 +285,13 @@ class CompressedStorage(LazyStackStorage):
             out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
         for key in self._single:
             out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
-        self.workers.run([RowReading(self, out, rows, closed[a:b]) for a, b in self.workers.shards(len(closed), 16)])
+
+        def decode_rows(begin: int, end: int) -> None:
+            for key, blobs in self._single.items():
+                for place in closed[begin:end].tolist():
+                    decode_row(blobs[int(rows[place])], out[key][place])
+
+        self.workers.share(len(closed), decode_rows, 16)
         for place in np.flatnonzero(opened).tolist():
             for key, array in self._open[int(block[place])].items():
                 out[key][place] = array[inside[place]]
