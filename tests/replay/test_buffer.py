@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.replay import DictReplayBuffer
-from fledge.replay import episode_store
+from fledge.replay import DictReplayBuffer, episode_store
 from tests.replay.plain import KEYS, OBS, PlainBuffer, check_batch, check_index, everything, make_episode
 
 LAYOUTS = ["frame", "chunk", "episode"]
@@ -158,8 +157,8 @@ def test_mistakes_get_one_clear_sentence() -> None:
         ({"state": None}, "lacks"),
         ({"other": torch.zeros(5)}, "does not store"),
         ({"state": good["state"][:, :2]}, "shape"),
-        ({"state": good["state"].double()}, "type"),
-        ({"action": good["action"][:3]}, "different numbers"),
+        ({"state": good["state"].double()}, "stores torch.float32"),
+        ({"action": good["action"][:3]}, "differ in their number of frames"),
         ({"state": good["state"][:-1]}, "final_state"),
         ({"terminated": torch.ones(5, dtype=torch.bool)}, "before the last"),
     ):

@@ -22,8 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensordict import TensorDictBase
-
 from fledge.core.errors import InputError
 
 RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
@@ -42,6 +40,7 @@ class Collector(ABC):
     frames_per_batch: int
     _frames: int
     _fps: float
+    _latest: Any = None
 
     @abstractmethod
     def rollout(self, prepare: Prepare | None = None) -> Any:
@@ -67,9 +66,11 @@ class Collector(ABC):
             yield self.rollout()
 
     @property
-    @abstractmethod
-    def latest(self) -> TensorDictBase | Any:
+    def latest(self) -> Any:
         """The batch returned last."""
+        if self._latest is None:
+            raise InputError("There is no batch yet: call rollout() first.")
+        return self._latest
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class CompressedBatch:
         if not whole or (index.numel() and not -count <= int(index.min()) <= int(index.max()) < count):
             raise InputError(f"transitions must be a list of numbers below {count}, a slice, or a mask over the batch.")
         index = index.long() % count
-        out = self.rest.reshape(-1)[index.to(self.rest.device)] if self.rest.device else self.rest.reshape(-1)[index]
+        out = self.rest.reshape(-1)[index.to(self.rest.device or "cpu")]
         for key in keys:
             out.set(key, self.packed[key].rows(index))
         return out
@@ -167,7 +167,6 @@ class CompressedDataCollector(Collector):
         self.frames_per_batch = getattr(base_collector, "frames_per_batch", 0)
         self._counted = 0
         self._batches: Iterator[TensorDictBase] | None = None
-        self._latest: CompressedBatch | None = None
 
     def rollout(self, prepare: Prepare | None = None) -> CompressedBatch:
         """Collect one batch and compress it; `prepare` needs a collector of fledge."""
@@ -193,16 +192,9 @@ class CompressedDataCollector(Collector):
     def _compress(self, data: TensorDictBase, copies: bool) -> CompressedBatch:
         keys = large_keys(data) if self.chosen is None else list(self.chosen)
         check_present(keys, data)
-        self._latest = CompressedBatch(data, keys, self.compression_level, copies)
+        self._latest = batch = CompressedBatch(data, keys, self.compression_level, copies)
         self._counted += data.numel()
-        return self._latest
-
-    @property
-    def latest(self) -> CompressedBatch:
-        """The batch returned last."""
-        if self._latest is None:
-            raise InputError("There is no batch yet: call rollout() first.")
-        return self._latest
+        return batch
 
     @property
     def _frames(self) -> int:  # type: ignore[override]

@@ -91,7 +91,6 @@ class PipelinedDataCollector(Collector):
         self.frames_per_batch = self._source.frames_per_batch
         self._frames = 0
         self._fps = self.simulate_s = 0.0  # of the batch returned last
-        self._latest: TensorDictBase | None = None
         self._pending: deque[_PendingBatch] = deque()  # oldest first
         self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
@@ -128,8 +127,8 @@ class PipelinedDataCollector(Collector):
             self._begin(prepare)  # if it fails, the finished batch is returned by the next call
         self._pending.popleft()
         self._latest, self._fps, self.simulate_s = collected
-        self._frames += self._latest.numel()
-        return self._latest
+        self._frames += collected.data.numel()
+        return collected.data
 
     def _begin(self, prepare: Prepare | None) -> None:
         if self.prefetch_count > 1:  # others may be running: the thread applies both after them
@@ -180,13 +179,6 @@ class PipelinedDataCollector(Collector):
         """Wait until no batch is being collected; an error is raised by the `rollout` that would return the batch."""
         for batch in self._pending:
             batch.future.exception()
-
-    @property
-    def latest(self) -> TensorDictBase:
-        """The batch returned last."""
-        if self._latest is None:
-            raise InputError("There is no batch yet: call rollout() first.")
-        return self._latest
 
     @property
     def total_frames(self) -> int:

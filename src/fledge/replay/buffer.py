@@ -38,7 +38,7 @@ from fledge.replay.ingest.rollouts import read_observations, read_rollout, rollo
 from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.plan import Layout
-from fledge.replay.view import EpisodesByKey, buffer_stats
+from fledge.replay.view import Episodes, buffer_stats
 from fledge.replay.workers import Workers
 
 
@@ -113,9 +113,9 @@ class DictReplayBuffer(EpisodeStore):
         return self.index
 
     @property
-    def buffer(self) -> EpisodesByKey:
+    def buffer(self) -> dict[str, Episodes]:
         """View of the episodes: `buffer["lidar"][i]` decodes the frames of episode i."""
-        return EpisodesByKey(self)
+        return {key: Episodes(self, key) for key in self.schema.stored}
 
     # ---- adding ------------------------------------------------------------------------------------------------
 
@@ -188,8 +188,7 @@ class DictReplayBuffer(EpisodeStore):
         with self.lock:
             self._check_sampling(batch_size)
             if self.priorities is None:
-                number = self.rng.integers(0, self.index.total, batch_size)
-                return self._transitions(number)
+                return self._transitions(self.rng.integers(0, self.index.total, batch_size))
             number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.index.total, self.rng)
             batch = self._transitions(number)
             batch["weight"] = torch.from_numpy(weight).to(self.device)
@@ -215,12 +214,8 @@ class DictReplayBuffer(EpisodeStore):
                 raise InputError("A key is called 'mask', which windows use for padding: rename it.")
             if ends not in get_args(Ends):
                 raise InputError(f"ends is {ends!r}, but must be one of {', '.join(get_args(Ends))}.")
-            values = self.index.values
-            episode, start = sequence_starts(values, length, batch_size, self.rng, ends)
-            batch = windows(self.stores, self.schema, episode, start, values[episode], length, self.workers)
-            first = self.index.evicted_total + self.index.starts()[episode] + np.maximum(start, 0)
-            batch["index"] = torch.from_numpy(first)
-            return self._on_device(batch)
+            episode, start = sequence_starts(self.index.values, length, batch_size, self.rng, ends)
+            return self._on_device(windows(self, episode, start, length))
 
     def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
         """Return the transitions with these "index" values, which must still be in the buffer."""
@@ -249,11 +244,7 @@ class DictReplayBuffer(EpisodeStore):
             self.priorities.update(numbers[kept], values[kept])
 
     def _transitions(self, number: np.ndarray) -> Batch:
-        episode, offset = self.index.get_range_relative_idx(number)
-        lengths = self.index.values[episode]
-        batch = transitions(self.stores, self.schema, episode, offset, lengths, self.n_step, self.gamma, self.workers)
-        batch["index"] = torch.from_numpy(number + self.index.evicted_total)
-        return self._on_device(batch)
+        return self._on_device(transitions(self, number, self.n_step, self.gamma))
 
     def _on_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":

@@ -1,8 +1,8 @@
-"""Read-only view of a buffer's episodes by key, decoded on access, and its statistics."""
+"""Read-only view of a buffer's episodes, decoded on access, and its statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,24 +12,6 @@ from fledge.replay.schema import from_words
 
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
-
-
-class EpisodesByKey(Mapping[str, "Episodes"]):
-    """Episodes of a buffer by key."""
-
-    def __init__(self, buffer: DictReplayBuffer) -> None:
-        self._buffer = buffer
-
-    def __getitem__(self, key: str) -> Episodes:
-        if key not in self._buffer.schema.stored:
-            raise KeyError(key)
-        return Episodes(self._buffer, key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._buffer.schema.stored))
-
-    def __len__(self) -> int:
-        return len(self._buffer.schema.stored)
 
 
 class Episodes(Sequence[torch.Tensor]):
@@ -49,8 +31,8 @@ class Episodes(Sequence[torch.Tensor]):
             number = range(len(self))[number]
             rows = int(buffer.index.values[number]) + (key in buffer.schema.with_final())
             store = next(store for store in buffer.stores if key in store.keys)
-            got = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
-            return from_words(got.pick(key, slice(None)).copy(), buffer.schema.internal()[key])
+            pick = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
+            return from_words(pick(key, slice(None)).copy(), buffer.schema.internal()[key])
 
 
 def buffer_stats(buffer: DictReplayBuffer) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Columns: frames of several keys as rows of one uint32 table, the input of `chunks.pack`.
 
-8-byte words take two columns (low, high), smaller ones are widened. `fill` copies into the table, `read` out of it, bit for bit.
+8-byte words take two columns (low, high), smaller ones are widened. `table` copies in, `read` out, bit for bit.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ class Columns:
             return np.tile([UNSIGNED, UNSIGNED if spec.dtype.is_complex else kind], cells)
         return np.full(cells, kind if size == 4 else UNSIGNED)
 
-    def fill(self, table: np.ndarray, key: str, words: np.ndarray) -> None:
-        """Copy words [rows, *shape] into the key's columns; the last row is repeated to the end of the table."""
-        flat = np.ascontiguousarray(words).reshape(len(words), -1)
-        part = table[:, self.place[key]]
-        part[: len(words)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
-        part[len(words) :] = part[len(words) - 1]
+    def table(self, words: Mapping[Any, np.ndarray]) -> np.ndarray:
+        """Return words [rows, *shape] of each key as a table; the last row of a key with fewer rows is repeated."""
+        table = np.empty((max(len(words[key]) for key in self.place), len(self.kinds)), np.uint32)
+        for key, columns in self.place.items():
+            flat = np.ascontiguousarray(words[key]).reshape(len(words[key]), -1)
+            part = table[:, columns]
+            part[: len(flat)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
+            part[len(flat) :] = part[len(flat) - 1]
+        return table
 
     def read(self, table: np.ndarray, key: str, places: Any) -> np.ndarray:
         """Copy words [n, *shape] out of rows of a table."""

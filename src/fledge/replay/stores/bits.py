@@ -25,8 +25,7 @@ from fledge.replay.packing.chunks import as_warp, launch
 from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores import bit_kernels as kernels
-from fledge.replay.stores.base import Store
-from fledge.replay.stores.block import BlockRows
+from fledge.replay.stores.base import Pick, Store
 from fledge.replay.workers import Workers
 
 ROWS = 8  # frames per chunk; the index takes 24 bytes per chunk
@@ -55,7 +54,7 @@ class BitStore(Store):
         rows, data, edges = encoded  # from `encode`
         self._appended(self.blobs.extend(data, edges), rows, len(data))
 
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()[episode]
         row = np.minimum(row, lengths - 1)
         chunk, which = np.unique(self.first.view()[episode] + row // ROWS, return_inverse=True)
@@ -67,7 +66,8 @@ class BitStore(Store):
         args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(spans), self.size, self.top, self.stride]
         args += [as_warp(bits), as_warp(out)]
         workers.share(len(row), lambda a, b: launch(kernels.unpack_frames, b - a, args, a), LEAST_FRAMES)
-        return BlockRows(out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape))
+        cells = out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape)
+        return lambda key, places: np.ascontiguousarray(cells[places])  # a slice is not copied
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Store
+from fledge.replay.stores.base import Pick, Store
 from fledge.replay.workers import Workers
 from fledge.storage.format import codecs
 
@@ -43,16 +43,6 @@ def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> No
     out[:] = np.unpackbits(bits, count=out.nbytes)
 
 
-class BlockRows:
-    """Decoded rows of one key. Picking a slice does not copy."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def pick(self, key: str, places: Any) -> np.ndarray:
-        return np.ascontiguousarray(self.array[places])
-
-
 class BlockStore(Store):
     """One key in chunks of `rows` frames (None: the whole episode), with a cache of `cache_bytes` decoded chunks (LRU)."""
 
@@ -77,7 +67,7 @@ class BlockStore(Store):
         numbers = [self.blobs.append(blob) for blob in blobs]
         self._appended(numbers[0], rows, sum(map(len, blobs)))
 
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()
         row = np.minimum(row, lengths[episode] - 1)
         step = self.rows or int(lengths.max())
@@ -104,7 +94,8 @@ class BlockStore(Store):
 
         workers.share(len(jobs), decode_jobs)
         self._remember(decoded)
-        return BlockRows(out.reshape(len(row), *self.spec.shape))
+        frames = out.reshape(len(row), *self.spec.shape)
+        return lambda key, places: np.ascontiguousarray(frames[places])  # a slice is not copied
 
     def decode(self, number: int, rows: int, out: np.ndarray | None = None) -> np.ndarray:
         """Return the words of a chunk, [cells, rows]; decoded into `out` if given."""
