@@ -124,7 +124,7 @@ class DictReplayBuffer(EpisodeStore):
 
         Compressed frames and text are accepted too: see `ingest.forms`.
         """
-        with self.lock, self._learning():
+        with self.lock, self._restore_schema_on_error():
             named_values("episode", episode)
             self._settle(episode_names, episode)
             length, words = read_episode(self.schema, plain_values(self.schema, episode))
@@ -133,7 +133,7 @@ class DictReplayBuffer(EpisodeStore):
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Add [T, N] steps of parallel envs (see `ingest.rollouts`); return the number of episodes completed."""
-        with self.lock, self._learning():
+        with self.lock, self._restore_schema_on_error():
             named_values("rollout", rollout)
             self._settle(rollout_names, rollout)
             steps = list(read_rollout(self.schema, rollout))
@@ -167,7 +167,7 @@ class DictReplayBuffer(EpisodeStore):
             check_n_step(self.schema, self.n_step, self.gamma)
 
     @contextlib.contextmanager
-    def _learning(self) -> Iterator[None]:
+    def _restore_schema_on_error(self) -> Iterator[None]:
         """Restore the schema if the data that it was inferred from is refused."""
         self._check_alive()
         known, nameless = dict(self.schema.specs), self.schema.open

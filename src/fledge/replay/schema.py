@@ -83,11 +83,8 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
 
 def to_words(tensor: torch.Tensor, spec: KeySpec) -> np.ndarray:
     """Return a CPU tensor of the key's dtype as words."""
-    tensor = tensor.contiguous()
-    if tensor.ndim == 0:
-        return to_words(tensor[None], spec)[0]
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[spec.dtype.itemsize]
-    return tensor.view(signed).numpy().view(spec.word)
+    return tensor.contiguous().view(signed).numpy().view(spec.word)
 
 
 def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:

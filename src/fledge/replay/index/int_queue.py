@@ -35,10 +35,7 @@ class IntQueue:
         return self._data[self._head : self._tail]
 
     def append(self, number: int) -> None:
-        if self._tail == len(self._data):
-            self._make_room(1)
-        self._data[self._tail] = number
-        self._tail += 1
+        self.extend(np.array([number]))
 
     def extend(self, numbers: np.ndarray) -> None:
         if self._tail + len(numbers) > len(self._data):

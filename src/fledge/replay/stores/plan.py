@@ -22,7 +22,7 @@ import numpy as np
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
 from fledge.replay.saved import damaged
-from fledge.replay.schema import KeySpec
+from fledge.replay.schema import KeySpec, Words
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.stores.bits import ROWS as BIT_ROWS
 from fledge.replay.stores.bits import BitStore
@@ -30,6 +30,7 @@ from fledge.replay.stores.block import BITS, CODECS, BlockStore, encode_block
 from fledge.replay.stores.packed import PackedStore
 from fledge.storage.format import codecs
 
+Specs = Mapping[str, KeySpec]
 Layout = Literal["frame", "chunk", "episode"]
 LAYOUTS = ("frame", "chunk", "episode")
 PACKED_ROWS = 8  # 8 to 32 give the same size on navigation rollouts, and fewer decode faster (measured)
@@ -41,13 +42,7 @@ MEASURED_CHUNKS = 8  # more of large frames, to measure as many frames as of pac
 _CANDIDATES = codecs.candidates(9, 0)
 
 
-def plan_stores(
-    specs: Mapping[str, KeySpec],
-    words: Mapping[str, np.ndarray],
-    layout: Layout,
-    img_compressed: bool = True,
-    cache_bytes: int = 0,
-) -> list[Store]:
+def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool, cache_bytes: int) -> list[Store]:
     """Return empty stores for the keys, chosen on the frames in `words`."""
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
@@ -108,7 +103,7 @@ def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
     return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
 
 
-def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> list[Store]:
+def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
     """Return empty stores from an untrusted description; every key of `specs` must be in exactly one."""
     stores: list[Store] = []
     seen: list[str] = []
