@@ -566,7 +566,7 @@ def test_exploration_types_of_a_collector(which: str) -> None:
     collector = make_collector(exploration_type=getattr(fledge.ExplorationType, which))
     rollout = collector.rollout()
     params, _ = collector.policy(rollout["input"][2])
-    assert torch.allclose(rollout["raw"][2], collector.policy.head.mean(params)) == (which == "MEAN")
+    assert torch.allclose(rollout["raw_action"][2], collector.policy.head.mean(params)) == (which == "MEAN")
 
 
 def test_set_exploration_type_is_a_context_that_collectors_follow() -> None:
@@ -574,10 +574,10 @@ def test_set_exploration_type_is_a_context_that_collectors_follow() -> None:
     with fledge.set_exploration_type(fledge.ExplorationType.MEAN):
         rollout = collector.rollout()
     params, _ = collector.policy(rollout["input"][2])
-    assert torch.allclose(rollout["raw"][2], collector.policy.head.mean(params))
+    assert torch.allclose(rollout["raw_action"][2], collector.policy.head.mean(params))
     rollout = collector.rollout()
     params, _ = collector.policy(rollout["input"][2])
-    assert not torch.allclose(rollout["raw"][2], collector.policy.head.mean(params))
+    assert not torch.allclose(rollout["raw_action"][2], collector.policy.head.mean(params))
     with pytest.raises(ConfigError, match="exploration_type is 'greedy'"):
         fledge.set_exploration_type("greedy")
 
@@ -588,7 +588,7 @@ def test_a_pipelined_batch_is_flown_as_it_was_when_it_was_begun() -> None:
 
     def by_mean(rollout: TensorDict) -> bool:
         params, _ = policy(rollout["input"][2])
-        return torch.allclose(rollout["raw"][2], policy.head.mean(params))
+        return torch.allclose(rollout["raw_action"][2], policy.head.mean(params))
 
     with fledge.PipelinedDataCollector(base, prefetch_count=1) as collector:
         with fledge.set_exploration_type(fledge.ExplorationType.MEAN):

@@ -22,7 +22,7 @@ _HOMES = {
     "BaseReward": "fledge.tasks.aircombat.rewards",
     "CheckpointHistory": "fledge.storage",
     "CompressedDataCollector": "fledge.collect",
-    "CompressedLidarTransform": "fledge.collect",
+    "CompressedLidarTransform": "fledge.compat.lidar_transform",
     "DictReplayBuffer": "fledge.replay",
     "ExplorationType": "fledge.collect",
     "FeatureActor": "fledge.tasks.navigation.networks.feature_policy",

@@ -12,9 +12,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from fledge.collect import CompressedBatch, CompressedDataCollector, PipelinedDataCollector, SyncDataCollector
 from fledge.collect.packed import PackedTensor
-from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.core.errors import ConfigError, InputError
 from fledge.learn.ppo import PPO, PPOConfig
-from fledge.storage.format import codecs
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
@@ -203,76 +202,3 @@ def test_torchrls_batches_keep_their_axes_and_decode_bit_for_bit(same: bool) -> 
         assert batch.time_dim == 1
         assert_same(batch.decode(), whole)
         assert_same(batch.decode([5, 1]), whole[[5, 1]])
-
-
-def test_the_transform_and_its_inverse_restore_every_bit() -> None:
-    pytest.importorskip("torchrl")
-    from torchrl.envs.transforms import Compose
-
-    from fledge.collect import CompressedLidarTransform
-
-    transform = Compose(CompressedLidarTransform(4))
-    batches = list(torchrl_collector(postproc=transform))
-    expected = list(torchrl_collector())
-    for batch, whole in zip(batches, expected, strict=True):
-        assert "lidar" not in batch.keys()  # noqa: SIM118 - a TensorDict is no dict
-        assert batch["lidar_packed"].nbytes < whole["lidar"].nbytes / 2
-        assert_same(transform.inv(batch), whole)
-        assert_same(CompressedLidarTransform().inv(batch[[7, 2]]), whole[[7, 2]])
-
-
-def test_the_transform_works_on_our_rollouts_too() -> None:
-    pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
-
-    transform = CompressedLidarTransform()
-    collector = sync()
-    rollout = collector.rollout()
-    packed = transform(rollout)
-    assert packed.shape == (T, N)
-    assert_same(transform.inv(packed[:, 3:9]), rollout[:, 3:9])
-    assert ("obs", "lidar") in rollout.keys(include_nested=True)  # what was given stays
-    with pytest.raises((InputError, FormatError), match="choose envs, not steps"):
-        transform.inv(packed[:5])
-    collector.shutdown()
-
-
-def test_the_transform_refuses_an_envs_single_steps() -> None:
-    pytest.importorskip("torchrl")
-    from torchrl.envs import TransformedEnv
-
-    from fledge.collect import CompressedLidarTransform
-    from fledge.envs.adapters.torchrl import TorchRLEnv
-
-    env = TransformedEnv(TorchRLEnv(NavigationEnv(CFG, seed=2, num_threads=1)), CompressedLidarTransform())
-    with pytest.raises(ConfigError, match="inside an env"):
-        env.reset()
-    env.close()
-
-
-def test_bytes_that_are_none_of_ours_are_refused() -> None:
-    pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
-
-    names = [None, "time"]
-    for junk in (torch.zeros(2, 4, 1), torch.full((2, 4, 9), 255), torch.zeros(2, 4, 8)):
-        batch = TensorDict({"lidar_packed": junk.to(torch.uint8)}, [2, 4], names=names)
-        with pytest.raises((FormatError, InputError)):
-            CompressedLidarTransform().inv(batch)
-    assert len(codecs.CODEC_NAMES) < 256
-
-
-def test_the_transform_refuses_what_it_cannot_compress_and_leaves_other_entries_alone() -> None:
-    pytest.importorskip("torchrl")
-    from fledge.collect import CompressedLidarTransform
-
-    batch = next(iter(torchrl_collector()))
-    with pytest.raises(ConfigError, match="nope"):
-        CompressedLidarTransform(keys=["nope"])(batch)
-    with pytest.raises(InputError, match="nothing to compress"):
-        CompressedLidarTransform()(batch[:, :0])
-    batch["my_packed"] = torch.arange(float(N * T)).reshape(N, T)
-    transform = CompressedLidarTransform()
-    again = transform.inv(transform(batch))
-    assert torch.equal(again["my_packed"], batch["my_packed"])
-    assert torch.equal(again["lidar"], batch["lidar"])

@@ -88,7 +88,7 @@ def test_the_policy_that_acts_is_the_one_of_now() -> None:
         collector.policy.head.layer.bias.add_(0.5)  # type: ignore[union-attr]
     rollout = collector.rollout()
     params, _ = collector.policy(rollout["input"].flatten(0, 1))
-    log_prob = collector.policy.head.log_prob(params, rollout["raw"].flatten(0, 1)).detach()
+    log_prob = collector.policy.head.log_prob(params, rollout["raw_action"].flatten(0, 1)).detach()
     torch.testing.assert_close(log_prob, rollout["log_prob"].flatten(), rtol=1e-4, atol=1e-4)
     collector.shutdown()
 
@@ -132,7 +132,7 @@ def test_an_error_of_either_half_reaches_the_caller_and_leaves_nothing_flying() 
         collector.envs[broken].step = step  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="rotor"):
             collector.rollout()
-        assert not collector._flying  # type: ignore[attr-defined]
+        assert not collector._stepping  # type: ignore[attr-defined]
         collector.shutdown()
         assert not [t.name for t in threading.enumerate() if t.name.startswith("fledge-")]
 

@@ -114,7 +114,7 @@ def test_batch_k_plus_1_is_flown_with_the_weights_of_the_moment_batch_k_was_hand
     for k in range(4):
         batch = learner.collector.rollout()
         params, _ = (handed_out[k - 1] if k else learner.policy)(batch["input"].flatten(0, 1))
-        log_prob = learner.policy.head.log_prob(params, batch["raw"].flatten(0, 1))
+        log_prob = learner.policy.head.log_prob(params, batch["raw_action"].flatten(0, 1))
         torch.testing.assert_close(log_prob.detach(), batch["log_prob"].flatten(), rtol=1e-4, atol=1e-4)
         handed_out.append(copy.deepcopy(learner.policy))
         with torch.no_grad():  # a step so large that other weights would show
@@ -150,7 +150,7 @@ def test_with_several_ahead_a_curriculum_still_comes_before_its_batch(learner: L
         for _ in range(3):
             collector.rollout(lambda: seen.append(base._frames))
         collector.wait()
-        with pytest.raises(ConfigError, match="prefetch_count is 3"):
+        with pytest.raises(ConfigError, match="prefetch_count=3 with `prepare`"):
             collector.state_dict()
     assert seen == [k * N * T for k in range(6)]
 
@@ -163,7 +163,7 @@ def test_several_ahead_stop_at_total_frames() -> None:
     with PipelinedDataCollector(base, prefetch_count=3) as collector:
         assert len(list(collector)) == 4
         assert base._frames == 4 * N * T
-        assert not collector._ahead
+        assert not collector._pending
 
 
 def test_iteration_ends_at_total_frames_with_nothing_in_the_air() -> None:
@@ -171,7 +171,7 @@ def test_iteration_ends_at_total_frames_with_nothing_in_the_air() -> None:
     batches = list(learner.collector)
     assert len(batches) == 3
     assert len({b["reward"].data_ptr() for b in batches}) == 3
-    assert not learner.collector._ahead
+    assert not learner.collector._pending
     assert learner.collector._frames == learner.sync._frames == 3 * N * T
     learner.close()
 
@@ -403,7 +403,7 @@ def test_shutting_down_while_another_thread_waits_is_told() -> None:
 
     waiting = threading.Thread(target=wait_for_a_batch)
     waiting.start()
-    while not collector._ahead:
+    while not collector._pending:
         time.sleep(0.001)
     ending = threading.Thread(target=collector.shutdown)
     ending.start()

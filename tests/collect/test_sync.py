@@ -75,7 +75,7 @@ def test_deterministic_exploration_takes_the_mean() -> None:
     collector = make(exploration_type="deterministic")
     rollout = collector.rollout()
     params, _ = collector.policy(rollout["input"][3])
-    torch.testing.assert_close(rollout["raw"][3], params[0])
+    torch.testing.assert_close(rollout["raw_action"][3], params[0])
 
 
 def test_split_trajectories_never_mix_episodes() -> None:

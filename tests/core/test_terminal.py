@@ -88,7 +88,7 @@ def test_a_file_with_brackets_in_its_name_is_inspected_by_that_name(
 MODULES = [
     ("torchrl", "fledge.envs.adapters.torchrl", "torchrl"),
     ("torchrl", "fledge.replay.torchrl_storage", "torchrl"),
-    ("torchrl", "fledge.collect.lidar_transform", "torchrl"),
+    ("torchrl", "fledge.collect.compress_transform", "torchrl"),
     ("stable_baselines3", "fledge.envs.adapters.stable_baselines3", "stable-baselines3"),
 ]
 

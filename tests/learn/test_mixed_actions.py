@@ -36,7 +36,7 @@ def test_forbidden_values_are_never_drawn_and_the_log_probability_knows_it() -> 
     with torch.no_grad():
         params, _ = policy(rollout["input"][0])
     masked = ~ready[0]
-    gaussian = policy.head.parts[1].log_prob(params[1:], rollout["raw"][0][:, 1:])
+    gaussian = policy.head.parts[1].log_prob(params[1:], rollout["raw_action"][0][:, 1:])
     assert torch.allclose(rollout["log_prob"][0][masked], gaussian[masked], atol=1e-5)
     chances = params[0].exp()[:, 0]
     assert torch.allclose(chances[masked], torch.tensor([1.0, 0.0]))

@@ -59,7 +59,7 @@ def fly(policy: NavRLActorCritic, seed: int) -> tuple[TensorDict, dict[str, Tens
     reward = 4.0 + 2.0 * x[..., 150] + torch.randn(T, N)
     rollout = {
         "input": x,
-        "raw": raw.view(T, N, 3),
+        "raw_action": raw.view(T, N, 3),
         "log_prob": policy.head.log_prob(params, raw).view(T, N),
         "value": policy.value(x.flatten(0, 1)).view(T, N),
         "next_value": policy.value(next_x.flatten(0, 1)).view(T, N),
@@ -69,14 +69,14 @@ def fly(policy: NavRLActorCritic, seed: int) -> tuple[TensorDict, dict[str, Tens
     for prefix, rows in (("", x), ("next_", next_x)):
         lidar, obstacles, state = rows.split([144, 50, 8], dim=-1)
         read |= {f"{prefix}lidar": lidar.view(T, N, 1, 36, 4), f"{prefix}obstacles": obstacles, f"{prefix}state": state}
-    return TensorDict({**rollout, **shared}, [T, N]), {**read, **shared, "action": rollout["raw"]}
+    return TensorDict({**rollout, **shared}, [T, N]), {**read, **shared, "action": rollout["raw_action"]}
 
 
-@pytest.mark.parametrize("lagged", [False, True])
-def test_three_iterations_equal_an_oracle_that_shares_no_code(lagged: bool) -> None:
+@pytest.mark.parametrize("stale_policy", [False, True])
+def test_three_iterations_equal_an_oracle_that_shares_no_code(stale_policy: bool) -> None:
     policy, oracle = make_pair()
     cfg = settings()
-    learner = PPO(policy, cfg, lagged=lagged)
+    learner = PPO(policy, cfg, stale_policy=stale_policy)
     norms: list[float] = []
     for iteration in range(3):
         rollout, batch = fly(policy, seed=iteration)
@@ -98,14 +98,14 @@ def test_three_iterations_equal_an_oracle_that_shares_no_code(lagged: bool) -> N
 
 
 @pytest.mark.parametrize("popart", [False, True])
-@pytest.mark.parametrize("lagged", [False, True])
+@pytest.mark.parametrize("stale_policy", [False, True])
 def test_no_value_is_clipped_at_the_first_minibatch_of_an_iteration(
-    lagged: bool, popart: bool, monkeypatch: pytest.MonkeyPatch
+    stale_policy: bool, popart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, _ = make_pair()
     cfg = settings()
     cfg.popart = popart
-    learner = PPO(policy, cfg, lagged=lagged)
+    learner = PPO(policy, cfg, stale_policy=stale_policy)
     clipped: list[float] = []
     right = learner.losses
 

@@ -53,32 +53,32 @@ def test_losses_equal_the_plain_reference_over_iterations() -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
 
 
-def test_a_lagged_learner_equals_the_plain_one_on_a_rollout_of_its_own_weights() -> None:
+def test_a_stale_policy_learner_equals_the_plain_one_on_a_rollout_of_its_own_weights() -> None:
     cfg = PPOConfig(rollout_steps=8, epochs=2, minibatch=64)
     torch.manual_seed(0)
     policy = FeaturePolicy(hidden=(16,))
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     reports = []
-    for lagged in (False, True):
-        learner = PPO(copy.deepcopy(policy), cfg, lagged=lagged)
+    for stale in (False, True):
+        learner = PPO(copy.deepcopy(policy), cfg, stale_policy=stale)
         torch.manual_seed(1)
         reports.append(learner.update(rollout.clone(), progress=0.5))  # which moves the ceiling of the spread
     assert reports[1] == pytest.approx(reports[0], rel=1e-4, abs=1e-6)
 
 
-def test_a_lagged_learner_stays_close_to_its_present_weights() -> None:
+def test_a_stale_policy_learner_stays_close_to_its_present_weights() -> None:
     cfg = PPOConfig(rollout_steps=8, epochs=1, minibatch=128)
     torch.manual_seed(0)
     policy = FeaturePolicy(hidden=(16,))
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     with torch.no_grad():
         policy.head.layer.bias[0] += 0.3  # learned since
-    plain, lagged = (PPO(copy.deepcopy(policy), cfg, lagged=lagged) for lagged in (False, True))
+    plain, stale = (PPO(copy.deepcopy(policy), cfg, stale_policy=stale) for stale in (False, True))
     torch.manual_seed(1)
     assert plain.update(rollout.clone())["kl"] > 0.01
     torch.manual_seed(1)
-    assert lagged.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
-    density, value, following = lagged._look_again(rollout)
+    assert stale.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
+    density, value, following = stale._look_again(rollout)
     assert not torch.allclose(density, rollout["log_prob"])
     ended = rollout["terminated"] | rollout["truncated"]
     torch.testing.assert_close(following[:-1][~ended[:-1]], value[1:][~ended[:-1]])
@@ -154,11 +154,25 @@ def test_nan_in_a_loss_stops_learning() -> None:
         learner.update(rollout)
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_rollouts_of_earlier_versions_are_read_under_their_old_name(stale: bool) -> None:
+    policy = FeaturePolicy(hidden=(8,))
+    rollout = SyncDataCollector(make_env(), policy, 4 * 16).rollout()
+    old = rollout.clone().rename_key_("raw_action", "raw")
+    results = []
+    for data in (rollout, old):
+        torch.manual_seed(3)
+        learner = PPO(copy.deepcopy(policy), PPOConfig(rollout_steps=4, epochs=1, minibatch=32), stale_policy=stale)
+        results.append((learner.update(data), learner.flat.values.detach().clone()))
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+
+
 def test_value_clipping_takes_the_larger_loss() -> None:
     policy = FeaturePolicy(hidden=(8,))
     batch = {
         "input": torch.randn(32, policy.inputs),
-        "raw": torch.zeros(32, 3),
+        "raw_action": torch.zeros(32, 3),
         "log_prob": torch.zeros(32),
         "advantage": torch.zeros(32),
         "target": torch.full((32,), 5.0),

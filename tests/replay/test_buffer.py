@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.replay import DictReplayBuffer
-from fledge.replay import buffer as buffer_module
+from fledge.replay import DictReplayBuffer, episode_store
 from tests.replay.plain import KEYS, OBS, PlainBuffer, check_batch, check_index, everything, make_episode
 
 LAYOUTS = ["frame", "chunk", "episode"]
@@ -50,7 +49,7 @@ def test_any_history_gives_exactly_the_stored_frames(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_choosing_stores_again_changes_no_frame(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_module, "MEASURE_FRAMES", 30)
+    monkeypatch.setattr(episode_store, "MEASURE_FRAMES", 30)
     plain = PlainBuffer(100)
     with DictReplayBuffer(100, KEYS, layout=layout) as buffer:
         for number, length in enumerate([1, 2, 30, 20, 40, 30]):  # the first is untypical
@@ -158,8 +157,8 @@ def test_mistakes_get_one_clear_sentence() -> None:
         ({"state": None}, "lacks"),
         ({"other": torch.zeros(5)}, "does not store"),
         ({"state": good["state"][:, :2]}, "shape"),
-        ({"state": good["state"].double()}, "type"),
-        ({"action": good["action"][:3]}, "different numbers"),
+        ({"state": good["state"].double()}, "stores torch.float32"),
+        ({"action": good["action"][:3]}, "differ in their number of frames"),
         ({"state": good["state"][:-1]}, "final_state"),
         ({"terminated": torch.ones(5, dtype=torch.bool)}, "before the last"),
     ):

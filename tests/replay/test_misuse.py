@@ -128,7 +128,7 @@ def test_a_key_called_mask_is_only_in_the_way_of_windows() -> None:
     buffer.add({"x": np.arange(10.0), "mask": np.arange(10) % 2 == 0})
     batch = buffer.sample(32)
     assert torch.equal(batch["mask"], batch["x"] % 2 == 0)
-    with pytest.raises(InputError, match="called mask"):
+    with pytest.raises(InputError, match="called 'mask'"):
         buffer.sample_sequences(2, 3)
 
 

@@ -103,7 +103,7 @@ def test_closing_waits_for_who_samples_and_later_calls_say_so() -> None:
     buffer.close()
     for thread in threads:
         thread.join()
-    assert errors == ["the replay buffer is closed: make a new one."] * 3
+    assert errors == ["The replay buffer is closed: make a new one."] * 3
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from fledge.collect.compressed import CompressedBatch, lidar_keys
+from fledge.collect.compressed import CompressedBatch, large_keys
 from fledge.core.machine import available_bytes, default_threads, meminfo
 from fledge.storage import AsyncCheckpointSaver, RolloutStorage
 from fledge.storage.stream import pack_rollout, unpack_rollout
@@ -148,8 +148,8 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
 
 
 def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
-    """Scheme C: time to compress a rollout's LiDAR, and to decode all of it, as an update does; bytes before and after."""
-    keys = lidar_keys(rollout)
+    """Scheme C: time to compress a rollout's large entries and to decode them all, as in an update; bytes before and after."""
+    keys = large_keys(rollout)
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
     pack = time.perf_counter() - begun

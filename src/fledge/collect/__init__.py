@@ -1,6 +1,6 @@
-"""Collectors: rollouts of a policy in an env, in step, ahead of the learner, in halves, or compressed.
+"""Collectors: rollouts of a policy in an env; synchronous, pipelined, in halves, or compressed.
 
-Names resolve on first use: importing this room loads neither torch nor Warp nor TorchRL.
+Names resolve on first use: importing this package loads neither torch nor Warp nor TorchRL.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from fledge.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fledge.collect.compress_transform import CompressTransform
     from fledge.collect.compressed import CompressedBatch, CompressedDataCollector
     from fledge.collect.exploration import ExplorationType, set_exploration_type
     from fledge.collect.halves import HalvesDataCollector
-    from fledge.collect.lidar_transform import CompressedLidarTransform
     from fledge.collect.pipelined import PipelinedDataCollector
     from fledge.collect.sync import SyncDataCollector, split_trajectories
 
 __all__ = [
+    "CompressTransform",
     "CompressedBatch",
     "CompressedDataCollector",
-    "CompressedLidarTransform",
     "ExplorationType",
     "HalvesDataCollector",
     "PipelinedDataCollector",
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "CompressTransform": "compress_transform",
     "CompressedBatch": "compressed",
     "CompressedDataCollector": "compressed",
-    "CompressedLidarTransform": "lidar_transform",
     "ExplorationType": "exploration",
     "HalvesDataCollector": "halves",
     "PipelinedDataCollector": "pipelined",

@@ -1,19 +1,19 @@
-"""Collector: what the training loop and the wrappers know of a collector.
+"""Collector: the interface of collectors, used by the training loop and by collectors that wrap others.
 
-The rollout, glossary of its keys ([T, N] time-major; off-policy collectors leave out what they do not need):
+Keys of a rollout ([T, N] time-major; off-policy collectors omit what they do not need):
 
-    obs/*             what was acted on
-    input             what the network read: `policy.encode(obs)`, [T, N, F]
-    raw               the sampled action in the learner's form, before scaling and clipping, [T, N, A]
-    action            what the env got; a nested TensorDict where the action is a dict
-    log_prob          log-probability of `raw` under the policy that sampled it
-    value             predicted value of obs, reward units
-    next_value        value of what followed: V(final_obs) where truncated, else V(next obs); ignored where terminated
-    reward            paid for the action
-    terminated        the task ended (success, crash): nothing follows        truncated   the clock ended the episode
-    final_obs/*       last observation of the episode, where one ended (off-policy only)
+    obs/*             observations that the policy acted on
+    input             input of the network: `policy.encode(obs)`, [T, N, F]
+    raw_action        the sampled action in the learner's form, before scaling and clipping, [T, N, A]
+    action            the action passed to the env; a nested TensorDict if the action is a dict
+    log_prob          log-probability of `raw_action` under the policy that sampled it
+    value             predicted value of obs, in reward units
+    next_value        V(final_obs) where truncated, else V(next obs); ignored where terminated
+    reward            reward of the action
+    terminated        the episode ended in a terminal state (success, crash)   truncated   the time limit ended it
+    final_obs/*       last observation of the episode, valid where one ended (off-policy only)
     outcome           how the episode ended, 0 while it runs
-    episode_return, episode_length                                            valid where an episode ended
+    episode_return, episode_length                                             valid where an episode ended
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensordict import TensorDictBase
-
 from fledge.core.errors import InputError
 
 RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
@@ -31,35 +29,36 @@ Prepare = Callable[[], None]
 
 
 class Collector(ABC):
-    """Base of everything that collects.
+    """Base class of collectors.
 
     Attributes:
-        simulate_s: Seconds of the last rollout that were spent in the env.
-        frames_per_batch: Decisions per rollout, 0 where nobody knows.
+        simulate_s: Seconds that the env took in the last rollout.
+        frames_per_batch: Decisions per rollout, 0 if unknown.
     """
 
     simulate_s: float
     frames_per_batch: int
     _frames: int
     _fps: float
+    _latest: Any = None
 
     @abstractmethod
     def rollout(self, prepare: Prepare | None = None) -> Any:
         """Collect and return one batch.
 
         Args:
-            prepare: Called before flying, while the env rests: the place to change it (a curriculum).
+            prepare: Called before collecting, while the env is idle, so that it can change the env (curriculum).
         """
 
     def iterator(self) -> Iterator[Any]:
-        """Another name of iterating."""
+        """Return `iter(self)`."""
         return iter(self)
 
     def collect(self) -> Any:
-        """The next batch as iteration hands it out: what `rollout` flew, finished (copied, split, post-processed)."""
+        """Return the next batch of the iteration: unlike `rollout`, copied, split and post-processed as configured."""
         batch = next(iter(self), None)
         if batch is None:
-            raise InputError("collect() came after the last batch: raise total_frames.")
+            raise InputError("collect() was called after the last batch: raise total_frames.")
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -67,21 +66,23 @@ class Collector(ABC):
             yield self.rollout()
 
     @property
-    @abstractmethod
-    def latest(self) -> TensorDictBase | Any:
-        """The batch handed out last."""
+    def latest(self) -> Any:
+        """The batch returned last."""
+        if self._latest is None:
+            raise InputError("There is no batch yet: call rollout() first.")
+        return self._latest
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What the next batches depend on, besides the learner's policy and torch's random state."""
+        """Return all state that the next batches depend on, except the learner's policy and torch's random state."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly from a `state_dict`."""
 
     def wait(self) -> None:
-        """Wait until nothing is in the air."""
+        """Wait until no batch is being collected."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Release env and threads."""
+        """Release envs and threads."""

@@ -2,8 +2,8 @@
 
     rollout [T, N]     env 0: columns 0 to n     env 1: columns n to 2 n     ...
 
-Row t of `obs` is written by the env's step t - 1; the step after the last row writes into the lane's spare slot, which
-becomes row 0 of the next rollout. A row cut to a lane's columns is contiguous, so the env writes into the rollout itself.
+Step t - 1 of the env writes row t of `obs`. The step after the last row writes into the spare buffer, which becomes row 0 of
+the next rollout. A row cut to the slice's columns is contiguous, so the env writes into the rollout directly.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.base import RESULTS
 from fledge.envs.base import TensorEnv
 
-ACTING = ("input", "raw", "action", "log_prob", "value", "next_value")
+POLICY_KEYS = ("input", "raw_action", "action", "log_prob", "value", "next_value")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Views of one row of a rollout, cut to a lane's columns."""
+    """Views of one row of a rollout, cut to the columns of one env."""
 
-    row: dict[str, Any]  # what acting writes, and what the env returned for it
-    obs: dict[str, Tensor]  # what is acted on
-    out: TensorDict  # what the env fills
+    row: dict[str, Any]  # outputs of the policy, and results of the env's step
+    obs: dict[str, Tensor]  # input of the policy
+    out: TensorDict  # buffers that the env's step fills
 
 
 class EnvSlice:
-    """One env and where it writes. `simulate_s` sums the seconds of its steps."""
+    """One env and its columns of the rollout. `simulate_s` sums the seconds of its steps."""
 
     def __init__(self, env: TensorEnv, first: int) -> None:
         self.env, self.columns = env, slice(first, first + env.num_envs)
@@ -43,21 +43,20 @@ class EnvSlice:
         self.simulate_s = 0.0
 
     def slots(self, rollout: TensorDict) -> list[Slot]:
-        """This lane's part of every row of a rollout."""
-        own = {k: v[:, self.columns] for k, v in rollout.items() if k != "obs"}
-        seen = {k: v[:, self.columns] for k, v in rollout["obs"].items()}
-        steps = rollout.shape[0]
+        """Return this env's part of every row of a rollout; `final_obs` is kept per row if the rollout has that entry."""
+        own = {k: v[:, self.columns] for k, v in rollout.items()}
+        obs, final, steps = own["obs"], own.get("final_obs"), len(rollout)
         slots = []
         for t in range(steps):
-            into = {k: v[t + 1] for k, v in seen.items()} if t + 1 < steps else dict(self.spare.items())
+            next_obs = {k: v[t + 1] for k, v in obs.items()} if t + 1 < steps else dict(self.spare.items())
             results = {k: own[k][t] for k in RESULTS}
-            out = TensorDict({"obs": into, "final_obs": self.final, **results}, [self.env.num_envs])
-            row = {k: own[k][t] for k in ACTING} | results
-            slots.append(Slot(row, {k: v[t] for k, v in seen.items()}, out))
+            buffers = {"obs": next_obs, "final_obs": self.final if final is None else final[t], **results}
+            row = {k: own[k][t] for k in POLICY_KEYS if k in own} | results
+            slots.append(Slot(row, {k: v[t] for k, v in obs.items()}, TensorDict(buffers, [self.env.num_envs])))
         return slots
 
     def begin(self, slot: Slot) -> None:
-        """Write the observation to act on into the first row of a rollout."""
+        """Reset the env if it has not begun, and copy its current observation into the first row of a rollout."""
         if not self.begun:
             self.env.reset(out=TensorDict({"obs": self.spare}, [self.env.num_envs]))
             self.begun = True
@@ -65,19 +64,19 @@ class EnvSlice:
             slot.obs[name].copy_(value)
 
     def step(self, slot: Slot) -> None:
-        """Let the env carry out the row's action."""
+        """Step the env with the row's action."""
         begun = time.perf_counter()
         self.env.step(slot.row["action"], out=slot.out)
         self.simulate_s += time.perf_counter() - begun
 
     def value_truncations(self, slot: Slot, policy: ActorCritic) -> None:
-        """Put V(final_obs) into next_value where the clock ended an episode."""
+        """Set next_value to V(final_obs) where an episode was truncated."""
         if self.env.device.type == "cpu":
             index = slot.row["truncated"].nonzero().flatten()
             if len(index):
                 final = {k: v[index] for k, v in self.final.items()}
                 slot.row["next_value"][index] = policy.value(policy.encode(final))
-        else:  # looking would wait for the device; valuing all rows does not
+        else:  # selecting rows would synchronise with the device; evaluating all rows does not
             slot.row["next_value"].copy_(policy.value(policy.encode(self.final)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,6 +89,6 @@ class EnvSlice:
 
 
 def fill_next_value(slot: Slot, next_value: Tensor) -> None:
-    """Take the value of what followed wherever the clock did not end the episode."""
+    """Set next_value to the value of the next observation wherever the episode was not truncated."""
     row = slot.row
     torch.where(row["truncated"], row["next_value"], next_value, out=row["next_value"])

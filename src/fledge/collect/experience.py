@@ -1,9 +1,7 @@
-"""ExperienceCollector: flies for an off-policy learner and hands out what its replay buffer takes.
+"""ExperienceCollector: collect transitions for an off-policy learner and its replay buffer.
 
-One TensorDict [T, N], time-major, allocated once and written in place; `collect.base` says what its keys mean.
-
-Row t of `obs` is written by the env's step t - 1; the step after the last row writes into a spare slot, which becomes
-row 0 of the next rollout. The rollout is the collector's: it is valid until the next call.
+A rollout is one TensorDict [T, N], time-major, allocated once and updated in place: it is valid until the next call.
+`collect.base` lists its keys.
 """
 
 from __future__ import annotations
@@ -18,90 +16,66 @@ from torch import Tensor
 
 from fledge.agents.base import Action
 from fledge.collect.base import RESULTS, Collector, Prepare
+from fledge.collect.env_slice import EnvSlice
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 
 
 class ExperienceCollector(Collector):
-    """Collects transitions of an exploring policy.
+    """Collect transitions of an exploring policy.
 
     Args:
-        env: Many envs, stepped together.
-        explore: Actions for the env from its observations.
+        env: A batched env.
+        explore: Function from observations to actions.
         steps: Decisions per env and rollout.
     """
 
     def __init__(self, env: TensorEnv, explore: Callable[[Mapping[str, Tensor]], Action], steps: int) -> None:
         if steps < 1:
-            raise ConfigError(f"steps is {steps}, but a rollout needs at least 1.")
+            raise ConfigError(f"steps is {steps}, but must be at least 1.")
         self.env, self.explore, self.steps = env, explore, steps
         self.frames_per_batch = steps * env.num_envs
-        self._frames = 0
-        self._fps = 0.0
-        self.simulate_s = 0.0  # of the last rollout, spent in the env
-        self._begun = False
-        one = env.make_buffers()
-        self._spare = one["obs"]
-        n = env.num_envs
+        self._frames, self._fps = 0, 0.0
+        self._env_slice = EnvSlice(env, 0)
+        one, batch = env.make_buffers(), [steps, env.num_envs]
+        one = one.select(*RESULTS, "obs", "final_obs")
+        rollout = one.apply(lambda x: torch.zeros((steps, *x.shape), dtype=x.dtype, device=x.device), batch_size=batch)
+        assert isinstance(rollout, TensorDict)
+        self._rollout = rollout.set("action", make_action_buffer(env.action_spec, (steps, env.num_envs), env.device))
+        self._slots = self._env_slice.slots(self._rollout)
 
-        def repeat(value: Tensor) -> Tensor:
-            return torch.zeros((steps, *value.shape), dtype=value.dtype, device=value.device)
-
-        rows = {k: repeat(one[k]) for k in RESULTS}
-        rows["action"] = make_action_buffer(env.action_spec, (steps, n), env.device)
-        nested = {k: TensorDict({n: repeat(v) for n, v in one[k].items()}, [steps, n]) for k in ("obs", "final_obs")}
-        self._rollout = TensorDict({**rows, **nested}, [steps, n])
-        self._slots = [self._slot(t) for t in range(steps)]
-
-    def _slot(self, t: int) -> tuple[dict[str, Tensor], Tensor, TensorDict]:
-        """Views of row t: observations to act on, the action's place, and the buffers that the env fills."""
-        rows, n = self._rollout, self.env.num_envs
-        into = {k: v[t + 1] for k, v in rows["obs"].items()} if t + 1 < self.steps else dict(self._spare.items())
-        final = {k: v[t] for k, v in rows["final_obs"].items()}
-        out = TensorDict({"obs": into, "final_obs": final, **{k: rows[k][t] for k in RESULTS}}, [n])
-        return {k: v[t] for k, v in rows["obs"].items()}, rows["action"][t], out
+    @property
+    def simulate_s(self) -> float:  # type: ignore[override]
+        return self._env_slice.simulate_s
 
     @torch.no_grad()
     def rollout(self, prepare: Prepare | None = None) -> TensorDict:
-        """Fly `steps` decisions in every env and return them, [T, N]."""
+        """Collect `steps` decisions in every env and return them, [T, N]."""
         begun = time.perf_counter()
         if prepare is not None:
             prepare()
-        self.simulate_s = 0.0
-        if not self._begun:
-            self.env.reset(out=TensorDict({"obs": self._spare}, [self.env.num_envs]))
-            self._begun = True
-        for name, value in self._spare.items():
-            self._slots[0][0][name].copy_(value)
-        for obs, action, out in self._slots:
-            write_action(action, self.explore(obs))
-            stepping = time.perf_counter()
-            self.env.step(action, out=out)
-            self.simulate_s += time.perf_counter() - stepping
+        self._env_slice.simulate_s = 0.0
+        self._env_slice.begin(self._slots[0])
+        for slot in self._slots:
+            write_action(slot.row["action"], self.explore(slot.obs))
+            self._env_slice.step(slot)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
         return self._rollout
 
     @property
     def latest(self) -> TensorDict:
-        """The rollout, in place."""
+        """The rollout, not copied."""
         return self._rollout
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next rollout depends on, besides the policy and torch's random state."""
-        return {
-            "env": self.env.state_dict(),
-            "obs": {k: v.clone() for k, v in self._spare.items()},
-            "frames": self._frames,
-            "begun": self._begun,
-        }
+        """Return the env's state; the policy and torch's global random state are not included."""
+        return {**self._env_slice.state_dict(), "frames": self._frames, "begun": self._env_slice.begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.env.load_state_dict(state["env"])
-        for name, value in self._spare.items():
-            value.copy_(state["obs"][name])
-        self._frames, self._begun = int(state["frames"]), bool(state["begun"])
+        self._env_slice.load_state_dict(state["env"], state["obs"])
+        self._frames, self._env_slice.begun = int(state["frames"]), bool(state["begun"])
 
     def shutdown(self) -> None:
-        """Release the env."""
+        """Close the env."""
         self.env.close()

@@ -1,9 +1,9 @@
-"""Whether actions are drawn or the policy's mean is taken: a collector's own setting, and a block that overrides it.
+"""Exploration type of collectors: sample actions or take the mean, per collector or overridden in a `with` block.
 
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()
 
-A pipelined batch is flown as it was asked for where it was begun, whichever block its flight falls into.
+A pipelined batch uses the type that was active where the batch was started.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from fledge.core.errors import ConfigError
 
 
 class ExplorationType(enum.StrEnum):
-    """How actions come from a policy; equal to the word that stands for it."""
+    """How actions are chosen; members compare equal to their string."""
 
     RANDOM = "random"
     MEAN = "deterministic"
-    MODE = "deterministic"  # of our heads, the mean is what is taken for the most likely action
+    MODE = "deterministic"  # fledge's action distributions use the mean as mode
     DETERMINISTIC = "deterministic"
 
 
-_asked: ContextVar[ExplorationType | None] = ContextVar("exploration", default=None)
+_override: ContextVar[ExplorationType | None] = ContextVar("exploration", default=None)
 
 
 def read_exploration_type(value: Any) -> ExplorationType:
-    """Ours, its word, or TorchRL's member of the same name; ConfigError for others."""
+    """Convert a string or TorchRL's enum member to an ExplorationType; raise ConfigError for other values."""
     name = value.name if isinstance(value, enum.Enum) else str(value).upper()
     if name not in ExplorationType.__members__:
         raise ConfigError(f"exploration_type is {value!r}, but must be 'random' or 'deterministic' (MEAN).")
@@ -36,21 +36,21 @@ def read_exploration_type(value: Any) -> ExplorationType:
 
 
 class set_exploration_type:
-    """A block in which collectors explore in this way, whatever their own setting."""
+    """Context manager that overrides the exploration type of all collectors."""
 
     def __init__(self, exploration_type: Any) -> None:
         self.exploration_type = read_exploration_type(exploration_type)
         self._tokens: list[Token[ExplorationType | None]] = []
 
     def __enter__(self) -> ExplorationType:
-        self._tokens.append(_asked.set(self.exploration_type))
+        self._tokens.append(_override.set(self.exploration_type))
         return self.exploration_type
 
     def __exit__(self, *exc: object) -> None:
-        _asked.reset(self._tokens.pop())
+        _override.reset(self._tokens.pop())
 
 
 def is_deterministic(own: bool) -> bool:
-    """Whether to take the mean now: as the block around says, or else as `own` says."""
-    asked = _asked.get()
-    return own if asked is None else asked is ExplorationType.MEAN
+    """Return whether to take the mean: as set by `set_exploration_type`, or else `own`."""
+    override = _override.get()
+    return own if override is None else override is ExplorationType.MEAN

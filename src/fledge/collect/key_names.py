@@ -1,6 +1,6 @@
-"""Names that NavRL and TorchRL give the entries of a rollout, beside ours: the same memory, under both.
+"""The key names of NavRL and TorchRL for the entries of a rollout, as views of the same memory.
 
-    ours                            theirs
+    fledge                          NavRL, TorchRL
     obs/X                           (agents, observation, X)
     action                          (agents, action)
     log_prob, value                 sample_log_prob, state_value [..., 1]
@@ -9,8 +9,8 @@
     terminated, truncated           terminated, truncated stay; (next, terminated), (next, truncated) [..., 1]
     terminated or truncated         done and (next, done) [..., 1]
 
-The rollout stays time-major, [T, N]. There is no (next, agents, observation): on-policy rollouts keep what followed as its
-value only, which is exact where an episode was cut off.
+The rollout stays time-major, [T, N]. There is no (next, agents, observation): on-policy rollouts keep only the value of the
+next observation, which is exact where an episode was truncated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY_NAMES = ("fledge", "navrl")
 
 
 def add_navrl_names(rollout: TensorDict) -> None:
-    """Give a rollout their names too; entries are views."""
+    """Add NavRL's key names to a rollout; all entries but `done` are views."""
     batch = rollout.batch_size
     terminated, truncated = rollout["terminated"][..., None], rollout["truncated"][..., None]
     done = torch.zeros_like(terminated)
@@ -44,5 +44,5 @@ def add_navrl_names(rollout: TensorDict) -> None:
 
 
 def fill_done(rollout: TensorDict) -> None:
-    """Bring `done`, the one entry that is no view, up to date."""
+    """Update `done`, the one entry that is not a view."""
     torch.logical_or(rollout["terminated"][..., None], rollout["truncated"][..., None], out=rollout["done"])

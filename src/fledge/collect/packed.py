@@ -1,8 +1,8 @@
-"""PackedTensor: one entry of a batch, compressed without loss, from which some envs can be taken alone.
+"""PackedTensor: a losslessly compressed tensor of a batch, from which single envs can be decoded.
 
-Layout: envs in groups of `group`, each a block of its own with time innermost, [envs, ..., T], where filters see
-neighbours in time side by side (measured on LiDAR in flight: 12.7 times smaller, 7.8 with the layout as it is). Filters and
-codecs are those of `storage.format.codecs`; blocks that would not shrink by 5 % stay as they are.
+Envs are compressed in blocks of `group`, time-innermost, [envs, ..., T], so that filters see neighbours in time side by side
+(measured on LiDAR of navigation: 12.7 times smaller, 7.8 in the original layout). Filters and codecs are those of
+`storage.format.codecs`; blocks that would shrink by less than 5 % are stored raw.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fledge.storage.format import codecs
 from fledge.storage.format.leaves import DTYPE_NAMES, bytes_of, restore, word_size
 
 Envs = slice | Sequence[int] | Tensor
-GROUP = 16  # LiDAR of 64 steps: 0.6 MB. Larger blocks are hardly smaller in all, smaller ones slower (measured)
+GROUP = 16  # 144 floats over 64 steps are 0.6 MB; larger blocks save little, smaller ones are slower (measured)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PackedTensor:
 
     @classmethod
     def pack(cls, tensor: Tensor, time_dim: int = 0, level: int = 4, group: int = GROUP) -> PackedTensor:
-        """Compress a tensor at a level of 0 (store) to 9 (densest); which codec, a sample decides."""
+        """Compress a tensor at a level of 0 (store) to 9 (densest); the codec is chosen on a sample."""
         rows = tensor.detach().movedim(time_dim, -1)  # [N, ..., T]
         word, floats = word_size("tensor", DTYPE_NAMES[tensor.dtype]), tensor.is_floating_point()
         codec = codecs.choose(bytes_of(rows[:GROUP]), word, floats, codecs.candidates(level, tensor.nbytes))
@@ -52,21 +52,21 @@ class PackedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes."""
+        """Compressed size."""
         return sum(len(block) for _, block in self.blocks)
 
     @property
     def raw_nbytes(self) -> int:
-        """Bytes of the tensor it stands for."""
+        """Uncompressed size."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def unpack(self, envs: Envs | None = None) -> Tensor:
-        """The tensor, or its part for some envs in the order asked for. Decodes only the blocks they are in, each once."""
+        """Return the tensor, or the given envs of it in the given order. Decodes only their blocks, each once."""
         chosen = torch.arange(self.num_envs)
         if envs is not None:
             chosen = chosen[envs.cpu() if isinstance(envs, Tensor) else envs]
         if chosen.ndim != 1:
-            raise InputError("envs must be a slice, a list of envs or a mask: a single number would drop the axis.")
+            raise InputError("envs must be a slice, a list of envs or a mask; for one env pass a list.")
         shape = list(self.shape)
         shape[1 - self.time_dim] = len(chosen)
         out = torch.empty(shape, dtype=self.dtype)
@@ -82,7 +82,7 @@ class PackedTensor:
         return out.to(self.device)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of the tensor with its first two axes as one, [len(index), ...]. Decodes each block once, one at a time."""
+        """Return rows of `flatten(0, 1)` of the tensor, [len(index), ...]. Decodes each block once, one at a time."""
         index = index.cpu()
         first, second = index // self.shape[1], index % self.shape[1]
         step, env = (second, first) if self.time_dim else (first, second)
@@ -94,7 +94,7 @@ class PackedTensor:
         return out.to(self.device)
 
     def _decode(self, number: int) -> Tensor:
-        """Block `number`, [envs, ..., T]."""
+        """Decode block `number`, [envs, ..., T]."""
         name, block = self.blocks[number]
         count = min(self.group, self.num_envs - number * self.group)
         shape = (count, *self.shape[2:], self.shape[self.time_dim])

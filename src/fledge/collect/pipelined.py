@@ -1,29 +1,27 @@
-"""PipelinedDataCollector: the next batches are flown in the background while the learner works on this one.
+"""PipelinedDataCollector: collect the next batches in the background while the learner trains on the current one.
 
-    caller       rollout() → batch 0   learn on 0    rollout() → batch 1   learn on 1    rollout() → batch 2  ...
+    caller       rollout() → batch 0   train on 0    rollout() → batch 1   train on 1    rollout() → batch 2  ...
     background   ........... batch 1 with weights W0 ........... batch 2 with weights W1 ...........
 
 Contract
-    Lag. Handing out batch k takes a snapshot of the policy and starts batch k + P with it (P: `prefetch_count`, 1 in the
-    picture), so that batch is always flown with the weights that existed when batch k was handed out: P iterations old,
-    whatever the timing. Log-probabilities and values in the batch are those of the snapshot. The first P + 1 batches are
-    flown with the weights of the first call.
+    Lag. Returning batch k takes a snapshot of the policy and starts batch k + P with it (P: `prefetch_count`, 1 in the
+    picture). So a batch is always collected with weights that are P iterations old, independent of timing. Its
+    log-probabilities and values are those of the snapshot. The first P + 1 batches use the weights of the first call.
 
-    Random numbers. The learner may draw from torch's global generator meanwhile, so the background never touches it:
-    actions come from a generator of its own, seeded by one draw from the global one when the collector is made
-    (`draws.py` says what that covers). Results are a function of seeds, never of who was faster.
+    Random numbers. The background thread never uses torch's global generator: it samples actions from its own generator,
+    seeded by one draw from the global one when the collector is made (see `rng_scope`). Results do not depend on timing.
 
-    Ownership. The env belongs to the background while a batch is flown; `rollout(prepare=...)` calls `prepare` on the
-    caller's thread while it rests, or, with several batches ahead, on the background's just before the batch is begun. Over
-    our own collectors, batches are flown in place into P + 1 rollouts in turn: a batch stays valid until the next one is
-    handed out. Other bases must hand out new data each time; one with `return_same_td=True` is refused, and what does not
-    say is copied.
+    Ownership. The env belongs to the background while a batch is collected; `rollout(prepare=...)` calls `prepare` on the
+    caller's thread while the env is idle, or, with P > 1, on the background thread just before the batch begins. Over
+    fledge's own collectors, batches cycle through P + 1 rollout buffers: a batch stays valid until the next one is
+    returned. Other iterables must yield new data each time: `return_same_td=True` is refused, and batches of an iterable
+    without that attribute are copied.
 
     Errors in the background are raised at the next call, with the original as `__cause__`. `shutdown()` waits for the
-    batch in the air, ends the thread and releases the base; no thread outlives it.
+    running batch, stops the thread and shuts the base collector down.
 
-    State. `state_dict()` describes the moment before the oldest batch in the air was begun, with the weights it and those
-    after it are flown with; a collector that loads it flies them again and hands out the same.
+    State. `state_dict()` describes the moment before the oldest pending batch began, with the weights of all pending
+    batches; a collector that loads it collects them again and returns the same.
 """
 
 from __future__ import annotations
@@ -33,43 +31,38 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.base import Collector, Prepare
-from fledge.collect.sources import Base, ForeignBase, OwnBase, Weights
+from fledge.collect.sources import Collected, CollectorSource, IterableSource, SyncSource, Weights
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
 
-
-class _Flown(NamedTuple):
-    data: TensorDictBase
-    frames: int
-    fps: float
-    simulate_s: float
+STOPPED = "The collector was shut down while rollout() waited for a batch: make a new one."
 
 
-class _Flight:
-    """A batch that is asked for: waiting, in the air, or landed."""
+class _PendingBatch:
+    """A batch that was requested: waiting, being collected, or ready."""
 
     def __init__(self, prepare: Prepare | None = None, weights: Weights | None = None) -> None:
-        self.prepare, self.weights = prepare, weights  # to be applied when it is begun; None: they were before
+        self.prepare, self.weights = prepare, weights  # to apply when the batch begins; None: already applied
         self.begun = threading.Event()
-        self.before: dict[str, Any] | None = None  # state of the base when it was begun
-        self.future: Future[_Flown | None]  # None in it: the base has ended
+        self.before: dict[str, Any] | None = None  # state of the source when the batch began
+        self.future: Future[Collected | None]  # result None: the source has no more batches
 
 
 class PipelinedDataCollector(Collector):
-    """Collects ahead of the learner.
+    """Collect batches ahead of the learner.
 
     Args:
-        base_collector: Ours (synchronous or in halves), a TorchRL collector, or any iterable of TensorDicts; afterwards
-            it belongs to this one.
-        device: Where batches are handed out; by default where the base puts them.
-        prefetch_count: Rollouts that may be ready ahead of the one the learner has, and by how many iterations their
-            weights are old. One is enough to overlap; more even out batches that differ in the time they take.
+        base_collector: A SyncDataCollector or HalvesDataCollector, a TorchRL collector, or any iterable of TensorDicts. The
+            pipelined collector owns it from now on.
+        device: Device of the returned batches; by default they stay where the base collector puts them.
+        prefetch_count: Batches to collect ahead, which is also how many iterations their weights are old. One is enough to
+            overlap; more even out batches that take different times.
     """
 
     def __init__(
@@ -80,8 +73,7 @@ class PipelinedDataCollector(Collector):
     ) -> None:
         if prefetch_count < 1:
             raise ConfigError(
-                f"prefetch_count is {prefetch_count}, but must be at least 1, the batches that may be ready ahead. Without "
-                "overlap use the base collector alone."
+                f"prefetch_count is {prefetch_count}, but must be at least 1. Use the base collector alone to disable it."
             )
         if hasattr(base_collector, "base_collector"):
             raise ConfigError(
@@ -90,165 +82,156 @@ class PipelinedDataCollector(Collector):
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
         seed = int(torch.randint(2**62, ()))
-        self._base: Base
+        self._source: CollectorSource
         if isinstance(base_collector, SyncDataCollector):
-            self._base = OwnBase(base_collector, seed, prefetch_count + 1)
+            self._source = SyncSource(base_collector, seed, prefetch_count + 1)
         else:
-            self._base = ForeignBase(base_collector, seed)
+            self._source = IterableSource(base_collector, seed)
         self.prefetch_count = prefetch_count
-        self.frames_per_batch = self._base.frames_per_batch
+        self.frames_per_batch = self._source.frames_per_batch
         self._frames = 0
-        self._fps = 0.0  # decisions per second in the air, of the batch handed out last
-        self.simulate_s = 0.0  # of that batch, spent in the env, in the background
-        self._latest: TensorDictBase | None = None
-        self._ahead: deque[_Flight] = deque()  # oldest first
+        self._fps = self.simulate_s = 0.0  # of the batch returned last
+        self._pending: deque[_PendingBatch] = deque()  # oldest first
         self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
 
     def rollout(self, prepare: Prepare | None = None) -> TensorDictBase:
-        """Return the next batch; those after it are in the air when this returns.
+        """Return the next batch, after starting those that follow it.
 
         Args:
-            prepare: Called before the next batch is begun, while the env rests: the place to change it (a curriculum).
+            prepare: Called before the next batch begins, while the env is idle, so that it can change the env (curriculum).
         """
         data = self._take(prepare)
         if data is None:
-            raise InputError("rollout() came after the base collector's last batch: iterate instead to stop there.")
+            raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:
-        """Wait for the oldest batch, begin as many as may be ahead of it, and return it.
+        """Wait for the oldest batch, start the following ones, and return it.
 
         Args:
-            until: Begin no batch beyond this many decisions; -1: no end.
+            until: Start no batch beyond this many decisions; -1: no limit.
         """
         if self._closed:
-            raise InputError("A batch was asked for after shutdown(): make a new collector.")
-        if not self._ahead:
+            raise InputError("rollout() was called after shutdown(): make a new collector.")
+        if not self._pending:
             self._begin(prepare)
-        flown = self._landed()
+        collected = self._wait_oldest()
         if self._closed:  # meanwhile, by another thread
-            raise InputError("The collector was shut down while a batch was waited for: make a new one.")
-        if flown is None:
+            raise InputError(STOPPED)
+        if collected is None:
             return None
-        while len(self._ahead) <= self.prefetch_count:
-            if 0 <= until <= self._frames + len(self._ahead) * self.frames_per_batch:
+        while len(self._pending) <= self.prefetch_count:
+            if 0 <= until <= self._frames + len(self._pending) * self.frames_per_batch:
                 break
-            self._begin(prepare)  # if it fails, the batch that has landed is handed out next time
-        self._ahead.popleft()
-        self._latest, self._fps, self.simulate_s = flown.data, flown.fps, flown.simulate_s
-        self._frames += flown.frames
-        return flown.data
+            self._begin(prepare)  # if it fails, the finished batch is returned by the next call
+        self._pending.popleft()
+        self._latest, self._fps, self.simulate_s = collected
+        self._frames += collected.data.numel()
+        return collected.data
 
     def _begin(self, prepare: Prepare | None) -> None:
-        if self.prefetch_count > 1:  # others may be in the air: the thread does it when they have landed
-            self._launch(_Flight(prepare, self._base.snapshot()))
+        if self.prefetch_count > 1:  # others may be running: the thread applies both after them
+            self._submit(_PendingBatch(prepare, self._source.snapshot()))
             return
         if prepare is not None:
             prepare()
-        self._base.take_weights()
-        self._launch(_Flight())
+        self._source.take_weights()
+        self._submit(_PendingBatch())
 
-    def _launch(self, flight: _Flight) -> None:
-        if flight.weights is None:
-            self._note(flight)
-        # in the context of the caller: `set_exploration_type` holds for what is begun inside it
-        flight.future = self._pool.submit(contextvars.copy_context().run, self._fly, flight)
-        self._ahead.append(flight)
+    def _submit(self, batch: _PendingBatch) -> None:
+        if batch.weights is None:
+            self._save_state(batch)
+        # in the caller's context: `set_exploration_type` applies to batches begun inside its block
+        batch.future = self._pool.submit(contextvars.copy_context().run, self._collect, batch)
+        self._pending.append(batch)
 
-    def _note(self, flight: _Flight) -> None:
-        flight.before = self._base.state_dict() if self._base.resumable else None
-        flight.begun.set()
+    def _save_state(self, batch: _PendingBatch) -> None:
+        batch.before = self._source.state_dict() if isinstance(self._source, SyncSource) else None
+        batch.begun.set()
 
-    def _fly(self, flight: _Flight) -> _Flown | None:
+    def _collect(self, batch: _PendingBatch) -> Collected | None:
         try:
-            if flight.weights is not None:
-                if flight.prepare is not None:
-                    flight.prepare()
-                self._base.take_weights(flight.weights)
-                self._note(flight)
+            if batch.weights is not None:
+                if batch.prepare is not None:
+                    batch.prepare()
+                self._source.take_weights(batch.weights)
+                self._save_state(batch)
         finally:
-            flight.begun.set()
-        data = self._base.fly()
-        if data is None:
-            return None
-        data = data if self.device is None else data.to(self.device)
-        return _Flown(data, data.numel(), self._base.fps, self._base.simulate_s)
+            batch.begun.set()
+        found = self._source.collect()
+        if found is None or self.device is None:
+            return found
+        return found._replace(data=found.data.to(self.device))
 
-    def _landed(self) -> _Flown | None:
+    def _wait_oldest(self) -> Collected | None:
         try:
-            error = self._ahead[0].future.exception()
+            error = self._pending[0].future.exception()
         except CancelledError:
-            raise InputError("The collector was shut down while a batch was waited for: make a new one.") from None
+            raise InputError(STOPPED) from None
         if error is not None:
             raise FledgeError(
                 f"Collecting in the background failed after {self._frames:,} decisions: {type(error).__name__}: {error}"
             ) from error
-        return self._ahead[0].future.result()
+        return self._pending[0].future.result()
 
     def wait(self) -> None:
-        """Wait until the batches in the air have landed; if one failed, the `rollout` that would return it says so."""
-        for flight in self._ahead:
-            flight.future.exception()
-
-    @property
-    def latest(self) -> TensorDictBase:
-        """The batch handed out last."""
-        if self._latest is None:
-            raise InputError("No batch has been handed out yet: call rollout() first.")
-        return self._latest
+        """Wait until no batch is being collected; an error is raised by the `rollout` that would return the batch."""
+        for batch in self._pending:
+            batch.future.exception()
 
     @property
     def total_frames(self) -> int:
-        """Iteration stops after this many decisions; -1: never, or when the base ends."""
-        return self._base.total_frames
+        """Iteration stops after this many decisions; -1: when the base collector ends."""
+        return self._source.total_frames
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         while self.total_frames < 0 or self._frames < self.total_frames:
             data = self._take(until=self.total_frames)
             if data is None:
                 return
-            yield self._base.finish(data)
+            yield self._source.finish(data)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next batches depend on besides the learner's policy; does not wait for the batch in the air."""
-        if not self._base.resumable:
+        """Return the state for an exact resume, without waiting for the running batch."""
+        source = self._resumable_source()
+        if any(batch.prepare is not None for batch in list(self._pending)[1:]):
             raise ConfigError(
-                f"A {type(self.base_collector).__name__} does not tell all its state, so a pipelined collector over it "
-                "cannot be resumed: use fledge's SyncDataCollector as base."
+                f"prefetch_count={self.prefetch_count} with `prepare` cannot be saved: use prefetch_count=1 to resume."
             )
-        if any(flight.prepare is not None for flight in list(self._ahead)[1:]):
-            raise ConfigError(
-                f"prefetch_count is {self.prefetch_count}, and what `prepare` will change cannot be saved: use 1 to resume."
-            )
-        state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._ahead)}
-        if not self._ahead:
-            return state | {"base": self._base.state_dict(), "policy": self._base.weights()}
-        oldest, *others = self._ahead
+        state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._pending)}
+        if not self._pending:
+            return state | {"base": source.state_dict(), "policy": source.weights()}
+        oldest, *others = self._pending
         oldest.begun.wait()
-        state |= {"base": oldest.before, "policy": oldest.weights or self._base.weights()}
-        return state | ({"others": [flight.weights for flight in others]} if others else {})
+        state |= {"base": oldest.before, "policy": oldest.weights or source.weights()}
+        return state | ({"others": [batch.weights for batch in others]} if others else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly from a `state_dict`: what was in the air is begun again."""
-        if not self._base.resumable:
-            raise ConfigError("Only a pipelined collector over fledge's own can be resumed.")
+        """Continue exactly from a `state_dict`; batches that were pending are started again."""
+        source = self._resumable_source()
         self.wait()
-        self._ahead.clear()
-        self._base.load_state_dict(state["base"], state["policy"])
+        self._pending.clear()
+        source.load_state_dict(state["base"], state["policy"])
         self._frames = int(state["frames"])
         if state["flying"]:
-            self._launch(_Flight())
+            self._submit(_PendingBatch())
         for weights in state.get("others", []):
-            self._launch(_Flight(weights=weights))
+            self._submit(_PendingBatch(weights=weights))
+
+    def _resumable_source(self) -> SyncSource:
+        if not isinstance(self._source, SyncSource):
+            kind = type(self.base_collector).__name__
+            raise ConfigError(f"A pipelined collector over a {kind} cannot be resumed: use fledge's SyncDataCollector.")
+        return self._source
 
     def shutdown(self) -> None:
-        """Wait for the batch in the air, end the thread, release the base. May be called again."""
+        """Wait for the running batch, stop the thread and shut the base collector down. May be called again."""
         if self._closed:
             return
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._base.shutdown()
+        self._source.shutdown()
 
     def __enter__(self) -> PipelinedDataCollector:
         return self

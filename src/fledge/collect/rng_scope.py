@@ -1,9 +1,8 @@
-"""Drawing from a generator of one's own, whatever code does the drawing.
+"""RngScope: redirect the random draws of one thread to a given generator.
 
-torch's global generator belongs to the process: two threads that draw from it get numbers that depend on who came first.
-`RngScope` redirects the draws of the thread that enters it, and of no other, to a generator; the global one stays
-untouched. It reaches what is called from Python and takes a generator (torch.distributions, `randn_like`, `normal_`, ...);
-dropout does not take one.
+torch's global generator is shared by all threads of the process: if two of them draw from it, the numbers depend on timing.
+While entered, `RngScope` makes this thread draw from its own generator, without touching the global one. It covers functions
+that are called from Python and accept a generator (torch.distributions, `randn_like`, `normal_`, ...), so not dropout.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ _FUNCTIONS = (
     "_sample_dirichlet _standard_gamma"
 )
 _METHODS = "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial"
-DRAWS: frozenset[Callable[..., Any]] = frozenset(
+RANDOM_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     [getattr(torch, name) for name in _FUNCTIONS.split()] + [getattr(torch.Tensor, name) for name in _METHODS.split()]
 )
 
 
 class RngScope(TorchFunctionMode):
-    """While entered, this thread's draws come from `generator`, unless a call names one itself."""
+    """Context in which this thread draws from `generator`, except in calls that pass their own generator."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -33,6 +32,6 @@ class RngScope(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in DRAWS and kwargs.get("generator") is None:
+        if func in RANDOM_FUNCTIONS and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
         return func(*args, **kwargs)

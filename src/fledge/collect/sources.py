@@ -1,8 +1,8 @@
-"""What a pipelined collector flies: our own collectors in place, or any other iterable of TensorDicts.
+"""CollectorSource: what a pipelined collector draws batches from: a collector of fledge, or any iterable of TensorDicts.
 
 Contract
-    `take_weights` and `state_dict` are called while nothing is in the air, `fly` on the background thread, `snapshot` at any
-    time on the learner's. After a base has been taken over, it flies a frozen copy of its policy, which changes in
+    `take_weights` and `state_dict` are called while no batch is being collected, `collect` on the background thread, and
+    `snapshot` at any time on the learner's. A source acts with a frozen copy of its collector's policy, which changes in
     `take_weights` only.
 """
 
@@ -12,7 +12,7 @@ import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -23,10 +23,19 @@ from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 
 Policy = TypeVar("Policy", bound=nn.Module)
+Weights = dict[str, Tensor]
+
+
+class Collected(NamedTuple):
+    """A batch, with the decisions per second and the seconds of simulation while it was collected."""
+
+    data: TensorDictBase
+    fps: float = 0.0
+    simulate_s: float = 0.0
 
 
 class FrozenPolicy(Generic[Policy]):
-    """A copy of a module that holds the weights and buffers which its source had at the last `take`."""
+    """A copy of a module with the parameters and buffers that its source had at the last `take`."""
 
     def __init__(self, source: Policy) -> None:
         self.source = source
@@ -41,87 +50,62 @@ class FrozenPolicy(Generic[Policy]):
         return {name: tensor.detach().clone() for name, tensor in _tensors(self.source).items()}
 
 
-Weights = dict[str, Tensor]
-
-
 def _tensors(module: nn.Module) -> Weights:
-    named = itertools.chain(
-        module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
-    )
-    return dict(named)
+    parameters, buffers = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    return dict(itertools.chain(parameters, buffers))
 
 
-class Base(ABC):
-    """What a pipelined collector asks of the collector inside it."""
+class CollectorSource(ABC):
+    """The collector inside a pipelined collector."""
 
-    total_frames: int
-    frames_per_batch: int
-    resumable: bool
-    fps: float
-    simulate_s: float
-
-    frozen: FrozenPolicy[Any] | None
+    total_frames: int = -1  # unknown: the source ends by itself
+    frames_per_batch: int = 0
+    frozen: FrozenPolicy[Any] | None = None
 
     def take_weights(self, weights: Weights | None = None) -> None:
-        """Fly with the learner's present weights from now on, or with those of a snapshot."""
+        """Act with the learner's current weights from now on, or with those of a snapshot."""
         if self.frozen is not None:
             self.frozen.take(weights)
 
     def snapshot(self) -> Weights:
-        """A copy of the learner's present weights."""
+        """Return a copy of the learner's current weights."""
         return {} if self.frozen is None else self.frozen.snapshot()
 
     @abstractmethod
-    def fly(self) -> TensorDictBase | None:
-        """One batch; None when there are no more."""
+    def collect(self) -> Collected | None:
+        """Collect one batch; None when there are no more."""
 
-    @abstractmethod
     def finish(self, data: TensorDictBase) -> TensorDictBase:
-        """A batch as iteration hands it out."""
-
-    def weights(self) -> Weights:
-        """A copy of the weights being flown."""
-        raise NotImplementedError
-
-    def state_dict(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
-        raise NotImplementedError
+        """Apply the collector's post-processing to a batch."""
+        return data
 
     @abstractmethod
     def shutdown(self) -> None: ...
 
 
-class OwnBase(Base):
-    """A SyncDataCollector (or HalvesDataCollector), flown into several rollouts in turn, without a copy."""
+class SyncSource(CollectorSource):
+    """A SyncDataCollector (or HalvesDataCollector) that cycles through several rollout buffers, without a copy."""
 
-    resumable = True
+    frozen: FrozenPolicy[Any]
 
     def __init__(self, collector: SyncDataCollector, seed: int, rollouts: int) -> None:
         self.collector = collector
         self.total_frames, self.frames_per_batch = collector.total_frames, collector.frames_per_batch
-        self.frozen: FrozenPolicy[Any] = FrozenPolicy(collector.policy)
+        self.frozen = FrozenPolicy(collector.policy)
         collector.policy = self.frozen.module
         collector.keep(rollouts)
         if collector.generator is None:
             collector.draw_from(torch.Generator(collector.env.device).manual_seed(seed))
 
-    def fly(self) -> TensorDict:
-        return self.collector.rollout()
+    def collect(self) -> Collected:
+        data = self.collector.rollout()
+        return Collected(data, self.collector._fps, self.collector.simulate_s)
 
     def finish(self, data: Any) -> TensorDict:
         return self.collector.finish(data)
 
-    @property
-    def fps(self) -> float:  # type: ignore[override]
-        return self.collector._fps
-
-    @property
-    def simulate_s(self) -> float:  # type: ignore[override]
-        return self.collector.simulate_s
-
     def weights(self) -> Weights:
+        """Return a copy of the weights that the source acts with."""
         return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,46 +120,34 @@ class OwnBase(Base):
         self.collector.shutdown()
 
 
-class ForeignBase(Base):
-    """Any iterable of TensorDicts. A TorchRL collector's policy is frozen; of others we know no policy."""
+class IterableSource(CollectorSource):
+    """Any iterable of TensorDicts. The policy of a TorchRL collector is frozen; other iterables have no known policy."""
 
-    resumable = False
-    fps = 0.0
-    simulate_s = 0.0
-    total_frames = -1  # unknown here: the base ends its own iteration
-    frames_per_batch = 0
-
-    def __init__(self, base: Iterable[TensorDictBase], seed: int) -> None:
-        same = getattr(base, "return_same_td", None)
+    def __init__(self, iterable: Iterable[TensorDictBase], seed: int) -> None:
+        same = getattr(iterable, "return_same_td", None)
         if same:
             raise ConfigError(
-                f"base_collector is a {type(base).__name__} with return_same_td=True: it would overwrite the batch that "
-                "the learner reads. Make it with return_same_td=False."
+                f"base_collector is a {type(iterable).__name__} with return_same_td=True, which would overwrite the batch "
+                "that the learner reads: use return_same_td=False."
             )
-        self.base, self.copies = base, same is None
-        self.frozen: FrozenPolicy[Any] | None = None
-        policy: Any = getattr(base, "_wrapped_policy", None)  # what TorchRL's collector calls
+        self.iterable, self.copies = iterable, same is None
+        policy: Any = getattr(iterable, "_wrapped_policy", None)  # the attribute that a TorchRL collector calls
         if isinstance(policy, nn.Module):
             self.frozen = FrozenPolicy(policy)
-            base._wrapped_policy = self.frozen.module  # type: ignore[attr-defined]
-        device = getattr(base, "policy_device", None) or "cpu"
-        self.draws = RngScope(torch.Generator(device).manual_seed(seed))
+            iterable._wrapped_policy = self.frozen.module  # type: ignore[attr-defined]
+        device = getattr(iterable, "policy_device", None) or "cpu"
+        self.rng_scope = RngScope(torch.Generator(device).manual_seed(seed))
         self.batches: Iterator[TensorDictBase] | None = None
 
-    def fly(self) -> TensorDictBase | None:
-        with self.draws:
+    def collect(self) -> Collected | None:
+        with self.rng_scope:
             if self.batches is None:
-                self.batches = iter(self.base)
+                self.batches = iter(self.iterable)
             data = next(self.batches, None)
-            return data.clone() if self.copies and data is not None else data
-
-    def finish(self, data: TensorDictBase) -> TensorDictBase:
-        return data
+            return None if data is None else Collected(data.clone() if self.copies else data)
 
     def shutdown(self) -> None:
-        """Close the iteration, which TorchRL's collectors leave open, and the base if it can be."""
-        close = getattr(self.batches, "close", None)
-        if close is not None:
-            close()
-        if hasattr(self.base, "shutdown"):
-            self.base.shutdown()
+        """Close the iteration, which TorchRL's collectors leave open, and shut the iterable down if it can be."""
+        for owner, name in ((self.batches, "close"), (self.iterable, "shutdown")):
+            if hasattr(owner, name):
+                getattr(owner, name)()

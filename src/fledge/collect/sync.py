@@ -1,9 +1,9 @@
-"""SyncDataCollector: fly, and write everything into one preallocated rollout. No copies: the env writes into its slot.
+"""SyncDataCollector: collect rollouts into one preallocated TensorDict [T, N]; the env writes into it without a copy.
 
-The rollout is a TensorDict [T, N], time-major, allocated once; `collect.base` says what its keys mean.
+`collect.base` lists the keys of a rollout.
 
-Several envs stand side by side in the rollout and act in turn: env 0 decides and steps, env 1 decides and steps, then row
-t + 1. Actions are drawn in that order, from torch's global generator or from one given by `draw_from`.
+Several envs fill neighbouring columns of the rollout and take turns: env 0 acts and steps, env 1 acts and steps, then row
+t + 1 follows. Actions are sampled in that order, from torch's global generator or from the one passed to `draw_from`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 
 
 class SyncDataCollector(Collector):
-    """Collects rollouts of a policy in an env, one after the other.
+    """Collect rollouts of a policy in an env, one after the other.
 
     Args:
-        env: Many envs, stepped together; or several such of one kind, side by side.
-        policy: Acts and values.
+        env: A batched env, or a sequence of batched envs with the same specs.
+        policy: Actor and critic.
         frames_per_batch: Decisions per rollout over all envs; a multiple of `env.num_envs`.
         total_frames: Stop iterating after this many decisions; -1 never stops.
-        device: Where rollouts live; the env's device.
-        return_same_td: Yield one object, updated in place; otherwise every rollout stays valid.
+        device: Device of the rollouts; must be the env's device.
+        return_same_td: Yield one object, updated in place; otherwise yield a copy each time.
         exploration_type: "random" samples actions, "deterministic" takes the mean; or an `ExplorationType`.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [T, N].
-        postproc: Applied to every rollout before it is handed out.
-        keys: "navrl" gives rollouts the names of NavRL and TorchRL beside ours (see `collect.key_names`).
+        postproc: Function applied to every rollout before it is yielded.
+        keys: "navrl" adds the key names of NavRL and TorchRL to rollouts (see `collect.key_names`).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SyncDataCollector(Collector):
     ) -> None:
         several = isinstance(env, Sequence) and all(isinstance(e, TensorEnv) for e in env)
         if not isinstance(env, TensorEnv) and not several:
-            raise ConfigError(f"env is a {type(env).__name__}, but must be a TensorEnv, or several of them.")
+            raise ConfigError(f"env is a {type(env).__name__}, but must be a TensorEnv, or a sequence of them.")
         if not isinstance(policy, ActorCritic):
             raise ConfigError(f"policy is a {type(policy).__name__}, but must be an ActorCritic (fledge.agents).")
         self.envs: tuple[TensorEnv, ...] = (env,) if isinstance(env, TensorEnv) else tuple(env)
@@ -68,12 +68,12 @@ class SyncDataCollector(Collector):
         self.num_envs = sum(e.num_envs for e in self.envs)
         if frames_per_batch < 1 or frames_per_batch % self.num_envs:
             raise ConfigError(
-                f"frames_per_batch is {frames_per_batch}, but must be a positive multiple of num_envs ({self.num_envs})."
+                f"frames_per_batch={frames_per_batch} must be a positive multiple of num_envs ({self.num_envs})."
             )
         if total_frames == 0 or total_frames < -1:
-            raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no end.")
+            raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no limit.")
         if device is not None and torch.device(device).type != self.env.device.type:
-            raise ConfigError(f"device is {device}, but rollouts live where the env is: {self.env.device}.")
+            raise ConfigError(f"device is {device}, but must be the env's device: {self.env.device}.")
         if keys not in KEY_NAMES:
             raise ConfigError(f"keys is {keys!r}, but must be one of {', '.join(KEY_NAMES)}.")
         self.frames_per_batch, self.total_frames = frames_per_batch, total_frames
@@ -83,25 +83,25 @@ class SyncDataCollector(Collector):
         self.steps = frames_per_batch // self.num_envs
         self._frames = 0
         self._fps = 0.0
-        self.simulate_s = 0.0  # of the last rollout, spent in the env
+        self.simulate_s = 0.0
         self.generator: torch.Generator | None = None
-        self._draws: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._rng_scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         edges = itertools.accumulate((e.num_envs for e in self.envs), initial=0)
-        self._lanes = [EnvSlice(e, first) for e, first in zip(self.envs, edges, strict=False)]
+        self._env_slices = [EnvSlice(e, first) for e, first in zip(self.envs, edges, strict=False)]
         self._current = 0
         self._rollouts = [self._allocate()]
 
     def _check_envs(self) -> None:
         if not self.envs:
-            raise ConfigError("env is an empty sequence, but a collector needs at least one env.")
+            raise ConfigError("env is an empty sequence, but must have at least one env.")
         first = self.envs[0]
         for other in self.envs[1:]:
             specs = (other.observation_spec, other.action_spec, other.device)
             if other is first or specs != (first.observation_spec, first.action_spec, first.device):
-                raise ConfigError("envs of one rollout must be different objects with the same specs and device.")
+                raise ConfigError("The envs of a collector must be different objects with the same specs and device.")
 
     def _allocate(self) -> tuple[TensorDict, list[list[Slot]]]:
-        """A zeroed rollout, and its slots by lane and time."""
+        """Return a zeroed rollout, and its slots by env and time."""
         t, n, device = self.steps, self.num_envs, self.env.device
 
         def zeros(x: Tensor) -> Tensor:
@@ -111,83 +111,83 @@ class SyncDataCollector(Collector):
         rollout = {k: zeros(v) for k, v in one.items() if isinstance(v, Tensor)}
         rollout["obs"] = TensorDict({k: zeros(v) for k, v in one["obs"].items()}, [t, n])
         rollout["action"] = make_action_buffer(self.env.action_spec, (t, n), device)
-        for name, width in (("input", self.policy.inputs), ("raw", self.policy.head.width)):
+        for name, width in (("input", self.policy.inputs), ("raw_action", self.policy.head.width)):
             rollout[name] = torch.zeros(t, n, width, device=device)
         for name in ("log_prob", "value", "next_value"):
             rollout[name] = torch.zeros(t, n, device=device)
         data = TensorDict(rollout, [t, n])
-        slots = [lane.slots(data) for lane in self._lanes]
+        slots = [env_slice.slots(data) for env_slice in self._env_slices]
         if self.keys == "navrl":
             add_navrl_names(data)
         return data, slots
 
     def keep(self, count: int) -> None:
-        """Fly into `count` rollouts in turn from now on: each stays valid until `count - 1` more have been flown."""
+        """Cycle through `count` rollout buffers: a rollout stays valid until `count - 1` more have been collected."""
         while len(self._rollouts) < count:
             self._rollouts.append(self._allocate())
 
     def draw_from(self, generator: torch.Generator) -> None:
-        """Draw actions from this generator instead of torch's global one; its state is then part of `state_dict`."""
-        self.generator, self._draws = generator, RngScope(generator)
+        """Sample actions from `generator` instead of torch's global one; its state becomes part of `state_dict`."""
+        self.generator, self._rng_scope = generator, RngScope(generator)
 
     @torch.no_grad()
     def rollout(self, prepare: Prepare | None = None) -> TensorDict:
-        """Fly `frames_per_batch` decisions and return them, [T, N]."""
+        """Collect `frames_per_batch` decisions and return them, [T, N]."""
         begun = time.perf_counter()
         if prepare is not None:
             prepare()
         self._current = (self._current + 1) % len(self._rollouts)
         data, slots = self._rollouts[self._current]
-        self._fly(slots)
+        self._collect(slots)
         if self.keys == "navrl":
             fill_done(data)
-        self.simulate_s = sum(lane.simulate_s for lane in self._lanes)
+        self.simulate_s = sum(env_slice.simulate_s for env_slice in self._env_slices)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
         return data
 
-    def _fly(self, slots: list[list[Slot]]) -> None:
-        lanes = list(zip(self._lanes, slots, strict=True))
-        for lane, rows in lanes:
-            lane.simulate_s = 0.0
-            lane.begin(rows[0])
+    def _collect(self, slots: list[list[Slot]]) -> None:
+        env_slices = list(zip(self._env_slices, slots, strict=True))
+        for env_slice, rows in env_slices:
+            env_slice.simulate_s = 0.0
+            env_slice.begin(rows[0])
         mean, std = self.policy.value_norm.mean_std()
         for t in range(self.steps):
-            for lane, rows in lanes:
+            for env_slice, rows in env_slices:
                 if t:
-                    self._finish_step(lane, rows[t - 1])
+                    self._finish_step(env_slice, rows[t - 1])
                 self._act(rows[t], mean, std)
                 if t:
                     fill_next_value(rows[t - 1], rows[t].row["value"])
-                self._begin_step(lane, rows[t])
-        for lane, rows in lanes:
-            self._finish_step(lane, rows[-1])
-            fill_next_value(rows[-1], self.policy.value(self.policy.encode(lane.spare)))
+                self._begin_step(env_slice, rows[t])
+        for env_slice, rows in env_slices:
+            self._finish_step(env_slice, rows[-1])
+            fill_next_value(rows[-1], self.policy.value(self.policy.encode(env_slice.spare)))
 
     def _act(self, slot: Slot, mean: Tensor, std: Tensor) -> None:
-        """Decide on a row's observation; `mean` and `std` turn the network's values into reward units."""
+        """Compute a row's action and value; `mean` and `std` convert the network's values to reward units."""
         row, head = slot.row, self.policy.head
         row["input"].copy_(self.policy.encode(slot.obs))
         params, value = self.policy(row["input"])
         if is_deterministic(self.deterministic):
-            raw = head.mean(params)
+            raw_action = head.mean(params)
         else:
-            with self._draws:
-                raw = head.sample(params)
-        row["raw"].copy_(raw)
-        write_action(row["action"], head.to_env(raw))
-        row["log_prob"].copy_(head.log_prob(params, raw))
+            with self._rng_scope:
+                raw_action = head.sample(params)
+        row["raw_action"].copy_(raw_action)
+        write_action(row["action"], head.to_env(raw_action))
+        row["log_prob"].copy_(head.log_prob(params, raw_action))
         row["value"].copy_(value * std + mean)
 
-    def _begin_step(self, lane: EnvSlice, slot: Slot) -> None:
-        lane.step(slot)
+    def _begin_step(self, env_slice: EnvSlice, slot: Slot) -> None:
+        env_slice.step(slot)
 
-    def _finish_step(self, lane: EnvSlice, slot: Slot) -> None:
-        lane.value_truncations(slot, self.policy)
+    def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
+        env_slice.value_truncations(slot, self.policy)
 
     @property
     def latest(self) -> TensorDict:
-        """The rollout collected last, in place."""
+        """The rollout collected last, not copied."""
         return self._rollouts[self._current][0]
 
     def __iter__(self) -> Iterator[TensorDict]:
@@ -195,7 +195,7 @@ class SyncDataCollector(Collector):
             yield self.finish(self.rollout())
 
     def finish(self, data: TensorDict) -> TensorDict:
-        """A rollout as iteration hands it out: a copy unless `return_same_td`, split and post-processed if asked for."""
+        """Apply `return_same_td`, `split_trajs` and `postproc` to a rollout."""
         if not self.return_same_td:
             data = data.clone()
         if self.split_trajs:
@@ -203,36 +203,34 @@ class SyncDataCollector(Collector):
         return self.postproc(data) if self.postproc else data
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next rollout depends on, besides policy and torch's random state."""
-        lanes = [lane.state_dict() for lane in self._lanes]
-        state: dict[str, Any] = {"frames": self._frames, "begun": self._lanes[0].begun}
+        """Return the state of envs and generator; the policy and torch's global random state are not included."""
+        parts = [env_slice.state_dict() for env_slice in self._env_slices]
+        state: dict[str, Any] = {"frames": self._frames, "begun": self._env_slices[0].begun}
         for name in ("env", "obs"):
-            parts = [lane[name] for lane in lanes]
-            state[name] = parts if len(parts) > 1 else parts[0]
+            state[name] = [part[name] for part in parts] if len(parts) > 1 else parts[0][name]
         return state if self.generator is None else {**state, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly from a `state_dict` of a collector over as many envs."""
+        """Continue exactly from a `state_dict` of a collector with the same number of envs."""
         parts = {k: state[k] if isinstance(state[k], list) else [state[k]] for k in ("env", "obs")}
-        if len(parts["env"]) != len(self._lanes):
-            raise ConfigError(
-                f"The state was saved by a collector over {len(parts['env'])} envs, but this one has {len(self._lanes)}."
-            )
-        for lane, env, obs in zip(self._lanes, parts["env"], parts["obs"], strict=True):
-            lane.load_state_dict(env, obs)
-            lane.begun = bool(state["begun"])
+        if len(parts["env"]) != len(self._env_slices):
+            saved, own = len(parts["env"]), len(self._env_slices)
+            raise ConfigError(f"The state is of a collector over {saved} envs, but this collector has {own}.")
+        for env_slice, env, obs in zip(self._env_slices, parts["env"], parts["obs"], strict=True):
+            env_slice.load_state_dict(env, obs)
+            env_slice.begun = bool(state["begun"])
         self._frames = int(state["frames"])
         if self.generator is not None and "generator" in state:
             self.generator.set_state(state["generator"].cpu())
 
     def shutdown(self) -> None:
-        """Release the env."""
+        """Close the envs."""
         for env in self.envs:
             env.close()
 
 
 def split_trajectories(data: TensorDict) -> TensorDict:
-    """Return [trajectories, longest] with a bool "mask"; a row holds consecutive decisions of one episode."""
+    """Split a rollout [T, N] into [num_trajectories, max_length] with a bool "mask"; each row is part of one episode."""
     done = data["terminated"] | data["truncated"]
     t, n = done.shape
     pieces: list[TensorDict] = []
@@ -241,9 +239,7 @@ def split_trajectories(data: TensorDict) -> TensorDict:
         edges = [0, *ends] + ([t] if not ends or ends[-1] != t else [])
         pieces += [data[a:b, env] for a, b in itertools.pairwise(edges)]
     longest = max(len(p) for p in pieces)
-    first = pieces[0]
-    out = first.new_zeros(len(pieces), longest) if hasattr(first, "new_zeros") else None
-    assert out is not None
+    out: TensorDict = pieces[0].new_zeros(len(pieces), longest)
     mask = torch.zeros(len(pieces), longest, dtype=torch.bool, device=done.device)
     for k, piece in enumerate(pieces):
         out[k, : len(piece)] = piece

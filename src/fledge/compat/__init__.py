@@ -1,1 +1,1 @@
-"""Thin faces with names that users know from elsewhere; what they do is done in the other rooms."""
+"""Names and call signatures of other projects (NavRL, midrangeRL, TorchRL), as thin wrappers of the other packages."""

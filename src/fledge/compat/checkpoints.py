@@ -1,4 +1,4 @@
-"""`load_checkpoint` with the documents' names beside ours, where the file is a run's checkpoint."""
+"""`load_checkpoint` that adds NavRL's key names to the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch
 from fledge import storage
 from fledge.core.errors import InputError
 
-NAMES = {"model_state_dict": "model", "env_frames": "frames"}  # theirs, ours; `iteration` is the same
-OF_A_RUN = {"model", "frames", "iteration", "task"}
+ALIASES = {"model_state_dict": "model", "env_frames": "frames"}
+RUN_KEYS = {"model", "frames", "iteration", "task"}
 
 
 def load_checkpoint(
     path: str | os.PathLike[str], device: torch.device | str = "cpu", keys: Sequence[str] | None = None
 ) -> Any:
-    """The state saved under a name, verified; see `fledge.storage.load_checkpoint`.
+    """Load and verify a checkpoint; see `fledge.storage.load_checkpoint`.
 
-    A run's checkpoint also has `model_state_dict` and `env_frames`: the same objects as `model` and `frames`. `keys` may
-    name them too.
+    The checkpoint of a run also has `model_state_dict` and `env_frames`: the same objects as `model` and `frames`. `keys`
+    may contain them too.
     """
     if keys is None:
         state = storage.load_checkpoint(path, device)
-        is_run = isinstance(state, dict) and set(state) >= OF_A_RUN
-        return state | {theirs: state[ours] for theirs, ours in NAMES.items()} if is_run else state
-    asked = [key for key in keys if key in NAMES]
+        is_run = isinstance(state, dict) and set(state) >= RUN_KEYS
+        return state | {alias: state[key] for alias, key in ALIASES.items()} if is_run else state
+    wanted = [key for key in keys if key in ALIASES]
     try:
         return storage.load_checkpoint(path, device, keys)
     except InputError:
-        if not asked:
+        if not wanted:
             raise
-    state = storage.load_checkpoint(path, device, [NAMES.get(key, key) for key in keys])
-    renamed = {theirs: state[NAMES[theirs]] for theirs in asked}
-    return {key: value for key, value in state.items() if key in keys or key not in NAMES.values()} | renamed
+    state = storage.load_checkpoint(path, device, [ALIASES.get(key, key) for key in keys])
+    renamed = {alias: state[ALIASES[alias]] for alias in wanted}
+    return {key: value for key, value in state.items() if key in keys or key not in ALIASES.values()} | renamed

@@ -1,4 +1,4 @@
-"""The documents' name for one grid map out of its bytes."""
+"""NavRL's name for decompressing one grid map."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from fledge.replay.images import decompress_image
 def decompress_single_gridmap(
     data: bytes | bytearray | memoryview, shape: Sequence[int] | None = None, dtype: Any = np.uint8
 ) -> np.ndarray:
-    """One grid map: `compress_image`'s bytes, or a plain LZ4 frame, which needs `shape` and `dtype`."""
+    """Return the grid map in the bytes of `compress_image`, or in a plain LZ4 frame, which needs `shape` and `dtype`."""
     return decompress_image(data, shape, dtype)

@@ -1,4 +1,4 @@
-"""PPOWithCompression: PPO that learns from compressed batches without unfolding them."""
+"""PPOWithCompression: PPO that decodes compressed batches one minibatch at a time."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from fledge.learn.ppo import PPO
 
 
 class PPOWithCompression(PPO):
-    """PPO over `CompressedBatch`es: of what the network read, one minibatch at a time is in memory.
+    """PPO that keeps `CompressedBatch`es compressed: only one minibatch of the network's input is in memory at a time.
 
-    It learns the same as `PPO`, bit for bit; plain rollouts are taken too. What is saved in memory is paid in time: every
-    minibatch, drawn from all over the batch, decodes nearly all of it again, where `PPO` decodes it once per update.
+    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory and costs time: a minibatch is
+    spread over the batch and decodes nearly all of it again, where `PPO` decodes the batch once per update.
     """
 
     def update(self, rollout: TensorDictBase | CompressedBatch, progress: float = 0.0) -> dict[str, float]:
-        """Learn from one rollout; returns mean losses and diagnostics."""
+        """Update the policy from one rollout; return mean losses and diagnostics."""
         if not isinstance(rollout, CompressedBatch):
             return super().update(rollout, progress)
-        lazy: Any = _Lazily(rollout)
+        lazy: Any = _LazyBatch(rollout)
         try:
             return super().update(lazy, progress)
         except NumericsError as error:
-            if error.cause is not None:  # what is written to repeat the update is written whole
-                error.cause["rollout"] = {name: rollout[name] for name in error.cause["rollout"]}
+            if error.cause is not None:  # the file that repeats the update holds plain tensors
+                entries = error.cause["rollout"].items()
+                error.cause["rollout"] = {k: v.packed.unpack() if isinstance(v, LazyRows) else v for k, v in entries}
             raise
 
 
-class _Lazily:
-    """A compressed batch whose compressed entries stay so until rows of them are asked for."""
+class _LazyBatch:
+    """A compressed batch that returns its compressed entries as `LazyRows`."""
 
     def __init__(self, batch: CompressedBatch) -> None:
         self.batch = batch
@@ -46,7 +47,7 @@ class _Lazily:
 
 
 class LazyRows:
-    """As much of a tensor [T, N, ...], or flat [T * N, ...], as PPO asks of its inputs: rows by number, and steps in turn."""
+    """The tensor operations that PPO needs of its input, [T, N, ...] or flat [T * N, ...]: select rows, iterate over steps."""
 
     def __init__(self, packed: PackedTensor, flat: bool = False) -> None:
         self.packed, self.flat = packed, flat
@@ -69,6 +70,6 @@ class LazyRows:
         return self.packed.shape[0] * self.packed.shape[1] if self.flat else self.packed.shape[0]
 
     def __getitem__(self, place: Any) -> Tensor:
-        """All of it, decoded: for policies that take note of what they read, once per update."""
+        """Decode everything: once per update, for policies that normalise their input."""
         whole = self.packed.unpack()
         return (whole.flatten(0, 1) if self.flat else whole)[place]

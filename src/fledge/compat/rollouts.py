@@ -1,4 +1,4 @@
-"""The documents' functions for compressed rollouts, over `CompressedBatch` and the archive's files."""
+"""NavRL's functions for compressed rollouts, over `CompressedBatch` and the files of rollout archives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fledge.storage.format.rollout import check_rollout, describe, read_rollout,
 
 
 def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
-    """A rollout [T, N] with every tensor compressed in memory, without loss; it owns its data.
+    """Compress every tensor of a rollout [T, N] in memory, losslessly; the result owns its data.
 
     Args:
         compression_level: 0 (store) to 9 (densest).
@@ -29,21 +29,21 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
 
 
 def decompress_rollout(compressed: CompressedBatch, device: torch.device | str | None = None) -> TensorDictBase:
-    """The rollout that `compress_rollout` was given, on its own device or on `device`."""
+    """Return the rollout passed to `compress_rollout`, on its own device or on `device`."""
     return _on(_checked(compressed).decode(), device)
 
 
 def decompress_minibatch(
     compressed: CompressedBatch, indices: torch.Tensor | Sequence[int], device: torch.device | str | None = None
 ) -> TensorDictBase:
-    """Transitions of a compressed rollout, [len(indices)]: number t * N + n is step t of env n."""
+    """Return transitions of a compressed rollout, [len(indices)]; number t * N + n is step t of env n."""
     return _on(_checked(compressed).decode(transitions=indices), device)
 
 
 def save_rollout_compressed(
     data: TensorDictBase | CompressedBatch, path: str | os.PathLike[str], compression_level: int = 9
 ) -> Path:
-    """Write a rollout to a file and wait until it is durable; returns the file, whose name gets `.fledge` at its end."""
+    """Write a rollout durably to a file and return its path, with `.fledge` appended to the name if missing."""
     rollout = data.decode() if isinstance(data, CompressedBatch) else data
     check_rollout(rollout)
     target = Path(path)
@@ -56,14 +56,16 @@ def save_rollout_compressed(
 
 
 def load_rollout_compressed(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> TensorDictBase:
-    """The rollout that `save_rollout_compressed` wrote under a name."""
+    """Return the rollout that `save_rollout_compressed` wrote to `path`."""
     with CheckpointFile(find_checkpoint(path)) as opened:
         return read_rollout(opened, device)
 
 
 def _checked(compressed: CompressedBatch) -> CompressedBatch:
     if not isinstance(compressed, CompressedBatch):
-        raise InputError(f"compressed is a {type(compressed).__name__}, but must come from compress_rollout.")
+        raise InputError(
+            f"compressed is a {type(compressed).__name__}, but must be a CompressedBatch (see compress_rollout)."
+        )
     return compressed
 
 

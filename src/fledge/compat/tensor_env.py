@@ -1,34 +1,28 @@
-"""`fledge.TensorEnv` for both who mean it: the contract of our envs, and midrangeRL's env.
+"""`fledge.TensorEnv`: the base class of batched envs, which can also be called like midrangeRL's TensorEnv.
 
-class MyEnv(fledge.TensorEnv): ...            the contract (envs/base.py), to be filled in
-isinstance(env, fledge.TensorEnv)             true of all our envs
-fledge.TensorEnv(config, num_envs=32)         the contract cannot be called, so this is the env of that name elsewhere
+class MyEnv(fledge.TensorEnv): ...            implements the contract of `fledge.envs.base.TensorEnv`
+isinstance(env, fledge.TensorEnv)             true for every env of fledge
+fledge.TensorEnv(config, num_envs=32)         returns a MidrangeEnv: the abstract class itself has no instances
 """
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from typing import Any
 
 from fledge.envs import base
 
 
-class Called(ABCMeta):
-    """Calls of the contract itself make the other env; everything else is as of the contract."""
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        if cls is TensorEnv:
-            from fledge.compat.midrange.env import MidrangeEnv
-
-            return MidrangeEnv(*args, **options)
-        return super().__call__(*args, **options)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return cls.__subclasscheck__(type(instance))
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return (base.TensorEnv if cls is TensorEnv else cls) in subclass.__mro__
-
-
-class TensorEnv(base.TensorEnv, metaclass=Called):
+class TensorEnv(base.TensorEnv):
     __doc__ = base.TensorEnv.__doc__
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Create an env of a subclass, or a `MidrangeEnv` for a call of this abstract class."""
+        if cls is not TensorEnv:
+            return super().__new__(cls)
+        from fledge.compat.midrange.env import MidrangeEnv
+
+        return MidrangeEnv(*args, **options)
+
+    @classmethod
+    def __subclasshook__(cls, subclass: type) -> bool:
+        return base.TensorEnv in subclass.__mro__ if cls is TensorEnv else NotImplemented

@@ -29,7 +29,7 @@ from fledge.learn.base import Learner
 from fledge.learn.flat import FlatParameters, copy_optimizer
 from fledge.learn.returns import gae
 
-NEEDED = ("input", "raw", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
+NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
 MAX_WEIGHT = 2.0  # of a decision that has become more likely since it was flown
 
 
@@ -91,6 +91,14 @@ class PPOConfig:
     """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512). auto: bf16 there."""
 
 
+def find_raw_action(rollout: Any) -> Any:
+    """Return the rollout's `raw_action`; archives of earlier versions call it `raw`."""
+    try:
+        return rollout["raw_action"]
+    except KeyError:
+        return rollout["raw"]
+
+
 class PPO(Learner):
     """Learner: owns the optimiser and the flat parameters of a policy.
 
@@ -98,14 +106,14 @@ class PPO(Learner):
         policy: Acts and values.
         cfg: Settings.
         ranks: How many ranks learn together.
-        lagged: Rollouts were flown by older weights. Then the present policy is what updates stay close to, and what was
-            flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022), in the advantages too (`gae`);
-            values are looked up again.
+        stale_policy: Rollouts were collected with older weights. Then updates stay close to the present policy, decisions
+            are weighted by how likely they are under it (decoupled PPO, Hilton et al. 2022), also in the advantages
+            (`gae`), and values are computed again.
     """
 
-    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, lagged: bool = False) -> None:
+    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, stale_policy: bool = False) -> None:
         check_settings(cfg, "ppo.")
-        self.policy, self.cfg, self.ranks, self.lagged = policy, cfg, ranks, lagged
+        self.policy, self.cfg, self.ranks, self.stale_policy = policy, cfg, ranks, stale_policy
         self.flat = FlatParameters(policy)
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
@@ -158,7 +166,7 @@ class PPO(Learner):
         before = self.state_dict()
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
         weight = None
-        if self.lagged:
+        if self.stale_policy:
             log_prob, value, next_value = self._look_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
         self.schedule(progress)  # after looking: what updates stay close to has the spread of before, as in any rollout
@@ -189,7 +197,7 @@ class PPO(Learner):
             advantage = advantage * weight.clamp(max=MAX_WEIGHT)
         batch = {
             "input": rollout["input"].flatten(0, 1),
-            "raw": rollout["raw"].flatten(0, 1),
+            "raw_action": find_raw_action(rollout).flatten(0, 1),
             "log_prob": log_prob.flatten(),
             "advantage": advantage.flatten(),
             "target": norm.normalize(target.flatten()),
@@ -207,7 +215,7 @@ class PPO(Learner):
         try:
             return self._report()
         except NumericsError as error:  # with what is needed to repeat the update
-            needed = {name: rollout[name] for name in NEEDED}
+            needed = {"raw_action": find_raw_action(rollout), **{name: rollout[name] for name in NEEDED}}
             error.cause = {"learner": before, "rollout": needed, "progress": progress}
             raise
 
@@ -218,9 +226,9 @@ class PPO(Learner):
         Where a step was the last of its episode or of the rollout, its next value stays as it was noted.
         """
         log_probs, values = [], []
-        for x, raw in zip(rollout["input"], rollout["raw"], strict=True):
+        for x, raw_action in zip(rollout["input"], find_raw_action(rollout), strict=True):
             params, value = self.policy(x)
-            log_probs.append(self.policy.head.log_prob(params, raw))
+            log_probs.append(self.policy.head.log_prob(params, raw_action))
             values.append(self.policy.value_norm.denormalize(value))
         value, next_value = torch.stack(values), rollout["next_value"].clone()
         goes_on = ~(rollout["terminated"] | rollout["truncated"])[:-1]
@@ -233,7 +241,7 @@ class PPO(Learner):
         with self._autocast():
             params, value = self.policy(batch["input"])
         params, value = tuple(p.float() for p in params), value.float()
-        log_ratio = self.policy.head.log_prob(params, batch["raw"]) - batch["log_prob"]
+        log_ratio = self.policy.head.log_prob(params, batch["raw_action"]) - batch["log_prob"]
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
         policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantage).mean()

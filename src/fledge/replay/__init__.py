@@ -1,6 +1,6 @@
-"""Replay of experience, compressed: the dictionary buffer, its index, image helpers, and a TorchRL storage.
+"""Compressed replay: the dictionary buffer, its index, image helpers, and a TorchRL storage.
 
-Names resolve on first use: importing this room loads neither Warp nor TorchRL.
+Names resolve on first use: importing this package loads neither Warp nor TorchRL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What callers pass to a buffer, checked and brought into one form."""
+"""Validation of the arguments of a replay buffer."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from fledge.replay.stores.plan import LAYOUTS, Layout
 
 
 def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputError) -> int:
-    """The value as an int, if it is a whole number of at least `least`."""
+    """Return the value as an int, or raise `error` unless it is a whole number of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise error(f"{name} is {value!r}, but must be a whole number of at least {least}.")
     return int(value)
 
 
 def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
-    """Names of transitions, [B] int64."""
+    """Return indices of transitions as [B] int64."""
     numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
     if numbers.size and numbers.dtype.kind not in "iu":
-        raise InputError(f'the index is {numbers.dtype}, but must be a whole number: give the "index" of a batch.')
+        raise InputError(f'index is {numbers.dtype}, but must hold whole numbers: pass the "index" of a batch.')
     return numbers.astype(np.int64, copy=False)
 
 
 def named_values(what: str, data: Any) -> None:
-    """InputError unless this is a mapping of names, as dicts and TensorDicts are."""
+    """Raise InputError unless `data` is a mapping with string keys, such as a dict or a TensorDict."""
     if not hasattr(data, "keys"):
-        raise InputError(f"the {what} is a {type(data).__name__}, but must be a dict of arrays or tensors by key.")
+        raise InputError(f"The {what} is a {type(data).__name__}, but must be a dict of arrays or tensors.")
     if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
-        raise InputError(f"the {what} has the keys {odd[:5]}, but keys are strings: rename them.")
+        raise InputError(f"The {what} has the keys {odd[:5]}, but keys must be strings.")
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The device, if there is one of that name."""
+    """Return the device, or raise ConfigError for an unknown name."""
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -44,10 +44,10 @@ def device_of(device: str | torch.device) -> torch.device:
 
 
 def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
-    """The layout that is asked for, under either name."""
+    """Return the layout that `layout` or `compress_epi` selects."""
     named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
     if None not in (layout, named) and layout != named:
-        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: give one.")
+        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass one.")
     return layout or named or "chunk"

@@ -1,9 +1,9 @@
-"""Fork: a child gets every buffer whole, with locks, threads and draws of its own.
+"""Fork safety: a forked child gets complete buffers, with free locks and random numbers of its own.
 
 Contract
-    What is `watched` is held, by its `lock`, while the process forks: no other thread is inside it, so the child's copy is
-    not half-changed and its lock is free. In the child `forked(number)` is then called, with a number that no other child
-    of this process got. Afterwards the two have nothing in common: what one adds, the other does not see.
+    The locks of all `watched` objects are held while the process forks, so that no other thread is changing them and the
+    child's copies are consistent. In the child, `forked(number)` is called with a number unique among the children of this
+    process. Parent and child are independent from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Forkable(Protocol):
-    """Something with a lock that other threads may hold when the process forks."""
+    """An object with a lock that another thread may hold when the process forks."""
 
     lock: Any  # re-entrant
 
@@ -31,13 +31,13 @@ _forks = 0
 
 
 def watch(item: Forkable) -> None:
-    """Hold `item` at every fork from now on, for as long as it lives."""
+    """Hold the lock of `item` at every fork from now on, as long as it lives."""
     with _guard:
         _watched.add(item)
 
 
-def other_draws(rng: np.random.Generator, number: int) -> np.random.Generator:
-    """Draws that depend on the state of `rng` and on `number`, and on nothing else."""
+def child_rng(rng: np.random.Generator, number: int) -> np.random.Generator:
+    """Return a generator that depends only on the state of `rng` and on `number`."""
     return np.random.default_rng([number, *rng.integers(0, 2**32, 4)])
 
 
@@ -60,7 +60,7 @@ def _after(in_child: bool) -> None:
     _guard.release()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(
         before=_before, after_in_parent=lambda: _after(in_child=False), after_in_child=lambda: _after(in_child=True)
     )

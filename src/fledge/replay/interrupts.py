@@ -1,4 +1,4 @@
-"""Ctrl-C between two statements that belong together: it waits until both are done."""
+"""Delay Ctrl-C until a block of statements that belong together is complete."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A SIGINT that comes during the block reaches its handler after it. (Other threads than the main one get none.)"""
+    """Deliver a SIGINT that arrives during the block after it. (Only the main thread receives signals.)"""
     handler = signal.getsignal(signal.SIGINT)
     if handler is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)

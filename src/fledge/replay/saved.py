@@ -1,4 +1,4 @@
-"""What is said about a saved state that cannot be taken over. Such a state comes from a file that nobody vouches for."""
+"""Errors for saved states that cannot be loaded. Such states come from files and are not trusted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fledge.core.errors import FledgeError, FormatError
 
 
 def damaged(what: str, saved: str = "replay") -> FormatError:
-    """The error for a saved state that is not one that was ever written."""
-    return FormatError(f"the saved {saved} {what}: it is damaged, load an older checkpoint.")
+    """Return the error for a saved state that no version of fledge writes."""
+    return FormatError(f"The saved {saved} {what}: it is damaged, load an older checkpoint.")
 
 
 @contextlib.contextmanager
 def reading(saved: str = "replay") -> Iterator[None]:
-    """Whatever goes wrong in the block with a saved state of the wrong form is a FormatError."""
+    """Turn errors that a malformed saved state causes in the block into a FormatError."""
     try:
         yield
     except FledgeError:

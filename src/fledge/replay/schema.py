@@ -1,11 +1,10 @@
-"""What a replay buffer stores under which key, and in which form.
+"""Keys of a replay buffer: shape and dtype of their frames, and which are stored or derived.
 
-Contract
-    A key X is stored once. If `next_X` is also asked for, it is derived: the next frame of X, so X has one frame more
-    than an episode has transitions (the final observation).
-    Words: inside the buffer values are unsigned integers of the dtype's size, [rows, *shape], so that every bit survives.
-    Ragged keys (graph inputs, see `intake.ragged`) are stored padded with zeros, with the count under `X_count`.
-    "Internal" keys are the stored ones and these counts.
+A key X is stored once. If `next_X` is a key too, it is derived as the next frame of X, so X has one frame more than an episode
+has transitions (the final observation).
+Words: inside the buffer, values are unsigned integers of the dtype's size, [rows, *shape], so that every bit is preserved.
+Ragged keys (graph inputs, see `ingest.ragged`) are stored padded with zeros, with the count under `X_count`. "Internal" keys
+are the stored keys and these counts.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from fledge.replay.saved import damaged
 from fledge.storage.format.leaves import DTYPE_NAMES, MAX_DIMS, TORCH_DTYPES, WORDS
 
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"
-DONE = ("terminated", "truncated", "done")  # any of them set ends an episode
-MAX_CELLS = 2**28  # of a frame in a saved state
+DONE = ("terminated", "truncated", "done")  # flags that end an episode
+MAX_CELLS = 2**28  # limit for a frame in a saved state
 
 Words = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class KeySpec:
-    """One key: shape and type of a frame; of a ragged key, shape[0] is the most elements a frame may have."""
+    """Shape and dtype of a key's frames; shape[0] of a ragged key is the largest number of elements."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -40,10 +39,10 @@ class KeySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
         if self.dtype not in DTYPE_NAMES or self.dtype.itemsize not in WORDS:
-            raise ConfigError(f"the key is {self.dtype}, but must be a dtype of up to 8 bytes: convert it.")
+            raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must be a dtype of up to 8 bytes.")
         if self.ragged and (not self.shape or self.shape[0] < 1):
             raise ConfigError(
-                f"the ragged key has shape {self.shape}, but its first size must be the most elements of a frame."
+                f"The shape of a ragged key is {self.shape}, but must begin with its largest element count."
             )
 
     @property
@@ -66,47 +65,42 @@ class KeySpec:
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:
-    """The value under a name as a CPU tensor, sharing memory where that is possible."""
+    """Return the value of a key as a CPU tensor, sharing memory if possible."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_nested or value.is_quantized:
             kind = "meta" if value.is_meta else "nested" if value.is_nested else str(value.layout)
-            raise InputError(
-                f"{name!r} is a {kind} tensor of {value.dtype}, but must be a dense one: convert it first."
-            )
+            raise InputError(f"{name!r} is a {kind} tensor of {value.dtype}, but must be dense: convert it first.")
         return value.detach().resolve_conj().resolve_neg().cpu()
     if isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"{name!r} is a masked array, whose mask would be lost: fill it, and give the mask a key.")
+        raise InputError(f"{name!r} is a masked array: fill it, and pass the mask under its own key.")
     try:
         array = np.asarray(value)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")) if array.ndim else array
         return torch.from_numpy(array) if array.ndim else torch.as_tensor(array)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name!r} is not numbers of one shape ({error}): convert it to an array first.") from error
+        raise InputError(f"{name!r} cannot be converted to an array ({error}).") from error
 
 
 def to_words(tensor: torch.Tensor, spec: KeySpec) -> np.ndarray:
-    """A CPU tensor of the key's dtype as words."""
-    tensor = tensor.contiguous()
-    if tensor.ndim == 0:
-        return to_words(tensor[None], spec)[0]
+    """Return a CPU tensor of the key's dtype as words."""
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[spec.dtype.itemsize]
-    return tensor.view(signed).numpy().view(spec.word)
+    return tensor.contiguous().view(signed).numpy().view(spec.word)
 
 
 def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
-    """Words as a tensor of the key's dtype, sharing memory."""
-    if spec.dtype is torch.float32:  # most keys; the shortest way
+    """Return words as a tensor of the key's dtype, sharing memory."""
+    if spec.dtype is torch.float32:  # fast path for most keys
         return torch.from_numpy(words.view(np.float32))
     signed = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[spec.dtype.itemsize]
     return torch.from_numpy(words.view(signed)).view(spec.dtype)
 
 
 class Schema:
-    """Keys of a buffer: which are stored, which derived, and what their frames look like once that is known.
+    """Keys of a buffer: which are stored and which derived, and their specs.
 
     Args:
-        keys: Names, or names with their `KeySpec`; None leaves them open until `settle`. What is not given is learned from
-            what is added first.
+        keys: Names, optionally with a `KeySpec` each; None leaves them open until `settle`. Missing specs are learned from
+            the data added first.
         reserved: Names that batches use themselves.
     """
 
@@ -125,40 +119,38 @@ class Schema:
 
     @property
     def open(self) -> bool:
-        """Whether the keys are not known yet."""
+        """Whether the keys are still unknown."""
         return not self.names
 
     def settle(self, keys: Sequence[str] | Mapping[str, KeySpec | None]) -> None:
         """Set the keys, once."""
         names = list(keys)
         if isinstance(keys, str) or not names or not all(isinstance(name, str) and name for name in names):
-            raise ConfigError(f"keys is {keys!r}, but must list at least one name.")
+            raise ConfigError(f"keys is {keys!r}, but must be a list of at least one name.")
         if len(set(names)) != len(names):
-            raise ConfigError(f"keys names {sorted({n for n in names if names.count(n) > 1})} twice: leave one out.")
+            raise ConfigError(f"keys has {sorted({n for n in names if names.count(n) > 1})} twice.")
         self.names = names
         self.nexts = [n for n in names if n.startswith(NEXT) and n.removeprefix(NEXT) in names]
         self.stored = [n for n in names if n not in self.nexts]
         self.observed = {n.removeprefix(NEXT) for n in self.nexts}
         self.steps = [n for n in self.stored if n not in self.observed]
         if odd := sorted(self.observed - set(self.stored)):
-            raise ConfigError(f"keys asks for what follows {odd}, which are themselves derived: rename them.")
+            raise ConfigError(f"keys has {NEXT} keys of {odd}, which are derived themselves: rename them.")
         if flags := sorted(self.observed.intersection(DONE)):
-            raise ConfigError(
-                f"keys asks for what follows {flags}, but nothing follows the end of an episode: leave it out."
-            )
+            raise ConfigError(f"keys has {NEXT} keys of {flags}, but nothing follows the end of an episode.")
         if isinstance(keys, Mapping):
             if wrong := [n for n, spec in keys.items() if not isinstance(spec, KeySpec | None)]:
                 raise ConfigError(
-                    f"the keys {wrong} come with something else, but each must have a KeySpec, or None to learn it."
+                    f"The values of the keys {wrong} must be a KeySpec each, or None to learn it from data."
                 )
             self.specs = {n: spec for n in self.stored if (spec := keys[n]) is not None}
         taken = {*self.reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
         if clash := sorted(taken.intersection(names)):
-            raise ConfigError(f"the keys {clash} have names that batches use for something else: rename them.")
+            raise ConfigError(f"The keys {clash} are reserved names of a batch: rename them.")
 
     @property
     def ragged(self) -> list[str]:
-        """Stored keys whose frames differ in their number of elements."""
+        """Stored keys with a varying number of elements."""
         return [n for n in self.stored if n in self.specs and self.specs[n].ragged]
 
     @property
@@ -167,27 +159,25 @@ class Schema:
         return 1 if self.nexts else 0
 
     def internal(self) -> dict[str, KeySpec]:
-        """Everything the stores hold: the stored keys, and counts of the ragged ones."""
+        """Return the specs of all internal keys: the stored keys, and the counts of ragged ones."""
         counts = {n + COUNT: KeySpec((), torch.int32) for n in self.ragged}
-        return {**{n: self.specs[n] for n in self.stored}, **counts}
+        return {n: self.specs[n] for n in self.stored} | counts
 
     def with_final(self) -> set[str]:
-        """Internal keys that have a final row."""
+        """Return the internal keys that have a final row."""
         return self.observed | {n + COUNT for n in self.ragged if n in self.observed}
 
     def learn(self, frames: Mapping[str, torch.Tensor]) -> None:
-        """Take the shape and type of keys not specified from tensors [rows, ...]."""
+        """Learn missing specs from tensors [rows, ...]."""
         for name, tensor in frames.items():
             if name not in self.specs:
                 self.specs[name] = KeySpec(tuple(tensor.shape[1:]), tensor.dtype)
 
     def check(self, name: str, tensor: torch.Tensor, rows: int | None = None) -> np.ndarray:
-        """Words of a tensor [rows, *shape], or InputError."""
+        """Return the words of a tensor [rows, *shape], or raise InputError."""
         spec = self.specs[name]
         if tensor.dtype != spec.dtype:
-            raise InputError(
-                f"{name!r} has type {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first."
-            )
+            raise InputError(f"{name!r} is {tensor.dtype}, but this buffer stores {spec.dtype}: convert it first.")
         if tuple(tensor.shape[1:]) != spec.shape or (rows is not None and len(tensor) != rows):
             expected = ("rows" if rows is None else rows, *spec.shape)
             raise InputError(f"{name!r} has shape {tuple(tensor.shape)}, but this episode needs {expected}.")

@@ -1,13 +1,16 @@
-"""A buffer's whole state, as something `storage.save_checkpoint` can write, and back.
+"""Save and load the complete state of a buffer, in a form that `storage.save_checkpoint` can write.
 
 Contract
-    `save(buffer)` copies the small things and shares the large ones: chunks stay compressed, in the segments they
-    live in, whose bytes never change. `load(buffer, state)` checks everything against the buffer's keys before it touches
-    the buffer; a damaged state raises FormatError, one of another buffer InputError, and the buffer is as it was.
+    `save(buffer)` copies small arrays and shares large ones: chunks stay compressed in their segments, whose bytes never
+    change. `load(buffer, state)` validates everything against the buffer's keys before it changes the buffer: a damaged
+    state raises FormatError, the state of a different buffer InputError.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ VERSION = 1
 
 
 def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
-    """What to make a buffer with that is to take over this one's state; the draws come with the state."""
+    """Return the constructor arguments for a buffer that can load this one's state."""
     schema, priorities = buffer.schema, buffer.priorities
     same = ("max_size", "device", "img_compressed", "layout", "n_step", "gamma", "cache_bytes", "segment_frames")
     return {
@@ -41,7 +44,7 @@ def settings(buffer: DictReplayBuffer) -> dict[str, Any]:
 
 
 def save(buffer: DictReplayBuffer) -> dict[str, Any]:
-    """The state; arrays of chunks are shared with the buffer."""
+    """Return the state; arrays of chunks are shared with the buffer."""
     index, priorities = buffer.index, buffer.priorities
     return {
         "version": VERSION,
@@ -59,30 +62,22 @@ def save(buffer: DictReplayBuffer) -> dict[str, Any]:
 
 
 def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
-    """Bring a buffer into a saved state."""
+    """Load a saved state into a buffer."""
     with reading():
         if state["version"] != VERSION:
-            raise FormatError(
-                f"the saved replay has version {state['version']}; this Fledge reads {VERSION}: update Fledge."
-            )
+            raise FormatError(f"The saved replay has version {state['version']}, not {VERSION}: update fledge.")
         if not buffer.schema.open and list(state["keys"]) != buffer.schema.names:
-            raise InputError(
-                f"the saved replay has keys {state['keys']}, this buffer {buffer.schema.names}: make it with those keys."
-            )
+            raise InputError(f"The saved replay has keys {state['keys']}, but this buffer has {buffer.schema.names}.")
         saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
         names = [str(name) for name in state["keys"]]
         schema = Schema({name: saved.get(name) for name in names} if names else None, buffer.schema.reserved)
         for name, spec in buffer.schema.specs.items():
             if schema.specs.get(name, spec) != spec:
-                raise InputError(
-                    f"the saved replay has {schema.specs[name]} under {name!r}, this buffer {spec}: change the spec."
-                )
+                raise InputError(f"The saved replay has {schema.specs[name]} for {name!r}, but this buffer has {spec}.")
         index = PrefixSum(buffer.max_size)
         index.load_state_dict(dict(state["index"]))
         if index.total > buffer.max_size:
-            raise InputError(
-                f"the saved replay has {index.total} transitions, this buffer room for {buffer.max_size}: raise max_size."
-            )
+            raise InputError(f"The saved replay has {index.total} transitions, more than max_size={buffer.max_size}.")
         stores = _load_stores(buffer, state, schema, index)
         priorities = _load_priorities(buffer, state, index)
         opened = _load_open(buffer, state, schema)
@@ -103,12 +98,12 @@ def _load_stores(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Sch
     specs = schema.internal()
     stores = build_stores(state["plan"], specs, buffer.cache_bytes)
     if len(stores) != len(state["stores"]):
-        raise damaged("has a plan that does not fit its stores")
+        raise damaged("has a plan that does not match its stores")
     for store, saved in zip(stores, state["stores"], strict=True):
         store.load(saved)
         final = not schema.with_final().isdisjoint(store.keys)
         if not np.array_equal(store.length.view(), index.values + final):
-            raise damaged("has an index that does not agree with its data")
+            raise damaged("has an index that does not match its data")
     return stores
 
 
@@ -117,7 +112,7 @@ def _load_priorities(buffer: DictReplayBuffer, state: Mapping[str, Any], index: 
         return None
     priorities = Priorities(buffer.max_size, buffer.priorities.alpha, buffer.priorities.beta)
     if state["priorities"] is None:
-        raise InputError("the saved replay has no priorities: load it into a buffer with prioritized=False.")
+        raise InputError("The saved replay has no priorities: load it into a buffer with prioritized=False.")
     priorities.load(state["priorities"], index.evicted_total, index.total)
     return priorities
 
@@ -130,3 +125,16 @@ def _load_open(buffer: DictReplayBuffer, state: Mapping[str, Any], schema: Schem
     opened = OpenEpisodes(num_envs, schema.internal(), schema.with_final(), buffer.segment_frames, buffer.max_size)
     opened.load(saved)
     return opened
+
+
+def rebuild(kind: type[DictReplayBuffer], arguments: dict[str, Any], state: dict[str, Any], pid: int) -> Any:
+    """Make a buffer from the parts of `__reduce__`; each worker process samples differently."""
+    from fledge.replay.buffer import DictReplayBuffer
+
+    buffer = kind.__new__(kind)
+    DictReplayBuffer.__init__(buffer, **arguments)
+    load(buffer, state)
+    name = multiprocessing.current_process().name
+    if pid != os.getpid() and name != "MainProcess":
+        buffer.forked(zlib.crc32(name.encode()))
+    return buffer

@@ -1,7 +1,6 @@
-"""What TorchRL's `dumps` and `loads` do with a `CompressedStorage`: one native file in the folder they are given.
+"""Save and load a `CompressedStorage` through TorchRL's `dumps` and `loads`, as one native file in their folder.
 
-Contract
-    `loads` takes what `dumps` wrote, every byte checked and nothing of it run; on an error the storage is as it was.
+`loads` verifies every byte and runs no code; an error leaves the storage unchanged.
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ FILE = "storage.fledge"
 
 
 class CompressedStorageCheckpointer(StorageCheckpointerBase):
-    """Compressed rows as they lie, in a file of their own."""
+    """Checkpointer that writes the compressed rows without decoding them."""
 
     def dumps(self, storage: CompressedStorage, path: str | os.PathLike[str]) -> None:
-        """Write the storage into a folder, durably."""
+        """Write the storage durably into a folder."""
         save_checkpoint(storage.state_dict(), Path(path) / FILE)
 
     def loads(self, storage: CompressedStorage, path: str | os.PathLike[str]) -> None:
-        """Take over what was written into a folder."""
+        """Load the storage from a folder."""
         storage.load_state_dict(load_checkpoint(Path(path) / FILE))
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Not here: a hook changes whole TensorDicts, and there are none."""
-        raise InputError(
-            "a CompressedStorage is saved compressed, without hooks: change the rows before they are added."
-        )
+        """Raise InputError: hooks need whole TensorDicts, which are never made."""
+        raise InputError("A CompressedStorage is saved without hooks: change the rows before they are added.")
 
     register_load_hook = register_save_hook

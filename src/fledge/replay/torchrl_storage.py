@@ -1,14 +1,14 @@
-"""CompressedStorage: a TorchRL `Storage` on packed chunks, so that TorchRL's buffers, samplers and writers work on it.
+"""CompressedStorage: a compressed storage for TorchRL's replay buffers, samplers and writers.
 
     rb = TensorDictReplayBuffer(storage=CompressedStorage(1_000_000), batch_size=256)
 
 Contract
     Rows are TensorDicts of tensors of fixed shape and dtype, written at any index and read back bit for bit. `ROWS`
-    neighbouring indices make a block; keys with small frames are packed per block (see `packing.chunks`), larger ones
-    compressed per row by a general codec, and rows of a block that is not yet full wait uncompressed. Neighbouring indices
-    should be neighbours in time: extend it with one trajectory after the other, not with interleaved envs.
-    Unlike `DictReplayBuffer` it knows no episodes, so a "next" entry is stored a second time.
-    One call at a time works on it; calls from several threads wait for each other. A forked child and a copy have their own.
+    neighbouring indices form a block: keys with small frames are packed per block (see `packing.chunks`), larger ones
+    compressed per row by a general codec; rows of an incomplete block stay uncompressed. Neighbouring indices should be
+    neighbours in time: extend it with one trajectory after the other, not with interleaved envs.
+    Unlike `DictReplayBuffer` it has no episodes, so a "next" entry is stored a second time.
+    Calls from several threads wait for each other. A forked child and a copy are independent storages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.torchrl_checkpointer import CompressedStorageCheckpointer
-from fledge.replay.torchrl_rows import Key, RowReading, encode_row, joined, read_key, split
+from fledge.replay.torchrl_rows import Key, decode_row, encode_row, joined, read_key, split
 from fledge.replay.workers import Workers
 
 with extra("torchrl"):
@@ -42,34 +42,31 @@ ROWS = PACKED_ROWS
 
 
 class CompressedStorage(LazyStackStorage):
-    """Compressed rows behind TorchRL's interface.
+    """TorchRL storage of compressed rows.
 
-    It derives from `LazyStackStorage` only because TorchRL picks the function that stacks samples by class, and that one
-    leaves whole batches alone; every method that touches data is its own.
+    TorchRL chooses by class how to stack samples, and leaves the batches of a `LazyStackStorage` as they are: that is the
+    only reason for this base class.
 
     Args:
-        max_size: The most rows.
-        device: Where rows go that are read.
-        decode_threads: Threads that decode; None goes by the cores.
+        max_size: Largest number of rows.
+        device: Device of the rows that are read.
+        decode_threads: Threads that decode; None derives it from the cores.
     """
 
     _default_checkpointer = CompressedStorageCheckpointer
+    _filled: np.ndarray  # which rows were written
+    _len: int
 
     def __init__(self, max_size: int, *, device: str | torch.device = "cpu", decode_threads: int | None = None) -> None:
         super().__init__(whole("max_size", max_size, 1, ConfigError))
         self.device = device_of(device)
         self.workers = Workers(decode_threads)
         self.lock = threading.RLock()
-        self.columns = Columns({})
-        self.specs: dict[Key, KeySpec] = {}
-        self._nests: dict[Key, tuple[int, ...]] = {}  # batch sizes of nested TensorDicts, without the rows
-        self._len = 0
-        self._filled = np.zeros(0, bool)
-        self._empty()
+        self._set_specs({}, {})
         forks.watch(self)
 
     def forked(self, number: int) -> None:
-        """In a forked child nothing is left to do: the draws are TorchRL's (see `forks`)."""
+        """Do nothing in a forked child: TorchRL draws the samples (see `forks`)."""
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
@@ -94,7 +91,7 @@ class CompressedStorage(LazyStackStorage):
     def _set(self, cursor: Any, data: Any) -> None:
         rows = self._indices(cursor)
         if not isinstance(data, TensorDictBase):
-            raise InputError(f"the rows are a {type(data).__name__}, but must be a TensorDict.")
+            raise InputError(f"The rows are a {type(data).__name__}, but must be a TensorDict.")
         if isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0):
             data = data.unsqueeze(0)
         words = self._words(data, len(rows))
@@ -108,14 +105,14 @@ class CompressedStorage(LazyStackStorage):
         self._close_full_blocks()
 
     def get(self, index: Any) -> Any:
-        """The row at an index, or the rows at several as one TensorDict."""
+        """Return the row at an index, or the rows at several indices as one TensorDict."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
         single = isinstance(index, int | np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0)
         with self.lock:
             rows = self._indices(index)
             if len(rows) and not self._filled[rows].all():
-                raise IndexError(f"index {rows[~self._filled[rows]][0]} was never written: write it first.")
+                raise IndexError(f"Index {rows[~self._filled[rows]][0]} was never written.")
             found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
         for key, nest in self._nests.items():
@@ -131,7 +128,7 @@ class CompressedStorage(LazyStackStorage):
         return self._len
 
     def contains(self, item: Any) -> Any:
-        """Whether an index (or each of a tensor of them) was written."""
+        """Return whether an index (or each of a tensor) was written."""
         rows = np.asarray(item)
         inside = (rows >= 0) & (rows < self.max_size)
         found = inside & self._filled[np.where(inside, rows, 0)]
@@ -141,56 +138,49 @@ class CompressedStorage(LazyStackStorage):
         self._len = 0
         self._filled = np.zeros(-(-self.max_size // ROWS) * ROWS, bool)
         self._packed: dict[int, bytes] = {}
-        self._single: dict[Key, dict[int, bytes]] = {}
+        self._single: dict[Key, dict[int, bytes]] = {k: {} for k in self.specs if k not in self.columns.specs}
         self._open: dict[int, dict[Key, np.ndarray]] = {}
-        if self.specs:
-            self._single = {key: {} for key in self.specs if key not in self.columns.specs}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, compressed; for TorchRL's `state_dict` and our `save_checkpoint`."""
+        """Return the complete state, compressed; for TorchRL's `state_dict` and `fledge.save_checkpoint`."""
         with self.lock:
-            return self._state()
-
-    def _state(self) -> dict[str, Any]:
-        self._close(list(self._open))
-        return {
-            "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
-            "nests": [[list(k) if isinstance(k, tuple) else k, list(nest)] for k, nest in self._nests.items()],
-            "filled": self._filled.copy(),
-            "length": self._len,
-            "packed": joined(self._packed),
-            "single": [joined(self._single[key]) for key in self._single],
-        }
+            self._close(list(self._open))
+            return {
+                "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
+                "nests": [[list(k) if isinstance(k, tuple) else k, list(nest)] for k, nest in self._nests.items()],
+                "filled": self._filled.copy(),
+                "length": self._len,
+                "packed": joined(self._packed),
+                "single": [joined(blobs) for blobs in self._single.values()],
+            }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`. On an error nothing has changed."""
+        """Load a `state_dict`. An error leaves the storage unchanged."""
         with self.lock:
             before = dict(self.__dict__)
             try:
                 with reading("storage"):
-                    self._take_over(state_dict)
+                    self._load(state_dict)
             except FledgeError:
                 self.__dict__.update(before)
                 raise
         self._bump_mutation_revision()
 
-    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
+    def _load(self, state_dict: Mapping[str, Any]) -> None:
         filled = np.asarray(state_dict["filled"], bool)
         if filled.shape != self._filled.shape:
-            raise InputError(
-                f"the saved storage has room for {len(filled)} rows, this one for {len(self._filled)}: change max_size."
-            )
-        self.specs = {read_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
-        self._nests = {read_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
-        self._arrange()
-        self._empty()
+            saved, own = len(filled), len(self._filled)
+            raise InputError(f"The saved storage has room for {saved} rows, this one for {own}: change max_size.")
+        specs = {read_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
+        nests = {read_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
+        self._set_specs(specs, nests)
         self._filled, self._len = filled.copy(), int(state_dict["length"])
         self._packed = split(state_dict["packed"])
         self._single = dict(zip(self._single, map(split, state_dict["single"]), strict=True))
         self._check_packed()
 
     def close(self) -> None:
-        """End the decoding threads."""
+        """Stop the decoding threads."""
         self.workers.close()
 
     # ---- blocks ------------------------------------------------------------------------------------------------
@@ -203,12 +193,12 @@ class CompressedStorage(LazyStackStorage):
         cursor = np.asarray(cursor)
         if cursor.dtype == bool:
             if cursor.shape != (self._len,):
-                raise IndexError(f"the mask has shape {cursor.shape}, but must have ({self._len},), one cell per row.")
+                raise IndexError(f"The mask has shape {cursor.shape}, but must have ({self._len},).")
             cursor = np.flatnonzero(cursor)
         rows = np.atleast_1d(cursor.astype(np.int64)).reshape(-1)
         rows = np.where(rows < 0, rows + self._len, rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.max_size):
-            raise IndexError(f"indices {rows.min()} to {rows.max()} lie outside a storage of {self.max_size} rows.")
+            raise IndexError(f"Indices {rows.min()} to {rows.max()} are outside of max_size={self.max_size}.")
         return rows
 
     def _words(self, data: TensorDictBase, count: int) -> dict[Key, np.ndarray]:
@@ -219,30 +209,29 @@ class CompressedStorage(LazyStackStorage):
             elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
                 nests[key] = tuple(value.batch_size[1:])
             else:
-                raise InputError(f"{key!r} is a {type(value).__name__}, but rows hold tensors only: leave it out.")
+                raise InputError(f"{key!r} is a {type(value).__name__}, but must be a tensor: leave it out.")
         specs = self.specs or {key: KeySpec(tuple(v.shape[1:]), v.dtype) for key, v in tensors.items()}
         if set(tensors) != set(specs):
-            raise InputError(
-                f"rows have keys {sorted(map(str, tensors))}, but must have those before: {sorted(map(str, specs))}."
-            )
+            given, expected = sorted(map(str, tensors)), sorted(map(str, specs))
+            raise InputError(f"The rows have keys {given}, but must have those of the rows before: {expected}.")
         for key, value in tensors.items():
             spec = specs[key]
             if tuple(value.shape) != (count, *spec.shape) or value.dtype != spec.dtype:
                 got = f"{tuple(value.shape)} {value.dtype}"
                 raise InputError(f"{key!r} is {got}, but must be {(count, *spec.shape)} {spec.dtype}.")
-        if not self.specs:  # learned from the first rows that fit themselves
-            self.specs, self._nests = specs, nests
-            self._arrange()
-            self._empty()
+        if not self.specs:  # learned from the first rows
+            self._set_specs(specs, nests)
         return {key: to_words(value, specs[key]) for key, value in tensors.items()}
 
-    def _arrange(self) -> None:
-        """Small frames are packed together, the others go one by one."""
-        small = {k: s for k, s in self.specs.items() if Columns.count(s) <= MAX_COLUMNS}
-        self.columns = Columns(small)  # type: ignore[arg-type]
+    def _set_specs(self, specs: dict[Key, KeySpec], nests: dict[Key, tuple[int, ...]]) -> None:
+        """Set the keys, and the batch sizes of nested TensorDicts (without the row axis), of an empty storage."""
+        self.specs, self._nests = specs, nests
+        small: Any = {k: s for k, s in specs.items() if Columns.count(s) <= MAX_COLUMNS}
+        self.columns = Columns(small)
+        self._empty()
 
     def _open_block(self, block: int) -> dict[Key, np.ndarray]:
-        """Rows of a block as arrays that may be written."""
+        """Return the rows of a block as writable arrays."""
         arrays = self._open.get(block)
         if arrays is None:
             arrays = {key: np.zeros((ROWS, *spec.shape), spec.word) for key, spec in self.specs.items()}
@@ -259,22 +248,20 @@ class CompressedStorage(LazyStackStorage):
         self._close([b for b, rows in ends.items() if self._filled[b * ROWS : b * ROWS + rows].all()])
 
     def _close(self, blocks: list[int]) -> None:
-        """Compress open blocks, all in one go."""
+        """Compress open blocks, all at once."""
         if len(self.columns.kinds) and blocks:
-            table = np.empty((ROWS * len(blocks), len(self.columns.kinds)), np.uint32)
-            for small in self.columns.place:
-                self.columns.fill(table, small, np.concatenate([self._open[b][small] for b in blocks]))
-            packed = packing.pack(table, self.columns.kinds, np.full(len(blocks), ROWS))
+            rows = {key: np.concatenate([self._open[b][key] for b in blocks]) for key in self.columns.place}
+            packed = packing.pack(self.columns.table(rows), self.columns.kinds, np.full(len(blocks), ROWS))
             for block, begin, end in zip(blocks, packed.offsets[:-1], packed.offsets[1:], strict=True):
                 self._packed[block] = packed.words[begin:end].tobytes()
         for block in blocks:
             arrays = self._open.pop(block)
             for i in np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS]).tolist():
-                for key, rows in self._single.items():
-                    rows[block * ROWS + i] = encode_row(arrays[key][i])
+                for key, blobs in self._single.items():
+                    blobs[block * ROWS + i] = encode_row(arrays[key][i])
 
     def _take(self, rows: np.ndarray) -> dict[Key, np.ndarray]:
-        """Words of rows, from open blocks and closed ones."""
+        """Return the words of rows, from open and closed blocks."""
         out: dict[Key, np.ndarray] = {}
         block, inside = rows // ROWS, rows % ROWS
         opened = np.isin(block, list(self._open)) if self._open else np.zeros(len(rows), bool)
@@ -285,7 +272,13 @@ class CompressedStorage(LazyStackStorage):
             out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
         for key in self._single:
             out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
-        self.workers.run([RowReading(self, out, rows, closed[a:b]) for a, b in self.workers.shards(len(closed), 16)])
+
+        def decode_rows(begin: int, end: int) -> None:
+            for key, blobs in self._single.items():
+                for place in closed[begin:end].tolist():
+                    decode_row(blobs[int(rows[place])], out[key][place])
+
+        self.workers.share(len(closed), decode_rows, 16)
         for place in np.flatnonzero(opened).tolist():
             for key, array in self._open[int(block[place])].items():
                 out[key][place] = array[inside[place]]
@@ -303,7 +296,7 @@ class CompressedStorage(LazyStackStorage):
         packing.unpack(addresses, self.columns.kinds, spans, table, self.workers)
 
     def _check_packed(self) -> None:
-        """FormatError unless every written row can be read."""
+        """Raise FormatError unless every written row can be read."""
         written = np.flatnonzero(self._filled)
         blocks = np.unique(written // ROWS).tolist()
         blobs = [self._packed.get(b, b"") for b in blocks] if len(self.columns.kinds) else []
@@ -313,8 +306,8 @@ class CompressedStorage(LazyStackStorage):
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
         if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
-            raise damaged("has rows that do not fit its data", "storage")
+            raise damaged("has rows that do not match its data", "storage")
         try:
             self.get([])
         except RuntimeError as error:  # TensorDict's
-            raise damaged(f"has keys that do not fit each other ({error})", "storage") from error
+            raise damaged(f"has keys that contradict each other ({error})", "storage") from error

@@ -1,8 +1,8 @@
-"""A buffer to look at: its episodes by key, decoded when they are asked for and never kept, and its figures."""
+"""Read-only view of a buffer's episodes, decoded on access, and its statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,26 +14,8 @@ if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
 
 
-class EpisodesByKey(Mapping[str, "Episodes"]):
-    """What a buffer stores, by key."""
-
-    def __init__(self, buffer: DictReplayBuffer) -> None:
-        self._buffer = buffer
-
-    def __getitem__(self, key: str) -> Episodes:
-        if key not in self._buffer.schema.stored:
-            raise KeyError(key)
-        return Episodes(self._buffer, key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._buffer.schema.stored))
-
-    def __len__(self) -> int:
-        return len(self._buffer.schema.stored)
-
-
 class Episodes(Sequence[torch.Tensor]):
-    """One key's frames, [T, ...] per episode, the oldest first; with the final one where `next_X` is derived."""
+    """Frames of one key, [T, ...] per episode, oldest first; including the final one if `next_X` is derived."""
 
     def __init__(self, buffer: DictReplayBuffer, key: str) -> None:
         self._buffer, self._key = buffer, key
@@ -49,12 +31,12 @@ class Episodes(Sequence[torch.Tensor]):
             number = range(len(self))[number]
             rows = int(buffer.index.values[number]) + (key in buffer.schema.with_final())
             store = next(store for store in buffer.stores if key in store.keys)
-            got = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
-            return from_words(got.pick(key, slice(None)).copy(), buffer.schema.internal()[key])
+            pick = store.take(np.full(rows, number), np.arange(rows), buffer.workers)
+            return from_words(pick(key, slice(None)).copy(), buffer.schema.internal()[key])
 
 
-def figures(buffer: DictReplayBuffer) -> dict[str, Any]:
-    """Bytes kept, and per key its codec, bytes per frame, and ratio to raw."""
+def buffer_stats(buffer: DictReplayBuffer) -> dict[str, Any]:
+    """Return bytes used, and codec, bytes per frame and compression ratio of each key."""
     rows, specs = {}, buffer.schema.internal() if buffer.stores else {}
     for store in buffer.stores:
         for key in store.keys:
@@ -62,10 +44,5 @@ def figures(buffer: DictReplayBuffer) -> dict[str, Any]:
             ratio = raw / max(per_frame, 1e-9)
             rows[key] = {"codec": store.codec, "bytes_per_frame": per_frame, "raw": raw, "ratio": ratio}
     kept, held = (sum(getattr(s.blobs, name) for s in buffer.stores) for name in ("nbytes", "held_bytes"))
-    return {
-        "transitions": len(buffer),
-        "episodes": buffer.num_episodes,
-        "bytes": kept,
-        "held_bytes": held,
-        "keys": rows,
-    }
+    counts = {"transitions": len(buffer), "episodes": buffer.num_episodes}
+    return {**counts, "bytes": kept, "held_bytes": held, "keys": rows}

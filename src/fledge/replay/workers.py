@@ -1,52 +1,51 @@
-"""Threads that decode, for as long as the buffer lives.
+"""Workers: the threads that decode, for as long as the buffer lives.
 
 Contract
-    `run(tasks)` carries out independent tasks, the first on the calling thread, and returns when all are done; what a
-    task raises reaches the caller, with its cause. Threads start with the first parallel run and none outlives `close()`,
-    nor the object itself. A forked child has none of its parent's threads, and starts its own; so does a copy.
+    `run(tasks)` executes independent tasks, the first on the calling thread, and returns when all are done; an error of a
+    task is raised to the caller, with its cause. Threads start with the first parallel run and end with `close()`, or with
+    the object. A forked child and a copy start threads of their own.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from fledge.core.errors import ConfigError, FledgeError, StorageError
-
-Task = Callable[[], None]
-
-
-def default_threads() -> int:
-    """Cores this process may use, at most four: batches are small."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return min(4, cores)
+from fledge.core.machine import default_threads
 
 
 class Workers:
-    """A pool that includes the caller's thread."""
+    """A thread pool that includes the caller's thread.
+
+    Args:
+        threads: Number of threads; None takes the cores that this process may use, at most four: batches are small.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = default_threads() if threads is None else threads
-        if not isinstance(self.threads, int) or self.threads < 1:
+        threads = min(4, default_threads()) if threads is None else threads
+        if not isinstance(threads, int) or threads < 1:
             raise ConfigError(
-                f"decode_threads is {threads}, but must be a whole number of at least 1 (the caller's own)."
+                f"decode_threads is {threads}, but must be an integer of at least 1 (the caller's thread)."
             )
+        self.threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._closed = False
 
-    def shards(self, size: int, least: int = 1) -> list[tuple[int, int]]:
-        """Split range(size) into (begin, end), one per thread, none with fewer than `least` unless it is the only one."""
+    def share(self, size: int, work: Callable[[int, int], None], least: int = 1) -> None:
+        """Call `work(begin, end)` on parts of range(size), one per thread, each of at least `least` unless there is one."""
         parts = max(1, min(self.threads, size // max(least, 1)))
         edges = [size * k // parts for k in range(parts + 1)]
-        return list(itertools.pairwise(edges))
+        self.run([functools.partial(work, begin, end) for begin, end in itertools.pairwise(edges)])
 
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Carry out tasks and wait for all of them."""
+    def run(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Execute tasks and wait for all of them."""
         if self._closed:
-            raise StorageError("the replay buffer is closed: make a new one.")
+            raise StorageError("The replay buffer is closed: make a new one.")
         futures: list[Future[None]] = []
         if len(tasks) > 1:
             if self._pool is None or self._pid != os.getpid():
@@ -63,10 +62,10 @@ class Workers:
             return
         if isinstance(failure, FledgeError) or not isinstance(failure, Exception):
             raise failure
-        raise StorageError(f"decoding the replay failed ({type(failure).__name__}: {failure}).") from failure
+        raise StorageError(f"Decoding the replay failed ({type(failure).__name__}: {failure}).") from failure
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._closed = True
         if self._pool is not None and self._pid == os.getpid():
             self._pool.shutdown(wait=True)

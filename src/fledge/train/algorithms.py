@@ -32,7 +32,7 @@ def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learn
     """The learner of a config's algorithm, with an empty buffer if it needs one."""
     match cfg.algo, policy:
         case Algo.ppo, ActorCritic():
-            return PPO(policy, cfg.ppo, ranks.size, lagged=cfg.collect.mode is CollectMode.pipelined)
+            return PPO(policy, cfg.ppo, ranks.size, stale_policy=cfg.collect.mode is CollectMode.pipelined)
         case Algo.dqn, QNetwork():
             return DQN(policy, cfg.dqn, cfg.replay, make_buffer(cfg, ranks, policy, cfg.dqn.gamma), ranks.size)
         case Algo.sac, SquashedActor():

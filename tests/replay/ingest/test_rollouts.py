@@ -85,7 +85,7 @@ def test_mistakes_get_one_clear_sentence() -> None:
         with pytest.raises(InputError, match="final_obs"):
             buffer.add_rollout(rollout.exclude("final_obs"))
         assert buffer.open is None  # nothing of it was taken
-    with DictReplayBuffer(50, ["x"]) as buffer, pytest.raises(InputError, match="cannot be told apart"):
+    with DictReplayBuffer(50, ["x"]) as buffer, pytest.raises(InputError, match="split it into episodes"):
         buffer.add_rollout({"x": torch.zeros(3, 2)})
     with DictReplayBuffer(5, KEYS) as buffer, pytest.raises(InputError, match="segment_frames"):
         buffer.add_rollout(Counters(2, 0, 0.0).rollout(9))

@@ -33,7 +33,7 @@ def test_any_frame_comes_back(shape: tuple[int, ...], share: float, seed: int) -
     store = store_of(frames)
     store.append(store.encode({"map": frames[::-1]}))
     row = np.array([5, 0, 2, 2, 9, 3])
-    got = store.take(np.array([0, 0, 0, 1, 1, 1]), row, Workers(2)).pick("map", slice(None))
+    got = store.take(np.array([0, 0, 0, 1, 1, 1]), row, Workers(2))("map", slice(None))
     assert np.array_equal(got[:3], frames[row[:3]])
     assert np.array_equal(got[3:], frames[::-1][[2, 5, 3]])  # past the end is the last
 

@@ -1,9 +1,9 @@
-"""A queue of integers that NumPy can look at as one array.
+"""IntQueue: a queue of integers with a NumPy view.
 
 Contract
     `extend` appends at the back, `drop` removes from the front, both amortised O(1) per number; `view()` is the numbers
-    in order, int64, sharing memory until the next `extend`. `dropped` counts what was ever removed, so number i of the
-    queue is number `dropped + i` of all that were ever appended.
+    in order, int64, sharing memory until the next `extend`. `dropped` counts all removed numbers, so number i of the queue
+    is number `dropped + i` of all that were ever appended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class IntQueue:
-    """First in, first out, with an array view."""
+    """First in, first out."""
 
     def __init__(self, numbers: Iterable[int] | np.ndarray = (), dropped: int = 0) -> None:
         self._data = np.zeros(16, np.int64)
@@ -27,18 +27,15 @@ class IntQueue:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, free room included."""
+        """Allocated memory."""
         return self._data.nbytes
 
     def view(self) -> np.ndarray:
-        """The numbers, oldest first; do not write, and do not keep it across an `extend`."""
+        """Return the numbers, oldest first; read-only, and valid until the next `extend`."""
         return self._data[self._head : self._tail]
 
     def append(self, number: int) -> None:
-        if self._tail == len(self._data):
-            self._make_room(1)
-        self._data[self._tail] = number
-        self._tail += 1
+        self.extend(np.array([number]))
 
     def extend(self, numbers: np.ndarray) -> None:
         if self._tail + len(numbers) > len(self._data):
@@ -53,7 +50,7 @@ class IntQueue:
         self.dropped += count
 
     def _make_room(self, count: int) -> None:
-        """Move what is left to the front of an array a quarter larger: each number moves a few times, O(1)."""
+        """Move the numbers to the front of an array a quarter larger, which is O(1) per number on average."""
         kept = self.view().copy()
         size = max(16, 5 * (len(kept) + count) // 4)
         if size > len(self._data) or size < len(self._data) // 2:

@@ -1,11 +1,11 @@
-"""PrefixSum: which range does a number fall into, when ranges are laid end to end and old ones leave at the front.
+"""PrefixSum: find the range that contains a number, for consecutive ranges of which old ones leave at the front.
 
     add(3), add(2), add(4)        ranges        0 0 0 1 1 2 2 2 2
                                   numbers       0 1 2 3 4 5 6 7 8        total 9
-    get_range_idx(4)           -> 1             number 4 lies in range 1
-    get_range_relative_idx(4)  -> (1, 1)        ... and is the second of it
-    get_range_relative_idx(4, 1) -> 1           the same, when the range is known
-    evict()                    -> 3             the oldest range (3 long) leaves; all numbers shift down
+    get_range_idx(4)           -> 1             number 4 is in range 1
+    get_range_relative_idx(4)  -> (1, 1)        ... at offset 1
+    get_range_relative_idx(4, 1) -> 1           the same with a known range
+    evict()                    -> 3             remove the oldest range (3 long); all numbers shift down
                                   ranges        0 0 1 1 1 1
                                   numbers       0 1 2 3 4 5              total 6
     get_range_relative_idx(4)  -> (1, 2)
@@ -13,10 +13,9 @@
 In the replay buffer a range is an episode and a number is a transition.
 
 Contract
-    Ranges are numbered from the oldest kept, which is 0. Lookups take one number or an array of them and cost
-    O(log n) each (one vectorised binary search); `add` and `evict` are amortised O(1). `max_len` is the most ranges kept:
-    adding one more evicts the oldest, as `collections.deque(maxlen)` does. `evicted_total` is the sum of all evicted
-    values, so `evicted_total + number` names a number for ever.
+    The oldest range is number 0. Lookups take one number or an array and cost O(log n) each (one vectorised binary search);
+    `add` and `evict` are amortised O(1). Adding to `max_len` ranges evicts the oldest, as `collections.deque(maxlen)` does.
+    `evicted_total` is the sum of all evicted lengths, so `evicted_total + number` identifies a number permanently.
 """
 
 from __future__ import annotations
@@ -31,17 +30,13 @@ from fledge.replay.saved import damaged
 
 
 class PrefixSum:
-    """A queue of range lengths that finds the range of a number.
-
-    Args:
-        max_len: The most ranges kept.
-    """
+    """A queue of at most `max_len` range lengths that finds the range of a number."""
 
     def __init__(self, max_len: int) -> None:
         if max_len < 1:
             raise ConfigError(f"max_len is {max_len}, but must be at least 1.")
         self.max_len = max_len
-        self._ends = IntQueue()  # where each range ends, counted from the first number ever
+        self._ends = IntQueue()  # end of each range, counted from the first number ever
         self.evicted_total = 0
 
     def __len__(self) -> int:
@@ -49,7 +44,7 @@ class PrefixSum:
 
     @property
     def total(self) -> int:
-        """Sum of the values kept: numbers 0 to total - 1 can be looked up."""
+        """Sum of the lengths: numbers 0 to total - 1 can be looked up."""
         return int(self._ends.view()[-1]) - self.evicted_total if len(self._ends) else 0
 
     @property
@@ -59,7 +54,7 @@ class PrefixSum:
 
     @property
     def ar(self) -> np.ndarray:
-        """Another name of `values`."""
+        """Same as `values`."""
         return self.values
 
     @property
@@ -72,20 +67,19 @@ class PrefixSum:
         return values
 
     def add(self, value: int) -> int:
-        """Append a range; returns how many ranges were evicted for it (0 or 1)."""
+        """Append a range; return the number of ranges evicted for it (0 or 1)."""
         if value < 1 or value != int(value):
-            raise InputError(f"the range is {value} long, but must be a whole number of at least 1.")
-        evicted = 0
-        if len(self._ends) == self.max_len:
+            raise InputError(f"The length of a range is {value}, but must be a whole number of at least 1.")
+        full = len(self._ends) == self.max_len
+        if full:
             self.evict()
-            evicted = 1
         self._ends.append(self.evicted_total + self.total + int(value))
-        return evicted
+        return int(full)
 
     def evict(self) -> int:
-        """Remove the oldest range; returns its length."""
+        """Remove the oldest range; return its length."""
         if not len(self._ends):
-            raise InputError("the PrefixSum is empty: add a range before evicting one.")
+            raise InputError("The PrefixSum is empty: add a range before evicting one.")
         length = int(self._ends.view()[0]) - self.evicted_total
         self._ends.drop()
         self.evicted_total += length
@@ -96,7 +90,7 @@ class PrefixSum:
     @overload
     def get_range_idx(self, number: np.ndarray) -> np.ndarray: ...
     def get_range_idx(self, number: Any) -> Any:
-        """Range that a number (or each of an array) lies in."""
+        """Return the range that contains a number (or each of an array)."""
         numbers = self._checked(number)
         found = self._find(numbers)
         return int(found) if numbers.ndim == 0 else found
@@ -110,28 +104,23 @@ class PrefixSum:
     @overload
     def get_range_relative_idx(self, number: np.ndarray, range_idx: np.ndarray) -> np.ndarray: ...
     def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
-        """Range that a number (or each of an array) lies in, and its place inside that range.
+        """Return the range that contains a number (or each of an array), and the offset inside that range.
 
-        With `range_idx`, which `get_range_idx` gave, the place alone.
+        With `range_idx`, the result of `get_range_idx`, return the offset alone.
         """
         numbers = self._checked(number)
         found = self._find(numbers)
-        if range_idx is not None:
-            if not np.array_equal(found, range_idx):
-                raise InputError(
-                    f"{number} lies in range {found}, not in {range_idx}: give what get_range_idx returned."
-                )
-            return self.get_range_relative_idx(number)[1]
+        if range_idx is not None and not np.array_equal(found, range_idx):
+            raise InputError(f"{number} is in range {found}, not {range_idx}: pass the result of get_range_idx.")
         ends = self._ends.view()
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts
-        return (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
+        both = (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
+        return both if range_idx is None else both[1]
 
     def starts(self) -> np.ndarray:
-        """First number of each range, [len] int64."""
-        return (
-            np.concatenate([[0], self._ends.view()[:-1] - self.evicted_total]) if len(self) else np.zeros(0, np.int64)
-        )
+        """Return the first number of each range, [len] int64."""
+        return self.prefix_sum - self.values
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self.values, "evicted_total": self.evicted_total}
@@ -140,13 +129,12 @@ class PrefixSum:
         values = np.asarray(state["values"], np.int64)
         evicted = int(state["evicted_total"])
         if values.ndim != 1 or (values < 1).any():
-            raise damaged("has an index of other than positive lengths")
+            raise damaged("has an index with lengths that are not positive")
         if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
-            raise damaged("has an index past all numbers")
+            raise damaged("has an index that is too large")
         if len(values) > self.max_len:
             raise InputError(
-                f"the saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size of the buffer "
-                "(max_len of a PrefixSum)."
+                f"The saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size."
             )
         self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
@@ -157,9 +145,8 @@ class PrefixSum:
     def _checked(self, number: Any) -> np.ndarray:
         numbers = np.asarray(number)
         if numbers.dtype.kind not in "iu":
-            raise InputError(f"numbers to look up are {numbers.dtype}, but must be integers.")
+            raise InputError(f"Numbers to look up are {numbers.dtype}, but must be integers.")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.total):
-            raise InputError(
-                f"numbers from {numbers.min()} to {numbers.max()} were looked up, but 0 to {self.total - 1} exist."
-            )
+            found = f"{numbers.min()} to {numbers.max()}"
+            raise InputError(f"Numbers to look up are from {found}, but only 0 to {self.total - 1} exist.")
         return numbers.astype(np.int64, copy=False)

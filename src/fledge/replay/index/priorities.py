@@ -1,9 +1,8 @@
 """Priorities of the transitions in a buffer (Schaul et al., Prioritized Experience Replay, 2016).
 
-Contract
-    Transitions are named by their number since the first ever; number n lives in slot n modulo max_size of a sum tree,
-    which is unambiguous because at most max_size consecutive numbers are kept. The tree holds priority^alpha. New
-    transitions get the largest priority seen. Draws are stratified: one from each of B equal parts of the total.
+Transition n, counted from the first ever added, has slot n modulo max_size of a sum tree, which is unique because at most
+max_size consecutive transitions are kept. The tree holds priority^alpha. New transitions get the largest priority seen.
+Samples are stratified: one from each of B equal parts of the total.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.replay.index.sum_tree import SumTree
 from fledge.replay.saved import damaged
 
-LEAST = 1e-6  # nothing kept is ever impossible to draw
-MOST = 1e290  # of priority^alpha: the sum of all stays finite
-STEEPEST = 10.0  # LEAST^alpha and weights stay numbers
+LEAST = 1e-6  # every transition can be sampled
+MOST = 1e290  # of priority^alpha, so that the sum stays finite
+MAX_EXPONENT = 10.0  # LEAST^alpha and weights stay finite
 
 
 class Priorities:
-    """Proportional draws with importance weights."""
+    """Proportional sampling with importance weights."""
 
     def __init__(self, max_size: int, alpha: float, beta: float) -> None:
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if not isinstance(value, int | float | np.number) or not 0 <= value <= STEEPEST:
-                raise ConfigError(f"{name} is {value!r}, but must be a number from 0 to {STEEPEST:g}.")
+            if not isinstance(value, int | float | np.number) or not 0 <= value <= MAX_EXPONENT:
+                raise ConfigError(f"{name} is {value!r}, but must be a number from 0 to {MAX_EXPONENT:g}.")
         self.tree, self.alpha, self.beta = SumTree(max_size), alpha, beta
         self.largest = 1.0
 
@@ -42,26 +41,23 @@ class Priorities:
         if not len(numbers):
             return
         if (priorities < 0).any():
-            raise InputError(
-                "priorities must be finite numbers of 0 or more: give the sizes of errors, not their signs."
-            )
+            raise InputError("priorities must be finite numbers of 0 or more: pass sizes of errors, without signs.")
         values = np.maximum(priorities, LEAST)
         with np.errstate(over="ignore"):
             raised = values**self.alpha
         if not (raised <= MOST).all():
             raise InputError(
-                f"priorities must be finite numbers, and at most {MOST:g} to the power alpha ({self.alpha}): check the "
-                "losses they come from."
+                f"priorities must be finite numbers, and priority^alpha (alpha={self.alpha}) below {MOST:g}."
             )
         self.tree.update(numbers % self.tree.size, raised)
         self.largest = max(self.largest, float(values.max()))
 
     def draw(self, count: int, begin: int, kept: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers relative to the oldest kept, and weights (at most 1), of `count` draws."""
+        """Sample `count` transitions; return their numbers relative to the oldest, and weights (at most 1)."""
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
         drawn = self.tree.priorities[slots]
-        weight = (drawn.min() / drawn) ** self.beta  # (kept * share)^-beta over its largest, and never out of range
+        weight = (drawn.min() / drawn) ** self.beta  # (kept * share)^-beta divided by its maximum
         return (slots - begin) % self.tree.size, weight.astype(np.float32)
 
     def state(self, begin: int, kept: int) -> dict[str, Any]:
@@ -73,7 +69,7 @@ class Priorities:
         largest = float(state["largest"])
         sound = values.shape == (kept,) and ((values > 0) & (values <= MOST)).all()
         if not sound or not 0 <= max(largest, LEAST) ** self.alpha <= MOST:
-            raise damaged(f"does not have {kept} priorities that can be drawn by")
+            raise damaged(f"does not have {kept} valid priorities")
         self.tree = SumTree(self.tree.size)
         self.tree.update(np.arange(begin, begin + kept) % self.tree.size, values)
         self.largest = largest

@@ -1,12 +1,11 @@
-"""Episodes still being flown in parallel envs: rows wait here until their episode ends or is cut.
+"""OpenEpisodes: steps of episodes in parallel envs that have not ended yet.
 
 Contract
-    `push(rows, done, final)` takes one step of all N envs (words per internal key, [N, *shape]) and yields the episodes
-    that it completes, as (transitions, words) ready to store. A final observation comes from `final` where the
-    env ended, or from the env's next observation where the episode was only cut at `segment` transitions: that one
-    is exact, neither terminated nor truncated, and the learner bootstraps from it. `flush()` closes what is open;
-    without observations to close with, the last row of each env serves as final observation and its transition is lost.
-    The pending rows belong to this object: [N, room, *shape] per key, room grown by doubling.
+    `push(rows, done, final)` takes one step of all N envs (words per internal key, [N, *shape]) and yields the episodes that
+    it completes, as (transitions, words). The final observation comes from `final` where the env ended, or from the env's
+    next observation where the episode was cut at `segment` transitions: neither terminated nor truncated, so the learner
+    bootstraps from it. `flush()` closes the open episodes; without `final` observations, the last row of each env becomes
+    its final observation and that transition is lost.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ Episode = tuple[int, dict[str, np.ndarray]]
 
 
 class OpenEpisodes:
-    """Pending rows of N envs.
+    """Pending rows of N envs, [N, room, *shape] per key; `room` grows by doubling.
 
     Args:
         num_envs: N.
         specs: Internal keys.
-        with_final: Those with a final observation.
-        segment: Cut an episode after this many transitions, so that it can be sampled before it ends; None never.
-        longest: Refuse episodes longer than this: they would not fit the buffer.
+        with_final: Internal keys with a final observation.
+        segment: Cut episodes after this many transitions, so that they can be sampled before they end; None: never.
+        longest: Longest episode that fits the buffer.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class OpenEpisodes:
         self._rows: dict[str, np.ndarray] = {k: np.empty((num_envs, 0, *s.shape), s.word) for k, s in specs.items()}
 
     def check_room(self, done: Sequence[np.ndarray]) -> None:
-        """InputError if some episode of these steps would not fit the buffer; nothing of them is taken then."""
+        """Raise InputError if one of the episodes of these steps would not fit the buffer."""
         if self.count.max(initial=0) + len(done) <= self.longest:
             return
         count = self.count.copy()
@@ -52,20 +51,18 @@ class OpenEpisodes:
             if self.segment is not None:
                 count[count >= self.segment] = 0
             if count.max(initial=0) >= self.longest:
-                raise InputError(
-                    f"an open episode has {self.longest} transitions, all that the buffer holds: raise max_size, or give "
-                    "segment_frames to cut long episodes."
-                )
+                fix = "raise max_size, or set segment_frames to cut long episodes"
+                raise InputError(f"An open episode has {self.longest} transitions, as many as the buffer holds: {fix}.")
             count += 1
             count[ended] = 0
 
     def push(
         self, rows: Mapping[str, np.ndarray], done: np.ndarray, final: Mapping[str, np.ndarray] | None
     ) -> Iterator[Episode]:
-        """Take one step of all envs; yields episodes completed by it."""
+        """Add one step of all envs and yield the episodes that it completes."""
         if self.segment is not None:
             for env in np.flatnonzero(self.count >= self.segment).tolist():
-                yield self._close(env, {k: rows[k][env] for k in self.with_final})
+                yield self._close(env, rows)
         assert self.count.max(initial=0) < self.longest, "see check_room"
         self._grow(int(self.count.max(initial=0)) + 1)
         every = np.arange(self.num_envs)
@@ -73,23 +70,25 @@ class OpenEpisodes:
             pending[every, self.count] = rows[key]
         self.count += 1
         for env in np.flatnonzero(done).tolist():
-            yield self._close(env, {k: final[k][env] for k in self.with_final} if final is not None else {})
+            yield self._close(env, final)
 
     def flush(self, final: Mapping[str, np.ndarray] | None = None) -> Iterator[Episode]:
-        """Close all open episodes; `final` are observations of all envs that follow the last rows."""
+        """Close all open episodes; `final` are the observations of all envs after the last rows."""
         for env in np.flatnonzero(self.count).tolist():
             if final is not None or not self.with_final:
-                yield self._close(env, {k: final[k][env] for k in self.with_final} if final is not None else {})
+                yield self._close(env, final)
                 continue
-            last = self.count[env] - 1
-            self.count[env] = last
-            if last > 0:
-                yield self._close(env, {k: self._rows[k][env, last] for k in self.with_final})
+            self.count[env] -= 1
+            last = int(self.count[env])
+            if last:
+                yield self._close(env, {k: self._rows[k][:, last] for k in self.with_final})
 
-    def _close(self, env: int, final: Mapping[str, np.ndarray]) -> Episode:
+    def _close(self, env: int, final: Mapping[str, np.ndarray] | None) -> Episode:
+        """Return the episode of an env, with its row of the final observations [N, ...], and clear it."""
         length = int(self.count[env])
         words = {k: pending[env, :length] for k, pending in self._rows.items()}
-        words = {k: np.concatenate([v, final[k][None]]) if k in self.with_final else v for k, v in words.items()}
+        if final is not None:
+            words |= {k: np.concatenate([words[k], final[k][env : env + 1]]) for k in self.with_final}
         self.count[env] = 0
         return length, words
 
@@ -109,17 +108,16 @@ class OpenEpisodes:
     def load(self, state: Mapping[str, Any]) -> None:
         count = np.asarray(state["count"], np.int64)
         if count.shape != self.count.shape or (count < 0).any() or set(state["rows"]) != set(self._rows):
-            raise damaged("has open episodes that do not fit its keys and envs")
+            raise damaged("has open episodes that do not match its keys and envs")
         used = int(count.max(initial=0))
         rows = {key: np.asarray(saved) for key, saved in state["rows"].items()}
-        for key, pending in self._rows.items():  # before there is room for them: the count may lie
+        for key, pending in self._rows.items():  # before memory is allocated: the count is not trusted
             expected = (self.num_envs, used, *pending.shape[2:])
             if rows[key].dtype != pending.dtype or rows[key].shape != expected:
                 raise damaged(f"has open episodes with a wrong {key!r}")
         if used > self.longest:
             raise InputError(
-                f"the saved replay has an open episode of {used} transitions, this buffer room for {self.longest}: raise "
-                "max_size."
+                f"The saved replay has an open episode of {used} transitions, above max_size={self.longest}."
             )
         self._grow(used)
         for key, pending in self._rows.items():

@@ -1,14 +1,13 @@
-"""Rollouts of parallel envs, [T, N] time-major, read step by step into the buffer's words.
+"""Read rollouts of parallel envs, [T, N] time-major, step by step into the buffer's words.
 
-Contract
-    A rollout is a mapping (TensorDict, dict) with each stored key as [T, N, ...], on top or under "obs"; flags
-    "terminated" and "truncated" (or "done") [T, N]; and, where an episode ended, its final observation under "final_obs"
-    (or as "final_X"), [T, N, ...], whose other rows are not read. What the buffer does not store is ignored.
+A rollout is a mapping (TensorDict, dict) with each stored key as [T, N, ...], at the top or under "obs"; flags "terminated"
+and "truncated" (or "done") [T, N]; and final observations under "final_obs" (or as "final_X"), [T, N, ...], which are read
+only where an episode ended. Entries that the buffer does not store are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,41 +15,38 @@ import torch
 
 from fledge.core.errors import InputError
 from fledge.replay.ingest import ragged
-from fledge.replay.schema import COUNT, DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+
+Tensors = dict[str, torch.Tensor]
 
 
 def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[Words, np.ndarray, Words | None]]:
-    """For each step: words per internal key [N, ...], which envs ended [N], and final observations, if there are any."""
-    frames = {name: _find(rollout, name, "obs") for name in schema.stored}
-    if missing := [name for name, value in frames.items() if value is None]:
-        raise InputError(f"the rollout lacks {missing}; this buffer stores {schema.stored}: add them.")
+    """Yield per step: words per internal key [N, ...], which envs ended [N], and the final observations, if any."""
+    frames = _find(rollout, schema.stored, "obs")
+    if missing := [name for name in schema.stored if name not in frames]:
+        raise InputError(f"The rollout lacks {missing}; this buffer stores {schema.stored}.")
     done = _done(rollout)
-    shape = done.shape
-    masks = {name: _find(rollout, name + MASK, "obs") for name in schema.ragged}
-    words = _words(schema, {k: v for k, v in frames.items() if v is not None}, masks, shape, "")
-    finals = {name: _find(rollout, name, "final_obs", FINAL) for name in schema.observed}
-    given = {k: v for k, v in finals.items() if v is not None}
+    masks = _find(rollout, schema.ragged, "obs", suffix=MASK)
+    words = _words(schema, frames, masks, done.shape, "")
+    finals = _find(rollout, schema.observed, "final_obs", FINAL)
     final = None
-    if given and len(given) == len(finals):
-        final_masks = {name: _find(rollout, name + MASK, "final_obs", FINAL) for name in schema.ragged}
-        for name in schema.observed.intersection(schema.ragged):
-            if masks[name] is not None and final_masks[name] is None:
-                raise InputError(f"{name + MASK!r} is given, but not {FINAL + name + MASK!r}: add it.")
-        final = _words(schema, given, final_masks, shape, FINAL)
+    if finals and len(finals) == len(schema.observed):
+        final_masks = _find(rollout, schema.ragged, "final_obs", FINAL, MASK)
+        for name in finals:
+            if name in masks and name not in final_masks:
+                raise InputError(f"There is {name + MASK!r}, but not {FINAL + name + MASK!r}: add it.")
+        final = _words(schema, finals, final_masks, done.shape, FINAL)
     if schema.observed and final is None and done.any():
-        raise InputError("an episode ended, but the rollout has no 'final_obs' to end it with: add it.")
-    for t in range(shape[0]):
-        yield (
-            {k: v[t] for k, v in words.items()},
-            done[t],
-            None if final is None else {k: v[t] for k, v in final.items()},
-        )
+        raise InputError("An episode ended, but the rollout has no 'final_obs': add it.")
+    for t in range(len(done)):
+        last = None if final is None else {k: v[t] for k, v in final.items()}
+        yield {k: v[t] for k, v in words.items()}, done[t], last
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Keys of a buffer that is made for rollouts like this one: observations, actions, rewards and ends.
+    """Return the keys of a buffer for rollouts like this one: observations, actions, rewards and ends.
 
-    A rollout without "obs" is taken whole. Where there is "final_obs", what follows an observation is asked for too.
+    Without "obs" these are all keys of the rollout. With "final_obs" they include `next_X` of the observations.
     """
     given = [str(name) for name in rollout.keys()]  # noqa: SIM118 - a TensorDict is no dict
     if "obs" not in given:
@@ -61,51 +57,43 @@ def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
 
 
 def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
-    """Words of one observation of all envs, [N, ...], for the keys that have a next one."""
-    frames = {name: _find(obs, name, "obs") for name in schema.observed}
-    if missing := [name for name, value in frames.items() if value is None]:
-        raise InputError(f"the observations lack {missing}: give them, or nothing at all.")
-    tensors = {k: v[None] for k, v in frames.items() if v is not None}
-    masks = {name: _find(obs, name + MASK, "obs") for name in schema.ragged}
-    shape = tuple(next(iter(tensors.values())).shape[:2])
-    words = _words(schema, tensors, {k: None if v is None else v[None] for k, v in masks.items()}, shape, "")
+    """Return the words of one observation of all envs, [N, ...], for the keys with a `next_X`."""
+    frames = _find(obs, schema.observed, "obs")
+    if missing := [name for name in schema.observed if name not in frames]:
+        raise InputError(f"obs lacks {missing}: add them, or leave obs out.")
+    masks = _find(obs, schema.ragged, "obs", suffix=MASK)
+    tensors, masks = ({k: v[None] for k, v in part.items()} for part in (frames, masks))
+    words = _words(schema, tensors, masks, tuple(next(iter(tensors.values())).shape[:2]), "")
     return {k: v[0] for k, v in words.items()}
 
 
 def _done(rollout: Mapping[str, Any]) -> np.ndarray:
     flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout.keys()]  # noqa: SIM118 - a TensorDict
     if not flags:
-        raise InputError(
-            "the rollout has none of 'terminated', 'truncated', 'done': add one, or episodes cannot be told apart."
-        )
+        raise InputError("The rollout needs 'terminated', 'truncated' or 'done' to split it into episodes.")
     shape = flags[0].shape[:2]
     if len(shape) != 2 or shape[0] < 1:
-        raise InputError(f"the rollout's flags have shape {tuple(flags[0].shape)}, but must be [T, N].")
+        raise InputError(f"The rollout's flags have shape {tuple(flags[0].shape)}, but must be [T, N].")
     if any(flag.numel() != shape.numel() for flag in flags):
-        raise InputError(
-            f"the rollout's flags have shapes {[tuple(flag.shape) for flag in flags]}, but must all be [T, N]."
-        )
+        raise InputError(f"The rollout's flags have shapes {[tuple(f.shape) for f in flags]}, but must be [T, N].")
     return np.logical_or.reduce([flag.reshape(*shape).bool().numpy() for flag in flags])
 
 
-def _find(rollout: Mapping[str, Any], name: str, nest: str, prefix: str = "") -> torch.Tensor | None:
-    names = rollout.keys()
-    # an observation may be called "obs" itself: the nest of that name is no tensor
-    if prefix + name in names and not hasattr(rollout[prefix + name], "keys"):
-        return as_tensor(rollout[prefix + name], prefix + name)
-    if nest in names and name in rollout[nest].keys():  # noqa: SIM118 - a TensorDict is no dict
-        return as_tensor(rollout[nest][name], f"{nest}.{name}")
-    return None
+def _find(rollout: Mapping[str, Any], names: Iterable[str], nest: str, prefix: str = "", suffix: str = "") -> Tensors:
+    """Return the entries of these names that the rollout has, at the top (with the prefix) or under `nest`."""
+    found = {}
+    for name in names:
+        inner, top = name + suffix, prefix + name + suffix
+        # an observation may be called "obs" too: then the entry is a tensor, not a mapping
+        if top in rollout.keys() and not hasattr(rollout[top], "keys"):  # noqa: SIM118 - a TensorDict is no dict
+            found[name] = as_tensor(rollout[top], top)
+        elif nest in rollout.keys() and inner in rollout[nest].keys():  # noqa: SIM118
+            found[name] = as_tensor(rollout[nest][inner], f"{nest}.{inner}")
+    return found
 
 
-def _words(
-    schema: Schema,
-    frames: Mapping[str, torch.Tensor],
-    masks: Mapping[str, torch.Tensor | None],
-    shape: tuple[int, ...],
-    prefix: str,
-) -> Words:
-    """Words per internal key [T, N, ...] of tensors [T, N, ...]."""
+def _words(schema: Schema, frames: Tensors, masks: Tensors, shape: tuple[int, ...], prefix: str) -> Words:
+    """Return the words per internal key [T, N, ...] of tensors [T, N, ...]."""
     for name, tensor in frames.items():
         expected = (*shape[:2], *(schema.specs[name].shape if name in schema.specs else tensor.shape[2:]))
         if tuple(tensor.shape) != expected:
@@ -116,9 +104,8 @@ def _words(
         spec = schema.specs[name]
         words[name] = schema.check(name, tensor.flatten(0, 1)).reshape(*shape[:2], *spec.shape)
         if spec.ragged:
-            counts, mask = np.full(shape[:2], spec.shape[0]), masks[name]
-            if mask is not None:
-                counts = ragged.count(prefix + name, mask, shape[:2], spec)
-            words[name] = ragged.clear_beyond(words[name], counts, spec)
-            words[name + COUNT] = ragged.as_words(counts)
+            counts = np.full(shape[:2], spec.shape[0])
+            if name in masks:
+                counts = ragged.count(prefix + name, masks[name], shape[:2], spec)
+            ragged.set_counts(words, name, counts, spec)
     return words

@@ -1,8 +1,8 @@
-"""Bit-packed chunks: small rows of many numbers over time, any row of which can be decoded without the others' cost.
+"""Bit-packed chunks: rows of many numbers over time, from which single rows can be decoded.
 
-Why another format beside `storage.format.codecs`: a batch of 256 random frames falls into 256 chunks. Calling a general codec
-for each costs 5 to 60 us of set-up and decodes a whole chunk for one row; here one kernel call serves the batch and reads
-only what the requested rows need (docs/replay.md has the measured sizes and rates).
+Why not `storage.format.codecs`: a batch of 256 random frames comes from 256 chunks. A general codec takes 5 to 60 us of set-up
+for each and decodes a whole chunk for one row. Here one kernel call serves the batch and reads only the bits of the requested
+rows (docs/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in
@@ -21,12 +21,11 @@ Contract
         codes                      one per row that is not zero, zig-zag for 1, 2, 3; without the first row for order 1,
                                    the first two for order 2
 
-    Zero rows cost one bit, so beams that hit nothing are nearly free; a column takes the order that is smallest. Order 3
-    is for floats that go together: beams one above the other hit the same column at distances in a fixed ratio.
-    Values are put in the order of the numbers they stand for (float, signed) before differences are taken, modulo 2^32:
-    every bit comes back, NaN payloads and negative zero included.
+    Zero rows cost one bit; a column takes the order that is smallest. Order 3 is for correlated floats, such as LiDAR beams
+    one above the other that hit the same obstacle. Words are mapped to the order of the numbers they encode (float, signed)
+    before differences are taken, modulo 2^32: every bit is restored, including NaN payloads and negative zero.
 
-    `pack` and `unpack` do not keep the caller's arrays. `unpack` trusts its chunks: `check` those from outside first.
+    `pack` and `unpack` do not keep the caller's arrays. `unpack` trusts its chunks: `check` untrusted ones first.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from fledge.replay.packing import reader, writer
 from fledge.replay.workers import Workers
 
 MAX_ROWS = 32  # a mask is one word
-AHEAD = 8  # bytes that the reader looks ahead
-LEAST_SPANS = 256  # half a millisecond of work: handing less to a thread costs more than it saves (measured)
+AHEAD = 8  # bytes that the reader reads beyond a chunk
+LEAST_SPANS = 256  # half a millisecond of work: a thread for less costs more than it saves (measured)
 _WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32", "uint64", "int32", "int64")}
 
 
@@ -54,11 +53,11 @@ class Packed:
 
     words: np.ndarray  # [W] uint32
     offsets: np.ndarray  # [C + 1] int64
-    column_bits: np.ndarray  # [columns] int64: what each column takes over all chunks
+    column_bits: np.ndarray  # [columns] int64: bits of each column over all chunks
 
 
 def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
-    """Chunks of `counts[i]` consecutive rows each; `kinds[c]` is how column c is ordered."""
+    """Pack `counts[i]` consecutive rows into chunk i; `kinds[c]` is the number format of column c."""
     chunks, columns = len(counts), len(kinds)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     plans = np.zeros((chunks, columns, 4), np.uint32)
@@ -73,22 +72,20 @@ def pack(table: np.ndarray, kinds: np.ndarray, counts: np.ndarray) -> Packed:
 
 
 def unpack(addresses: np.ndarray, kinds: np.ndarray, spans: np.ndarray, table: np.ndarray, workers: Workers) -> None:
-    """Fill rows of `table` from chunks, read where they lie.
+    """Fill rows of `table` from chunks, read in place.
 
     Args:
-        addresses: [S] uint64, of each span's chunk in memory; `AHEAD` bytes behind a chunk must be readable.
+        addresses: [S] uint64, memory address of each span's chunk; `AHEAD` bytes after a chunk must be readable.
         kinds: [columns] int32.
         spans: [S, 4] int32: rows of the chunk, first row requested, number of rows, first row of table.
         table: [rows, columns] uint32, zeros; written.
-        workers: Threads to share the work.
     """
     args = [as_warp(addresses), _kinds(kinds.tobytes()), as_warp(spans), as_warp(table)]
-    shards = workers.shards(len(spans), LEAST_SPANS)
-    workers.run([Shard(reader.unpack_rows, a, b - a, args) for a, b in shards])
+    workers.share(len(spans), lambda a, b: launch(reader.unpack_rows, b - a, args, a), LEAST_SPANS)
 
 
 def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: int) -> bool:
-    """Whether every chunk is one that `pack` could have written (its structure; any values are legal)."""
+    """Return whether the structure of every chunk is valid."""
     padded = np.concatenate([words, np.zeros(2, np.uint32)])
     good = np.zeros(len(counts), np.int32)
     args = [as_warp(padded), as_warp(offsets), as_warp(np.ascontiguousarray(counts, np.int32)), columns, as_warp(good)]
@@ -98,29 +95,16 @@ def check(words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, columns: i
 
 @functools.lru_cache(64)
 def _kinds(data: bytes) -> Any:
-    """Kinds as Warp sees them; kept, because making one costs as much as decoding ten rows."""
+    """Return kinds as a Warp array, cached: making one costs as much as decoding ten rows."""
     return wp.array(np.frombuffer(data, np.int32), dtype=wp.int32, device="cpu")
 
 
 def as_warp(array: np.ndarray) -> Any:
-    """The array as Warp sees it, sharing memory."""
+    """Return the array as a Warp array that shares its memory."""
     assert array.flags.c_contiguous
     view: Any = wp.array(ptr=array.ctypes.data, shape=array.shape, dtype=_WARP[array.dtype], device="cpu", copy=False)
-    view.owner = array  # Warp keeps an address only: a temporary array would be gone before the launch
+    view.owner = array  # Warp keeps only the address: a temporary array would be freed before the launch
     return view
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A part of a launch, as a task for `Workers`."""
-
-    kernel: Any
-    first: int
-    count: int
-    args: Sequence[Any]
-
-    def __call__(self) -> None:
-        launch(self.kernel, self.count, self.args, self.first)
 
 
 def launch(kernel: Any, count: int, args: Sequence[Any], first: int = 0) -> None:

@@ -1,8 +1,6 @@
-"""Keys side by side in one table of uint32 columns, which is what `chunks` packs.
+"""Columns: frames of several keys as rows of one uint32 table, the input of `chunks.pack`.
 
-Contract
-    A row of the table is a frame of every key. 8-byte words take two columns (low, high), smaller ones are widened, and
-    each column knows how its numbers are ordered. `fill` copies in, `read` copies out: every bit comes back.
+8-byte words take two columns (low, high), smaller ones are widened. `table` copies in, `read` out, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from fledge.replay.schema import KeySpec
 
 
 class Columns:
-    """How keys lie side by side in a table of uint32 columns: 8-byte words take two, smaller ones are widened."""
+    """Columns of each key in a table, and their number formats (`kinds`)."""
 
     def __init__(self, specs: Mapping[str, KeySpec]) -> None:
         self.specs = dict(specs)
@@ -34,7 +32,7 @@ class Columns:
 
     @staticmethod
     def count(spec: KeySpec) -> int:
-        """Columns that a key takes."""
+        """Return the number of columns of a key."""
         return math.prod(spec.shape) * (2 if spec.dtype.itemsize == 8 else 1)
 
     @staticmethod
@@ -47,15 +45,18 @@ class Columns:
             return np.tile([UNSIGNED, UNSIGNED if spec.dtype.is_complex else kind], cells)
         return np.full(cells, kind if size == 4 else UNSIGNED)
 
-    def fill(self, table: np.ndarray, key: str, words: np.ndarray) -> None:
-        """Put words [rows, *shape] into the key's columns; the last row is repeated to the end of the table."""
-        flat = np.ascontiguousarray(words).reshape(len(words), -1)
-        part = table[:, self.place[key]]
-        part[: len(words)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
-        part[len(words) :] = part[len(words) - 1]
+    def table(self, words: Mapping[Any, np.ndarray]) -> np.ndarray:
+        """Return words [rows, *shape] of each key as a table; the last row of a key with fewer rows is repeated."""
+        table = np.empty((max(len(words[key]) for key in self.place), len(self.kinds)), np.uint32)
+        for key, columns in self.place.items():
+            flat = np.ascontiguousarray(words[key]).reshape(len(words[key]), -1)
+            part = table[:, columns]
+            part[: len(flat)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
+            part[len(flat) :] = part[len(flat) - 1]
+        return table
 
     def read(self, table: np.ndarray, key: str, places: Any) -> np.ndarray:
-        """Fresh words [n, *shape] from rows of a table."""
+        """Copy words [n, *shape] out of rows of a table."""
         spec = self.specs[key]
         part = table[places, self.place[key]]
         if spec.dtype.itemsize == 8:

@@ -1,10 +1,9 @@
-"""Warp kernels that read the bit-packed chunk format (`chunks.py` says what the format is and calls these).
+"""Warp kernels that read the bit-packed chunks of `chunks.py`.
 
-Inputs first, then outputs; the caller owns every buffer. Nothing here checks bounds: `check_chunks` must have passed
-over chunks from an untrusted source before `unpack_rows` sees them. `first` is the first item of a shard.
+Inputs come first, then outputs; `first` is the first item of a shard. `unpack_rows` does not check bounds: run `check_chunks`
+on untrusted chunks before.
 """
 # mypy: ignore-errors
-# (annotations of kernels are no types)
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def unpack_rows(
     place = wp.int64(columns)
     mask = wp.uint32(0)
     for group in range((columns + 31) / 32):
-        # most columns are zero: go from one set bit to the next
+        # most columns are zero: iterate over the set bits
         active = read_bits(words, wp.int64(32 * group), wp.min(32, columns - 32 * group))
         while active != ZERO:
             column = 32 * group + first_one(active)
@@ -62,12 +61,12 @@ def unpack_rows(
             order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
             place = place + wp.int64(41)
             if (plan >> wp.uint32(8)) != ZERO:
-                if rows <= 23:  # still in the window
+                if rows <= 23:  # the mask is still in the window
                     mask = wp.uint32(head >> wp.uint64(41)) & ones(rows)
                 else:
                     mask = read_bits(words, place, rows)
                 place = place + wp.int64(rows)
-            elif order != 3:  # of order 3, the mask is that of the column before
+            elif order != 3:  # order 3 has the mask of the column before
                 mask = ones(rows)
             gap = wp.uint32(0)
             if order == 2:
@@ -77,7 +76,7 @@ def unpack_rows(
             found = count_ones(mask)
             base = value
             kind = kinds[column]
-            # rows requested that are not zero; the rest of a column's codes need not be looked at
+            # requested rows that are not zero
             requested = (mask >> wp.uint32(low)) & ones(high - low)
             if order == 3:
                 line_bits = read_bits(words, place, 27)
@@ -130,46 +129,47 @@ def check_chunks(
     columns: wp.int32,
     good: wp.array(dtype=wp.int32),
 ):
-    """1 where a chunk parses to exactly the words between its offset and the next, 0 where it does not."""
+    """Set `good`, zeroed, to 1 where a chunk parses to exactly the words between its offset and the next."""
     chunk = first + wp.tid()
     rows = counts[chunk]
     begin = offsets[chunk] * wp.int64(32)
     end = offsets[chunk + 1] * wp.int64(32)
     place = begin + wp.int64(columns)
-    sound = place <= end
+    if place > end:
+        return
     mask = wp.uint32(0)  # of the column before; 0 if that is zero, or there is none
     for column in range(columns):
         before = mask
         mask = wp.uint32(0)
-        if sound and read_bits(words, begin + wp.int64(column), 1) != ZERO:
-            sound = place + wp.int64(41) <= end
-            if sound:
-                plan = read_bits(words, place, 9)
-                width = wp.int32(plan & wp.uint32(63))
-                order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
-                place = place + wp.int64(41)
-                mask = ones(rows)
-                if order == 3:
-                    mask = before
-                sound = width <= 32
-                if sound and (plan >> wp.uint32(8)) != ZERO:
-                    sound = place + wp.int64(rows) <= end
-                    if sound:
-                        mask = read_bits(words, place, rows)
-                        place = place + wp.int64(rows)
-                if sound and order == 2:
-                    sound = place + wp.int64(6) <= end
-                    if sound:
-                        wide = wp.int32(read_bits(words, place, 6))
-                        place = place + wp.int64(6 + wide)
-                        sound = wide <= 32
-                if sound and order == 3:
-                    sound = mask != ZERO and (mask & ~before) == ZERO and place + wp.int64(27) <= end
-                    place = place + wp.int64(27)
-                    order = 0
-                if sound:
-                    place = place + wp.int64(wp.max(count_ones(mask) - order, 0) * width)
-                    sound = place <= end
-    good[chunk] = 0
-    if sound and end - place < wp.int64(32):
+        if read_bits(words, begin + wp.int64(column), 1) != ZERO:
+            if place + wp.int64(41) > end:
+                return
+            plan = read_bits(words, place, 9)
+            width = wp.int32(plan & wp.uint32(63))
+            order = wp.int32((plan >> wp.uint32(6)) & wp.uint32(3))
+            place = place + wp.int64(41)
+            mask = ones(rows)
+            if order == 3:
+                mask = before
+            if (plan >> wp.uint32(8)) != ZERO:
+                if place + wp.int64(rows) > end:
+                    return
+                mask = read_bits(words, place, rows)
+                place = place + wp.int64(rows)
+            if order == 2:
+                if place + wp.int64(6) > end:
+                    return
+                wide = wp.int32(read_bits(words, place, 6))
+                place = place + wp.int64(6 + wide)
+                if wide > 32:
+                    return
+            if order == 3:
+                if mask == ZERO or (mask & ~before) != ZERO:
+                    return
+                place = place + wp.int64(27)
+                order = 0
+            place = place + wp.int64(wp.max(count_ones(mask) - order, 0) * width)
+            if width > 32 or place > end:
+                return
+    if end - place < wp.int64(32):
         good[chunk] = 1

@@ -1,6 +1,5 @@
-"""Warp functions on words: ordering, zig-zag, widths, bits in a run of words. Importing this starts Warp, quietly."""
+"""Warp functions on words: ordering, zig-zag codes, widths, bits in an array of words. Importing this starts Warp."""
 # mypy: ignore-errors
-# (annotations of kernels are no types)
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ ALL = wp.constant(wp.uint32(0xFFFFFFFF))
 
 @wp.func
 def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
-    """Word whose unsigned order is the numbers' order, so that neighbours in value are near as integers."""
+    """Map a word so that the unsigned order is that of the numbers, and close values are close integers."""
     if kind == 0:
         return word
     if kind == 2 and (word & TOP) != ZERO:
@@ -54,7 +53,7 @@ def unfold(code: wp.uint32) -> wp.uint32:
 
 @wp.func
 def width_of(word: wp.uint32) -> wp.int32:
-    """Bits up to the highest set one; 0 if there is none."""
+    """Return the number of bits up to the highest set one; 0 if there is none."""
     width = wp.int32(0)
     rest = word
     while rest != ZERO:
@@ -77,7 +76,7 @@ def count_ones(word: wp.uint32) -> wp.int32:
 
 @wp.func
 def first_one(word: wp.uint32) -> wp.int32:
-    """Number of the lowest set bit; `word & (word - ONE)` is the word without it."""
+    """Return the number of the lowest set bit; `word & (word - ONE)` is the word without it."""
     return count_ones((word & (~word + ONE)) - ONE)
 
 
@@ -90,7 +89,7 @@ def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32
 
 @wp.func
 def read_window(words: wp.array(dtype=wp.uint32), place: wp.int64) -> wp.uint64:
-    """64 bits at once."""
+    """Read 64 bits."""
     i = wp.int32(place >> wp.int64(5))
     shift = wp.uint64(place & wp.int64(31))
     pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
@@ -107,12 +106,12 @@ def write_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, value: wp.uint
         words[i + 1] = words[i + 1] | (value >> wp.uint32(32 - shift))
 
 
-# ---- whole numbers: a float32 that is a multiple of 2^-s as that multiple, so that columns can be scaled and added ----
+# ---- whole numbers: a float32 that is a multiple of 2^-s as that multiple, to scale and add columns exactly ----
 
 
 @wp.func
 def grain_of(word: wp.uint32) -> wp.int32:
-    """Smallest s for which the float times 2^s is whole; 1000 if it is zero, not finite, or too small."""
+    """Return the smallest s for which the float times 2^s is whole; 1000 if it is zero, not finite, or too small."""
     exponent = wp.int32((word >> wp.uint32(23)) & wp.uint32(255))
     if exponent == 0 or exponent == 255:
         return 1000
@@ -122,7 +121,7 @@ def grain_of(word: wp.uint32) -> wp.int32:
 
 @wp.func
 def to_whole(word: wp.uint32, grain: wp.int32) -> wp.int64:
-    """The float times 2^grain; exact where `grain` is at least `grain_of` and the result is below 2^30."""
+    """Return the float times 2^grain; exact if `grain` is at least `grain_of` and the result below 2^30."""
     shift = wp.int32((word >> wp.uint32(23)) & wp.uint32(255)) - 150 + grain
     whole = wp.int64((word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000))
     if shift >= 0:
@@ -136,7 +135,7 @@ def to_whole(word: wp.uint32, grain: wp.int32) -> wp.int64:
 
 @wp.func
 def from_whole(whole: wp.uint32, grain: wp.int32) -> wp.uint32:
-    """The float whose `to_whole` is this number (modulo 2^32)."""
+    """Return the float whose `to_whole` is this number (modulo 2^32)."""
     sign = whole & TOP
     size = whole
     if sign != ZERO:
@@ -146,5 +145,5 @@ def from_whole(whole: wp.uint32, grain: wp.int32) -> wp.uint32:
 
 @wp.func
 def scaled(whole: wp.int64, slope: wp.uint32) -> wp.uint32:
-    """whole * slope / 2^20, rounded down, modulo 2^32."""
+    """Return whole * slope / 2^20, rounded down, modulo 2^32."""
     return wp.uint32((whole * wp.int64(slope)) >> wp.int64(20))

@@ -1,9 +1,8 @@
-"""Warp kernels that write the bit-packed chunk format (`chunks.py` says what the format is and calls these).
+"""Warp kernels that write the bit-packed chunks of `chunks.py`.
 
-Inputs first, then outputs; the caller owns every buffer. `first` is the first item of a shard.
+Inputs come first, then outputs; `first` is the first item of a shard.
 """
 # mypy: ignore-errors
-# (annotations of kernels are no types)
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ MAX_SLOPE = wp.constant(wp.int64((1 << 22) - 1))  # 22 bits, of which 20 behind 
 
 @wp.func
 def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32, column: wp.int32) -> wp.uint32:
-    """Which rows of a column are not zero."""
+    """Return which rows of a column are not zero."""
     mask = wp.uint32(0)
     for i in range(rows):
         if table[start + i, column] != ZERO:
@@ -40,7 +39,7 @@ def mask_of(table: wp.array2d(dtype=wp.uint32), start: wp.int32, rows: wp.int32,
 
 @wp.func
 def plan_follow(table: wp.array2d(dtype=wp.uint32), start: wp.int32, column: wp.int32, mask: wp.uint32) -> wp.vec4ui:
-    """(width, base, slope, grain) to write a column of floats as a line through the one before it; width 99 if none.
+    """Return (width, base, slope, grain) of a column of floats as a line of the one before it; width 99 if impossible.
 
     The slope goes through the rows where the column before is smallest and largest.
     """
@@ -97,9 +96,9 @@ def plan_columns(
     plans: wp.array3d(dtype=wp.uint32),
     bits: wp.array2d(dtype=wp.int32),
 ):
-    """For a column of a chunk: bits it takes, and (order | width, mask, base, more) to write it with.
+    """Compute the bits of a column of a chunk, and how to write it: (order | width, mask, base, more).
 
-    More is the first difference (order 2), or slope and grain (order 3).
+    `more` is the first difference (order 2), or slope and grain (order 3).
     """
     item = first + wp.tid()
     columns = kinds.shape[0]

@@ -1,19 +1,18 @@
-"""What all stores have in common: episodes in order, each a run of chunks.
+"""Store: base class of the stores, each of which holds some keys of every episode as compressed chunks.
 
 Contract
-    A store holds some keys of every episode, in order. `append(encode(words))` adds one (words per key, [rows, *shape];
-    all that can fail is in `encode`, which changes nothing); `evict()` removes the oldest; `take(episode, row)` gives any
-    rows, as `Rows`, whose `pick(key, places)` is a contiguous array of the caller's; a row past a key's end is its
-    last. Episodes are numbered from the oldest kept. Every chunk that a `take` touches is decoded once, on the threads
-    of `workers`; the codecs let go of the GIL (measured: Warp's launches, pcodec, and blosc2 as `storage.format.codecs`
-    sets it).
+    `append(encode(words))` adds an episode (words per key, [rows, *shape]); only `encode` can fail, and it changes nothing.
+    `evict()` removes the oldest; `pick = take(episode, row)` decodes any rows, and `pick(key, places)` returns some of them
+    as a contiguous array of the caller's. A row past a key's end is its last. Episodes are numbered from the oldest kept.
+    A `take` decodes each chunk once, on the threads of `workers`; the codecs release the GIL (measured: Warp's launches,
+    pcodec, and blosc2 as `storage.format.codecs` sets it).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +21,11 @@ from fledge.replay.saved import damaged
 from fledge.replay.stores.blobs import BlobStore
 from fledge.replay.workers import Workers
 
-
-class Rows(Protocol):
-    """Rows taken from a store."""
-
-    def pick(self, key: str, places: Any) -> np.ndarray: ...
+Pick = Callable[[str, Any], np.ndarray]
 
 
 class Store(ABC):
-    """Chunks of `rows` frames (None: the whole episode) of some keys."""
+    """Some keys of all episodes, in chunks of `rows` frames (None: the whole episode)."""
 
     codec: str
 
@@ -38,26 +33,26 @@ class Store(ABC):
         self.keys, self.rows = keys, rows
         self.blobs = BlobStore()
         self.first, self.length = IntQueue(), IntQueue()  # first chunk and rows of each episode
-        self.added_rows = self.added_bytes = 0  # of all that was ever added
+        self.added_rows = self.added_bytes = 0  # of all episodes ever added
 
     @abstractmethod
     def encode(self, words: Mapping[str, np.ndarray]) -> Any:
-        """An episode as chunks, for `append`."""
+        """Return an episode as chunks for `append`."""
 
     @abstractmethod
     def append(self, encoded: Any) -> None:
-        """Add what `encode` made."""
+        """Add an encoded episode."""
 
     @abstractmethod
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Rows:
-        """Frames `row[i]` of `episode[i]`."""
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
+        """Decode frames `row[i]` of `episode[i]`; return a function that picks some of them for a key."""
 
     def bytes_per_frame(self, key: str) -> float:
-        """Average size of the key's frames, of all that were added."""
+        """Return the average size of the key's frames ever added."""
         return self.added_bytes / max(self.added_rows, 1)
 
     def _appended(self, first: int, rows: int, nbytes: int) -> None:
-        """Count an episode whose chunks, `nbytes` in all, are in the blobs from number `first` on."""
+        """Record an episode whose chunks, `nbytes` in total, begin at blob `first`."""
         self.first.append(first)
         self.length.append(rows)
         self.added_rows += rows
@@ -71,26 +66,26 @@ class Store(ABC):
         self.length.drop()
 
     def state(self) -> dict[str, Any]:
-        """Chunks (not copied) and episodes."""
+        """Return the chunks (not copied) and episodes."""
         first = self.first.view() - self.blobs.next_number + len(self.blobs)
         return {"blobs": self.blobs.state(), "first": first, "length": self.length.view().copy()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state, and check that chunks and episodes agree."""
+        """Load a state, and check that chunks and episodes agree."""
         blobs = BlobStore()
         blobs.load(dict(state["blobs"]))
         first, length = (np.asarray(state[k], np.int64) for k in ("first", "length"))
         chunks = -(-length // self.rows) if self.rows else np.ones_like(length)
         if first.shape != length.shape or (length < 1).any() or not np.array_equal(first, np.cumsum(chunks) - chunks):
-            raise damaged("has episodes that do not fit its chunks")
+            raise damaged("has episodes that do not match its chunks")
         if len(blobs) != chunks.sum():
-            raise damaged(f"has {len(blobs)} chunks where {chunks.sum()} are due")
+            raise damaged(f"has {len(blobs)} chunks instead of {chunks.sum()}")
         self.blobs, self.length = blobs, IntQueue(length)
         self.first = IntQueue(first + blobs.next_number - len(blobs))
         self.added_rows, self.added_bytes = int(length.sum()), blobs.nbytes
 
     def chunks(self, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """All chunks kept, some at a time so that there is no second copy of them: bytes, edges between, rows of each."""
+        """Yield all chunks, `at_once` at a time to save memory: their bytes, the edges between them, and the rows of each."""
         assert self.rows is not None
         counts = [chunk_rows(int(n), self.rows) for n in self.length.view()]
         rows = np.concatenate([*counts, np.zeros(0, np.int32)])
@@ -102,7 +97,7 @@ class Store(ABC):
 
 
 def chunk_rows(rows: int, step: int) -> np.ndarray:
-    """Rows of each chunk of an episode."""
+    """Return the rows of each chunk of an episode."""
     counts = np.full(-(-rows // step), step, np.int32)
     counts[-1] = rows - step * (len(counts) - 1)
     return counts

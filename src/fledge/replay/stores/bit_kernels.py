@@ -1,10 +1,9 @@
-"""Warp kernels of the sparse bit format (`bits.py` says what the format is and calls these).
+"""Warp kernels of the sparse bit format of `bits.py`.
 
-Inputs first, then outputs; the caller owns every buffer; `first` is the first item of a shard. Nothing here checks
-bounds: `check_chunks` must have passed over chunks from an untrusted source before `unpack_frames` sees them.
+Inputs come first, then outputs; `first` is the first item of a shard. `unpack_frames` does not check bounds: run
+`check_chunks` on untrusted chunks before.
 """
 # mypy: ignore-errors
-# (annotations of kernels are no types)
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ wp.set_module_options({"enable_backward": False})
 
 @wp.func
 def read_size(data: wp.array(dtype=wp.uint8), place: wp.int64) -> wp.int64:
-    """Four bytes, little-endian."""
+    """Read four bytes, little-endian."""
     low = wp.uint32(data[place]) | (wp.uint32(data[place + wp.int64(1)]) << wp.uint32(8))
     high = wp.uint32(data[place + wp.int64(2)]) | (wp.uint32(data[place + wp.int64(3)]) << wp.uint32(8))
     return wp.int64(low | (high << wp.uint32(16)))
@@ -25,7 +24,7 @@ def read_size(data: wp.array(dtype=wp.uint8), place: wp.int64) -> wp.int64:
 
 @wp.func
 def count_range(data: wp.array(dtype=wp.uint8), begin: wp.int64, count: wp.int32) -> wp.int32:
-    """Set bits of some bytes."""
+    """Count the set bits of some bytes."""
     total = wp.int32(0)
     for k in range(count):
         total = total + count_ones(wp.uint32(data[begin + wp.int64(k)]))
@@ -34,7 +33,7 @@ def count_range(data: wp.array(dtype=wp.uint8), begin: wp.int64, count: wp.int32
 
 @wp.func
 def spread(byte: wp.uint32) -> wp.uint64:
-    """Eight bits as eight bytes of 0 or 1, lowest first."""
+    """Return eight bits as eight bytes of 0 or 1, lowest first."""
     apart = (wp.uint64(byte) * wp.uint64(0x0101010101010101)) & wp.uint64(0x8040201008040201)
     return ((apart + wp.uint64(0x7F7F7F7F7F7F7F7F)) >> wp.uint64(7)) & wp.uint64(0x0101010101010101)
 
@@ -50,21 +49,21 @@ def unpack_frames(
     bits: wp.array2d(dtype=wp.uint32),
     out: wp.array2d(dtype=wp.uint64),
 ):
-    """Fill zeroed frames of `size` words of bits each, eight cells to a uint64; `bits` is room, zeroed.
+    """Fill zeroed frames of `size` words of bits each, eight cells to a uint64; `bits` is scratch memory, zeroed.
 
-    A span is: offset of the chunk, its frames, the frame requested. `top` is the bytes of the topmost level.
+    A span is: offset of the chunk, its number of frames, the requested frame. `top` is the size of the topmost level.
     """
     item = first + wp.tid()
     frames = wp.int32(spans[item, 1])
     place = spans[item, 0] + wp.int64(4 * frames)
     for k in range(wp.int32(spans[item, 2])):
         place = place + read_size(data, spans[item, 0] + wp.int64(4 * k))
-    if read_size(data, spans[item, 0] + wp.int64(4) * spans[item, 2]) == wp.int64(32 * size):  # stored as it is
+    if read_size(data, spans[item, 0] + wp.int64(4) * spans[item, 2]) == wp.int64(32 * size):  # stored raw
         for i in range(4 * size):
             half = read_size(data, place + wp.int64(8 * i))
             out[item, i] = wp.uint64(half) | (wp.uint64(read_size(data, place + wp.int64(8 * i + 4))) << wp.uint64(32))
         return
-    # three levels say which bytes of the level below are there, the topmost is complete
+    # each of three levels tells which bytes of the level below are stored; the topmost is complete
     level2 = place + wp.int64(top)
     seconds = count_range(data, place, top)
     level1 = level2 + wp.int64(seconds)
@@ -99,10 +98,7 @@ def unpack_frames(
 
 @wp.func
 def last_byte(data: wp.array(dtype=wp.uint8), place: wp.int64, top: wp.int32, seconds: wp.int32) -> wp.int32:
-    """Number of the last byte of bits that a frame has; -1 if it has none.
-
-    Within a level, later bytes stand for later places, so the last byte of each level leads to the last of all.
-    """
+    """Return the number of the last stored byte of bits of a frame; -1 if there is none."""
     last = wp.int32(-1)
     for i in range(top):
         if data[place + wp.int64(i)] != wp.uint8(0):
@@ -125,32 +121,31 @@ def check_chunks(
     top: wp.int32,
     good: wp.array(dtype=wp.int32),
 ):
-    """1 where all frames of a chunk take exactly their bytes, and no bit lies outside a frame; 0 where not."""
+    """Set `good`, zeroed, to 1 where all frames of a chunk take exactly their bytes and no bit lies outside a frame."""
     chunk = first + wp.tid()
     begin = offsets[chunk]
     end = offsets[chunk + 1]
     count = wp.int32(frames[chunk])
     place = begin + wp.int64(4 * count)
-    sound = place <= end
+    if place > end:
+        return
     for f in range(count):
-        if sound:
-            held = read_size(data, begin + wp.int64(4 * f))
-            sound = place + held <= end
-            if sound and held != wp.int64(32 * size):
-                sound = held >= wp.int64(top)
-                if sound:
-                    seconds = count_range(data, place, top)
-                    total = wp.int64(top + seconds)
-                    sound = total <= held
-                    if sound:
-                        firsts = count_range(data, place + wp.int64(top), seconds)
-                        sound = total + wp.int64(firsts) <= held
-                        if sound:
-                            bytes = count_range(data, place + total, firsts)
-                            sound = total + wp.int64(firsts + bytes) == held
-                        if sound:
-                            sound = last_byte(data, place, top, seconds) < 4 * size
-            place = place + held
-    good[chunk] = 0
-    if sound and place == end:
+        held = read_size(data, begin + wp.int64(4 * f))
+        if place + held > end:
+            return
+        if held != wp.int64(32 * size):  # not raw
+            if held < wp.int64(top):
+                return
+            seconds = count_range(data, place, top)
+            total = wp.int64(top + seconds)
+            if total > held:
+                return
+            firsts = count_range(data, place + wp.int64(top), seconds)
+            if total + wp.int64(firsts) > held:
+                return
+            bytes = count_range(data, place + total, firsts)
+            if total + wp.int64(firsts + bytes) != held or last_byte(data, place, top, seconds) >= 4 * size:
+                return
+        place = place + held
+    if place == end:
         good[chunk] = 1

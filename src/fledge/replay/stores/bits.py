@@ -1,18 +1,17 @@
-"""The store of large frames that are only 0 and 1 (occupancy maps): bits, of which only the bytes that change are kept.
+"""BitStore: large frames that are only 0 and 1 (occupancy maps), as bits of which only the bytes that change are kept.
 
-Why not LZ4: each call costs more than the frame. Here one kernel call serves the batch and writes the cells where they
-belong; nothing is decoded that was not requested.
+A call of LZ4 per frame costs more than the frame. Here one kernel call decodes the requested frames of a batch.
 
 Contract: see `base`. A frame is [cells] uint8, a chunk up to `ROWS` frames:
 
     bits       cell i is bit i % 8 of byte i / 8, padded to words of 4 bytes
-    coded      each byte xor the one above it, if a row of the frame is a whole number of words (`stride`), so that of
-               a solid thing only the outline is left
+    coded      each byte xor the one above it, if a row of the frame is a whole number of words (`stride`), so that only the
+               outline of a solid area is left
     level 1    one bit per coded byte: it is not zero; level 2 the same of level 1, level 3 of level 2
     a frame    level 3, then the bytes of level 2, level 1 and coded that are not zero
     a chunk    the bytes of each frame, uint32 little-endian, then the frames
 
-A frame with other values is stored as it is, padded to whole words of bits: its length tells.
+A frame with other values is stored raw, padded to whole words of bits: its length tells.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from fledge.replay.packing.chunks import Shard, as_warp, launch
+from fledge.replay.packing.chunks import as_warp, launch
 from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores import bit_kernels as kernels
-from fledge.replay.stores.base import Store
-from fledge.replay.stores.block import BlockRows
+from fledge.replay.stores.base import Pick, Store
 from fledge.replay.workers import Workers
 
-ROWS = 8  # frames of a chunk: the index takes 24 bytes a chunk
-LEAST_FRAMES = 16  # a shard: less is not worth a thread
+ROWS = 8  # frames per chunk; the index takes 24 bytes per chunk
+LEAST_FRAMES = 16  # per thread
 
 
 class BitStore(Store):
@@ -56,7 +54,7 @@ class BitStore(Store):
         rows, data, edges = encoded  # from `encode`
         self._appended(self.blobs.extend(data, edges), rows, len(data))
 
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()[episode]
         row = np.minimum(row, lengths - 1)
         chunk, which = np.unique(self.first.view()[episode] + row // ROWS, return_inverse=True)
@@ -67,9 +65,9 @@ class BitStore(Store):
         bits = np.zeros((len(row), self.size), np.uint32)
         args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(spans), self.size, self.top, self.stride]
         args += [as_warp(bits), as_warp(out)]
-        shards = workers.shards(len(row), LEAST_FRAMES)
-        workers.run([Shard(kernels.unpack_frames, a, b - a, args) for a, b in shards])
-        return BlockRows(out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape))
+        workers.share(len(row), lambda a, b: launch(kernels.unpack_frames, b - a, args, a), LEAST_FRAMES)
+        cells = out.view(np.uint8)[:, : self.cells].reshape(len(row), *self.spec.shape)
+        return lambda key, places: np.ascontiguousarray(cells[places])  # a slice is not copied
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
@@ -78,11 +76,11 @@ class BitStore(Store):
             args = [as_warp(np.frombuffer(data, np.uint8)), as_warp(edges), as_warp(frames.astype(np.int64))]
             launch(kernels.check_chunks, len(frames), [*args, self.size, self.top, as_warp(good)])
             if not good.all():
-                raise damaged("has frames of bits that no version writes")
+                raise damaged("has invalid frames of bits")
 
 
 def pack_frames(frames: np.ndarray, stride: int) -> np.ndarray:
-    """A chunk of frames [n, cells] uint8, as bytes."""
+    """Return a chunk of frames [n, cells] uint8 as bytes."""
     bits = np.packbits(frames, axis=1, bitorder="little")
     bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 4)))
     coded = bits.copy()

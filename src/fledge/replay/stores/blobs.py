@@ -1,10 +1,9 @@
-"""A queue of byte strings in a few large segments of memory.
+"""BlobStore: a queue of byte strings in a few large segments of memory.
 
 Contract
-    `append` and `extend` add blobs at the back and copy them; `drop` removes the oldest. A blob is named by its number,
-    counted from the first ever added, and never moves or changes: `view(number)` and the arrays of `state()` share the
-    store's memory, so saving costs no second copy, and what was handed out stays valid while more is added.
-    Memory is freed a segment at a time, when all of its blobs are gone. Behind every blob, `AHEAD` bytes can be read.
+    `extend` copies blobs to the back, `drop` removes the oldest. A blob is identified by its number, counted from the first
+    ever added, and never moves or changes: `view(number)` and the arrays of `state()` share the store's memory and stay
+    valid while more is added. A segment is freed when all of its blobs are gone. `AHEAD` bytes after every blob can be read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fledge.replay.index.int_queue import IntQueue
 from fledge.replay.packing.chunks import AHEAD
 from fledge.replay.saved import damaged
 
-SEGMENT_BYTES = 2**20  # of a large store; a new segment is at most a 32nd of what is kept, but 16 KiB at least
+SEGMENT_BYTES = 2**20  # largest segment; a new one is a 32nd of the kept bytes, and at least 16 KiB
 
 
 class BlobStore:
@@ -27,30 +26,30 @@ class BlobStore:
         self._segments: dict[int, np.ndarray] = {}
         self._views: dict[int, memoryview] = {}
         self._bases = IntQueue()  # address of each segment
-        self._newest, self._used = -1, 0  # segment being filled, and how far
+        self._newest, self._used = -1, 0  # segment being filled, and its used bytes
         self._segment, self._begin, self._end = IntQueue(), IntQueue(), IntQueue()
-        self.nbytes = 0  # of the blobs kept
+        self.nbytes = 0  # of all blobs
 
     def __len__(self) -> int:
         return len(self._segment)
 
     @property
     def next_number(self) -> int:
-        """Number that the next blob will get."""
+        """Number of the next blob."""
         return self._segment.dropped + len(self._segment)
 
     @property
     def held_bytes(self) -> int:
-        """Memory of all segments and of where the blobs lie in them, free room included."""
+        """Allocated memory of segments and index."""
         index = sum(queue.nbytes for queue in (self._segment, self._begin, self._end))
         return index + sum(segment.nbytes for segment in self._segments.values())
 
     def append(self, blob: bytes) -> int:
-        """Add one blob; returns its number."""
+        """Add one blob; return its number."""
         return self.extend(np.frombuffer(blob, np.uint8), np.array([0, len(blob)]))
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
-        """Add blobs data[edges[i]:edges[i + 1]] (uint8); returns the first one's number. Segments are filled to the brim."""
+        """Add blobs data[edges[i]:edges[i + 1]] (uint8), filling segments completely; return the first one's number."""
         number, done, count = self.next_number, 0, len(edges) - 1
         while done < count:
             room = len(self._segments[self._newest]) - AHEAD - self._used if self._newest >= 0 else -1
@@ -70,7 +69,7 @@ class BlobStore:
 
     def _add_segment(self, least: int) -> None:
         if self._newest >= 0:
-            self._segments[self._newest][self._used :] = 0  # equal contents are saved as equal bytes
+            self._segments[self._newest][self._used :] = 0  # so that equal contents are saved as equal bytes
         self._used = 0
         self._take_over(np.empty(max(min(SEGMENT_BYTES, max(self.nbytes // 32, 2**14)), least) + AHEAD, np.uint8))
 
@@ -85,41 +84,36 @@ class BlobStore:
         for queue in (self._segment, self._begin, self._end):
             queue.drop(count)
         oldest = int(self._segment.view()[0]) if len(self._segment) else self._newest
-        while (number := next(iter(self._segments), oldest)) < oldest:  # in the order they were made
+        while (number := next(iter(self._segments), oldest)) < oldest:  # dicts keep the order of insertion
             del self._segments[number], self._views[number]
             self._bases.drop()
 
     def view(self, number: int) -> memoryview:
-        """The bytes of one blob."""
+        """Return the bytes of one blob."""
         i = number - self._segment.dropped
         return self._views[int(self._segment.view()[i])][int(self._begin.view()[i]) : int(self._end.view()[i])]
 
     def addresses(self, numbers: np.ndarray) -> np.ndarray:
-        """Where blobs lie in memory, [n] uint64; valid until one is dropped."""
+        """Return the memory addresses of blobs, [n] uint64; valid until one is dropped."""
         i = numbers - self._segment.dropped
         bases = self._bases.view()[self._segment.view()[i] - self._bases.dropped]
         return (bases + self._begin.view()[i]).view(np.uint64)
 
     def aligned(self, word: int) -> bool:
-        """Whether every blob begins at a multiple of `word` bytes of its segment."""
-        return not (self._begin.view() % word).any()
+        """Return whether every blob begins and ends at a multiple of `word` bytes of its segment."""
+        return not ((self._begin.view() | self._end.view()) % word).any()
 
     def join(self, numbers: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """The blobs one after the other, and where each begins, [n] int64."""
+        """Return the concatenated blobs, and where each begins, [n] int64."""
         i = numbers - self._segment.dropped
         begins, ends = self._begin.view()[i], self._end.view()[i]
-        views = self._views
         parts = zip(self._segment.view()[i].tolist(), begins.tolist(), ends.tolist(), strict=True)
-        data = b"".join([views[s][a:b] for s, a, b in parts])
+        data = b"".join([self._views[s][a:b] for s, a, b in parts])
         sizes = ends - begins
         return data, np.cumsum(sizes) - sizes
 
-    def lengths(self) -> np.ndarray:
-        """Bytes of each blob, oldest first."""
-        return self._end.view() - self._begin.view()
-
     def state(self) -> dict[str, Any]:
-        """Segments (not copied) and where the blobs lie in them."""
+        """Return the segments (not copied) and the positions of the blobs."""
         numbers = sorted(self._segments)
         used = {n: self._used if n == self._newest else len(self._segments[n]) for n in numbers}
         return {
@@ -131,7 +125,7 @@ class BlobStore:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over a state into a new store; its arrays are used as they are. FormatError if blobs lie outside them."""
+        """Load a state into a new store, using its arrays without a copy; FormatError if blobs lie outside them."""
         segments = [np.ascontiguousarray(s, np.uint8) for s in state["segments"]]
         segment, begin, end = (np.asarray(state[k], np.int64) for k in ("segment", "begin", "end"))
         sizes = np.array([len(s) for s in segments], np.int64)
@@ -143,14 +137,12 @@ class BlobStore:
             raise damaged("has chunks outside its data")
         dropped = int(state["dropped"])
         if not 0 <= dropped < 2**62:
-            raise damaged("has chunks past all numbers")
+            raise damaged("has chunk numbers that are too large")
         assert not self._segments, "a state is loaded into a new store"
         used = np.zeros(len(segments), np.int64)
         np.maximum.at(used, segment, end)
-        for data, filled in zip(
-            segments, used.tolist(), strict=True
-        ):  # of ours, only the newest lacks room to look ahead
+        for data, filled in zip(segments, used.tolist(), strict=True):  # only the newest lacks room for AHEAD
             self._take_over(data if filled + AHEAD <= len(data) else np.pad(data, (0, AHEAD)))
-            self._used = len(self._segments[self._newest]) - AHEAD  # full: what is shared is not written to
+            self._used = len(self._segments[self._newest]) - AHEAD  # full: shared memory is not written to
         self._segment, self._begin, self._end = (IntQueue(q, dropped) for q in (segment, begin, end))
         self.nbytes = int((end - begin).sum())

@@ -1,7 +1,7 @@
-"""The store of one key with large frames: chunks of whole frames, time-innermost, each through a general codec.
+"""BlockStore: one key with large frames, in chunks of whole frames, time-innermost, compressed by a general codec.
 
-Contract: see `base`. Decoding a chunk decodes all of it, once per `take`. Bytes that are only 0 and 1 (occupancy maps)
-are first packed to bits, eight to a byte: a 224 x 224 map then decodes in 21 us instead of 59, from half the bytes.
+Contract: see `base`. A chunk is decoded as a whole, once per `take`. Bytes that are only 0 and 1 (occupancy maps) are packed
+to bits first: a 224 x 224 map then decodes in 21 us instead of 59, from half the bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Store
+from fledge.replay.stores.base import Pick, Store
 from fledge.replay.workers import Workers
 from fledge.storage.format import codecs
 
@@ -23,18 +23,18 @@ CODECS = (*codecs.CODEC_NAMES, BITS)
 
 
 def encode_block(codec: str, data: np.ndarray, word: int) -> bytes:
-    """A chunk's bytes (uint8) compressed, or as they are where that saves less than 5 %: the length tells which."""
+    """Compress a chunk (uint8), or return it raw if that saves less than 5 %: the length tells which."""
     if not data.nbytes:
         return b""
     if codec == BITS:
-        if data.max() > 1 or data.nbytes == 1:  # a single byte of bits could not be told from the byte itself
+        if data.max() > 1 or data.nbytes == 1:  # one byte of bits would look like the raw byte
             return data.tobytes()
         data, codec = np.packbits(data), _AFTER_BITS
     return b"".join(codecs.encode(codec, data, word, False)[1])
 
 
 def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> None:
-    """Fill `out` (uint8) from what `encode_block` made; FormatError if it does not fit."""
+    """Decode a chunk of `encode_block` into `out` (uint8); FormatError if it does not fit."""
     if codec != BITS or len(blob) == out.nbytes:
         codecs.decode("raw" if len(blob) == out.nbytes else codec, blob, out, word)
         return
@@ -43,22 +43,8 @@ def decode_block(codec: str, blob: memoryview, out: np.ndarray, word: int) -> No
     out[:] = np.unpackbits(bits, count=out.nbytes)
 
 
-class BlockRows:
-    """Rows of one key, already gathered. Picking a run of them does not copy: different runs are different memory."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def pick(self, key: str, places: Any) -> np.ndarray:
-        return np.ascontiguousarray(self.array[places])
-
-
 class BlockStore(Store):
-    """One key, in chunks of `rows` frames (None: the whole episode), time-innermost, each through a general codec.
-
-    A chunk that saves less than 5 % is stored raw; its length tells. `cache_bytes` of decoded chunks are kept for later
-    batches, the longest unused leave first.
-    """
+    """One key in chunks of `rows` frames (None: the whole episode), with a cache of `cache_bytes` decoded chunks (LRU)."""
 
     def __init__(self, key: str, spec: KeySpec, rows: int | None, codec: str, cache_bytes: int = 0) -> None:
         super().__init__([key], rows)
@@ -81,7 +67,7 @@ class BlockStore(Store):
         numbers = [self.blobs.append(blob) for blob in blobs]
         self._appended(numbers[0], rows, sum(map(len, blobs)))
 
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> BlockRows:
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()
         row = np.minimum(row, lengths[episode] - 1)
         step = self.rows or int(lengths.max())
@@ -94,20 +80,30 @@ class BlockStore(Store):
         jobs = [(number, rows, order[a:b]) for number, rows, a, b in chunks]
         out = np.empty((len(row), self.cells), self.spec.word)
         decoded: list[tuple[int, np.ndarray]] = []
-        shards = workers.shards(len(jobs))
-        workers.run([_Decoding(self, jobs[a:b], inside, out, decoded) for a, b in shards])
+
+        def decode_jobs(first: int, end: int) -> None:
+            for number, rows, places in jobs[first:end]:
+                if rows == 1 and not self.cache_bytes:  # one frame: decode it in place
+                    self.decode(number, 1, out[places[0]])
+                    out[places[1:]] = out[places[0]]
+                    continue
+                array = self.decode(number, rows)
+                out[places] = array[:, inside[places]].T
+                if self.cache_bytes:
+                    decoded.append((number, array))
+
+        workers.share(len(jobs), decode_jobs)
         self._remember(decoded)
-        return BlockRows(out.reshape(len(row), *self.spec.shape))
+        frames = out.reshape(len(row), *self.spec.shape)
+        return lambda key, places: np.ascontiguousarray(frames[places])  # a slice is not copied
 
     def decode(self, number: int, rows: int, out: np.ndarray | None = None) -> np.ndarray:
-        """Words of a chunk, [cells, rows]; into `out` if that is given."""
+        """Return the words of a chunk, [cells, rows]; decoded into `out` if given."""
         cached = self._cache.get(number)
         if cached is not None:
             return cached
-        blob = self.blobs.view(number)
         flat = np.empty(self.cells * rows, self.spec.word) if out is None else out
-        data = flat.view(np.uint8)
-        decode_block(self.codec, blob, data, self.spec.dtype.itemsize)
+        decode_block(self.codec, self.blobs.view(number), flat.view(np.uint8), self.spec.dtype.itemsize)
         return flat.reshape(self.cells, rows)
 
     def _remember(self, decoded: list[tuple[int, np.ndarray]]) -> None:
@@ -125,23 +121,3 @@ class BlockStore(Store):
         super().load(state)
         self._cache.clear()
         self._cached = 0
-
-
-class _Decoding:
-    """A share of the chunks of one `take`, decoded on whatever thread runs it."""
-
-    def __init__(
-        self, store: BlockStore, jobs: list[Any], inside: np.ndarray, out: np.ndarray, seen: list[Any]
-    ) -> None:
-        self.store, self.jobs, self.inside, self.out, self.seen = store, jobs, inside, out, seen
-
-    def __call__(self) -> None:
-        for number, rows, places in self.jobs:
-            if rows == 1 and not self.store.cache_bytes:  # one frame: straight to where it goes
-                self.store.decode(number, 1, self.out[places[0]])
-                self.out[places[1:]] = self.out[places[0]]
-                continue
-            array = self.store.decode(number, rows)
-            self.out[places] = array[:, self.inside[places]].T
-            if self.store.cache_bytes:
-                self.seen.append((number, array))

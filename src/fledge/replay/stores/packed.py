@@ -1,11 +1,12 @@
-"""The store of keys with small frames: side by side in one table, bit-packed in chunks of a few frames.
+"""PackedStore: keys with small frames, side by side in one table, bit-packed in chunks of a few frames.
 
-Contract: see `base`. A row is decoded without the rest of its chunk, so `take` costs what it returns. A key with fewer
-rows than others of its episode (no final frame) is continued with its last.
+Contract: see `base`. `take` decodes only the requested rows of a chunk. A key with fewer rows than others of its episode (no
+final frame) is continued with its last.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,36 +17,23 @@ from fledge.replay.packing.chunks import Packed
 from fledge.replay.packing.columns import Columns
 from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Store, chunk_rows
+from fledge.replay.stores.base import Pick, Store, chunk_rows
 from fledge.replay.workers import Workers
 
 
-class PackedRows:
-    """Rows decoded from packed chunks."""
-
-    def __init__(self, columns: Columns, table: np.ndarray) -> None:
-        self.columns, self.table = columns, table
-
-    def pick(self, key: str, places: Any) -> np.ndarray:
-        return self.columns.read(self.table, key, places)
-
-
 class PackedStore(Store):
-    """Keys with small frames, packed side by side in chunks of `rows` frames (see `packing.chunks`)."""
+    """Keys packed side by side in chunks of `rows` frames (see `packing.chunks`)."""
 
     codec = "packed"
 
     def __init__(self, specs: Mapping[str, KeySpec], rows: int) -> None:
         super().__init__(list(specs), rows)
         self.columns, self.step = Columns(specs), rows
-        self.added = np.zeros(len(self.columns.kinds), np.int64)  # bits per column of all that was ever added
+        self.added = np.zeros(len(self.columns.kinds), np.int64)  # bits per column, of all episodes ever added
 
     def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, Packed]:
-        rows = max(len(words[key]) for key in self.keys)
-        table = np.empty((rows, len(self.columns.kinds)), np.uint32)
-        for key in self.keys:
-            self.columns.fill(table, key, words[key])
-        return rows, packing.pack(table, self.columns.kinds, chunk_rows(rows, self.step))
+        table = self.columns.table(words)
+        return len(table), packing.pack(table, self.columns.kinds, chunk_rows(len(table), self.step))
 
     def append(self, encoded: Any) -> None:
         rows, packed = encoded  # from `encode`
@@ -53,7 +41,7 @@ class PackedStore(Store):
         self._appended(first, rows, packed.words.nbytes)
         self.added += packed.column_bits
 
-    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> PackedRows:
+    def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         row = np.minimum(row, self.length.view()[episode] - 1)
         chunk, inside = row // self.step, row % self.step
         number = self.first.view()[episode] + chunk
@@ -68,20 +56,20 @@ class PackedStore(Store):
         spans[:, 3] = head
         table = np.zeros((len(row), len(self.columns.kinds)), np.uint32)
         packing.unpack(self.blobs.addresses(number[head]), self.columns.kinds, spans, table, workers)
-        return PackedRows(self.columns, table)
+        return functools.partial(self.columns.read, table)
 
     def bytes_per_frame(self, key: str) -> float:
-        """Average size of the key's frames, of all that were added; the chunk's own bits are shared evenly."""
+        """Return the average size of the key's frames ever added, with an even share of the chunks' headers."""
         part = self.columns.place[key]
         bits = self.added[part].sum() + (part.stop - part.start) * -(-self.added_rows // self.step)
         return float(bits / 8 / max(self.added_rows, 1))
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        # what each key took is no longer known: an even share
+        # the size of each key is not saved: assume an even share
         self.added[:] = 8 * self.blobs.nbytes // max(len(self.added), 1)
-        if (self.blobs.lengths() % 4).any() or not self.blobs.aligned(4):
-            raise damaged("has packed chunks of odd lengths")
+        if not self.blobs.aligned(4):
+            raise damaged("has packed chunks of invalid lengths")
         for data, edges, rows in self.chunks(4096):
             if not packing.check(np.frombuffer(data, np.uint32), edges // 4, rows, len(self.columns.kinds)):
-                raise damaged("has packed chunks that no version writes")
+                raise damaged("has invalid packed chunks")

@@ -1,17 +1,15 @@
-"""Which store each key goes to: measured on some chunks, never looked up by name.
+"""Choose a store for each key by measuring sizes on some chunks of its data.
 
-Contract
-    `plan_stores(specs, words, layout, ...)` tries the candidates on some chunks of the frames it is given and
-    returns the stores. A key is packed with others when that is smallest or nearly so, because packed rows decode
-    fastest; goes to a general codec when that is much smaller or its frames are large; and is stored raw when nothing
-    saves 5 %. Choices go by size, never by a clock: the same data gives the same stores.
+A key is packed with others if that is smallest or nearly so, because packed rows decode fastest; it gets a general codec if
+that is much smaller or its frames are large; and it is stored raw if nothing saves 5 %. Choices depend on sizes only, not on
+time, so the same data gives the same stores.
 
-        layout      packed keys             other keys
-        frame       1 frame a chunk         1 frame a chunk
-        chunk       8 frames a chunk        64 KiB a chunk, 1 to 64 frames
-        episode     -                       the whole episode
+    layout      packed keys               other keys
+    frame       1 frame per chunk         1 frame per chunk
+    chunk       8 frames per chunk        64 KiB per chunk, 1 to 64 frames
+    episode     -                         the whole episode
 
-    Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames a chunk (not in layout "episode").
+Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames per chunk (not in layout "episode").
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy as np
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
 from fledge.replay.saved import damaged
-from fledge.replay.schema import KeySpec
+from fledge.replay.schema import KeySpec, Words
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.stores.bits import ROWS as BIT_ROWS
 from fledge.replay.stores.bits import BitStore
@@ -32,33 +30,26 @@ from fledge.replay.stores.block import BITS, CODECS, BlockStore, encode_block
 from fledge.replay.stores.packed import PackedStore
 from fledge.storage.format import codecs
 
+Specs = Mapping[str, KeySpec]
 Layout = Literal["frame", "chunk", "episode"]
 LAYOUTS = ("frame", "chunk", "episode")
-PACKED_ROWS = 8  # measured: 8 to 32 give the same size on flown rollouts, and fewer decode faster
-MAX_COLUMNS = 2048  # wider frames are large enough for a general codec to pay
+PACKED_ROWS = 8  # 8 to 32 give the same size on navigation rollouts, and fewer decode faster (measured)
+MAX_COLUMNS = 2048  # larger frames pay off with a general codec
 BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
-WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured),
-ENOUGH = 8.0  # ... and where packing already saves this much, no other is looked for
-MEASURED_CHUNKS = 8  # of large frames more, so that there are as many frames as in as many packed ones
+WORTH = 3.0  # a general codec must be this much smaller: packed rows decode 20 to 30 times faster (measured)
+ENOUGH = 8.0  # if packing saves this much, it is chosen
+MEASURED_CHUNKS = 8  # more of large frames, to measure as many frames as of packed ones
 _CANDIDATES = codecs.candidates(9, 0)
 
 
-def plan_stores(
-    specs: Mapping[str, KeySpec],
-    words: Mapping[str, np.ndarray],
-    layout: Layout,
-    img_compressed: bool = True,
-    cache_bytes: int = 0,
-) -> list[Store]:
-    """Empty stores for the keys, chosen on the frames in `words`."""
+def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool, cache_bytes: int) -> list[Store]:
+    """Return empty stores for the keys, chosen on the frames in `words`."""
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
         rows = block_rows(spec, layout)
-        if len(spec.shape) >= 2 and not img_compressed:
-            codec = "raw"
-        else:
-            codec = _choose(spec, words[key], layout, rows)
+        raw = len(spec.shape) >= 2 and not img_compressed
+        codec = "raw" if raw else _choose(spec, words[key], layout, rows)
         if codec == "packed":
             packed[key] = spec
         elif codec == BITS and layout != "episode":
@@ -69,12 +60,12 @@ def plan_stores(
 
 
 def packed_rows(layout: str) -> int:
-    """Frames of a packed chunk."""
+    """Return the frames per packed chunk."""
     return 1 if layout == "frame" else PACKED_ROWS
 
 
 def block_rows(spec: KeySpec, layout: str) -> int | None:
-    """Frames of a chunk of one key under a general codec; None is the whole episode."""
+    """Return the frames per chunk of a key with a general codec; None: the whole episode."""
     if layout == "episode":
         return None
     return 1 if layout == "frame" else min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
@@ -83,7 +74,7 @@ def block_rows(spec: KeySpec, layout: str) -> int | None:
 def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
     step = min(rows or MEASURED_CHUNKS * MAX_BLOCK_ROWS, len(words))
     count = max(MEASURED_CHUNKS, MEASURED_CHUNKS * PACKED_ROWS // step)
-    last = len(words) // step - 1  # whole chunks, from all over
+    last = len(words) // step - 1  # whole chunks, evenly spread
     starts = np.unique(np.linspace(0, last, count).astype(int)) * step
     parts = [words[a : a + step] for a in starts.tolist()]
     sample = np.concatenate(parts)
@@ -103,20 +94,17 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
 
 def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
     columns = Columns({"": spec})
-    table = np.empty((len(sample), len(columns.kinds)), np.uint32)
-    columns.fill(table, "", sample)
-    packed = packing.pack(table, columns.kinds, chunk_rows(len(sample), step))
-    bits = packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)
-    return float(bits / 8)
+    packed = packing.pack(columns.table({"": sample}), columns.kinds, chunk_rows(len(sample), step))
+    return float(packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)) / 8
 
 
 def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
-    """Plain description from which `build_stores` makes the same stores, empty."""
+    """Return a description from which `build_stores` makes the same stores, empty."""
     return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
 
 
-def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> list[Store]:
-    """Empty stores from a description, which may come from a file; every key of `specs` in exactly one."""
+def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
+    """Return empty stores from an untrusted description; every key of `specs` must be in exactly one."""
     stores: list[Store] = []
     seen: list[str] = []
     for row in plan:
@@ -126,14 +114,14 @@ def build_stores(plan: Any, specs: Mapping[str, KeySpec], cache_bytes: int) -> l
             codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
         )
         if not known or not (rows is None or (type(rows) is int and rows >= 1)):
-            raise damaged("describes stores that no version writes")
+            raise damaged("describes invalid stores")
         if codec == BitStore.codec and rows != BIT_ROWS:
-            raise damaged("has chunks of bits of an impossible length")
+            raise damaged("has chunks of bits of an invalid length")
         if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
-            raise damaged(f"has {keys[0]!r} as bits, which it cannot be")
+            raise damaged(f"has {keys[0]!r} as bits, but its dtype is not a byte")
         if codec == "packed":
             if rows is None or rows > packing.MAX_ROWS or any(Columns.count(specs[k]) > MAX_COLUMNS for k in keys):
-                raise damaged("has packed chunks of an impossible size")
+                raise damaged("has packed chunks of an invalid size")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
         elif codec == BitStore.codec:
             stores.append(BitStore(keys[0], specs[keys[0]]))

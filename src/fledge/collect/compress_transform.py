@@ -1,21 +1,19 @@
-"""CompressedLidarTransform: LiDAR entries of a rollout, or of single steps, as bytes in a TensorDict that indexes by env.
+"""CompressTransform: a TorchRL transform that compresses entries of rollouts or steps into bytes that index by env.
 
-For TorchRL users: a transform for whole rollouts, after they were collected.
+    collector = Collector(env, policy, ..., postproc=CompressTransform(keys=["pixels"]))
+    for batch in collector:                          "pixels" [N, T, 3, 32, 32] is now "pixels_packed" [N, T, W] uint8
+        few = transform.inv(batch[[3, 17, 40]])      these envs, "pixels" restored bit for bit
 
-    collector = Collector(env, policy, ..., postproc=CompressedLidarTransform())
-    for batch in collector:                          "lidar" [N, T, 1, 36, 4] is now "lidar_packed" [N, T, W] uint8
-        few = transform.inv(batch[[3, 17, 40]])      these envs, "lidar" restored bit for bit
+`forward` compresses, `inv` restores, also inside a Compose. Single steps, [N] or [], work too ("pixels_packed" is then
+[N, W]), but a rollout compresses better, because neighbours in time are alike. W differs between calls, so the transform
+cannot be used inside an env, whose steps must stack. A replay buffer writes through `inv`, so it would decompress on writing:
+use the storage of `fledge.replay` there.
 
-`forward` compresses, `inv` restores; so it does in a Compose. Single steps, [N] or one alone, work too: "lidar_packed" is
-then [N, W]; but a rollout compresses better, since neighbours in time are alike. W changes from call to call, so it is no
-transform inside an env, whose steps must stack. In a replay buffer, which writes through `inv`, the roles would be the
-wrong way round: use `fledge.replay`'s storage there.
-
-Bytes of an entry, one run per env, spread over the time axis so that they fit the batch size, zeros behind:
+The bytes of an entry are one run per env, spread over the time axis to fit the batch size and padded with zeros:
 
     uint32 length of the block, uint8 codec, uint8 dtype, uint8 number of sizes, uint32 sizes (T first), block
 
-So any choice of envs can be restored, by another transform object or process too; a choice of steps cannot, and is refused.
+So any selection of envs can be restored, also by another transform object or process; a selection of steps cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from fledge.collect.compressed import Key, check_present, lidar_keys, time_axis
+from fledge.collect.compressed import Key, check_present, large_keys, time_axis
 from fledge.collect.packed import PackedTensor
 from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.core.extras import extra
@@ -44,12 +42,12 @@ _DTYPES = list(TORCH_DTYPES.values())
 _HEAD = struct.Struct("<IBBB")
 
 
-class CompressedLidarTransform(Transform):
-    """Compresses LiDAR entries of rollouts, [N, T] (axis named time) or [T, N], and of single steps, [N] or [], without loss.
+class CompressTransform(Transform):
+    """Compress entries of rollouts, [N, T] (with an axis named time) or [T, N], and of single steps, [N] or [], losslessly.
 
     Args:
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
-        keys: Entries to compress, nested ones as tuples; by default those named "lidar" or "input".
+        keys: Entries to compress, nested ones as tuples; by default those of `default_keys`.
     """
 
     invertible = True
@@ -59,10 +57,14 @@ class CompressedLidarTransform(Transform):
         codecs.candidates(compression_level, 0)
         self.compression_level, self.chosen = compression_level, keys
 
+    def default_keys(self, data: TensorDictBase) -> list[Key]:
+        """Return the entries to compress if the constructor got no `keys`."""
+        return large_keys(data)
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The rollout with its LiDAR entries replaced by bytes; what was given stays as it is."""
+        """Return a copy of the rollout with entries replaced by their compressed bytes."""
         time_dim, missing = _axes(tensordict)
-        keys = lidar_keys(tensordict) if self.chosen is None else list(self.chosen)
+        keys = self.default_keys(tensordict) if self.chosen is None else list(self.chosen)
         check_present(keys, tensordict)
         if 0 in tensordict.batch_size:
             raise InputError(
@@ -78,11 +80,8 @@ class CompressedLidarTransform(Transform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         time_dim, missing = _axes(tensordict)
         leaves = tensordict.keys(include_nested=True, leaves_only=True)
-        keys = [
-            key
-            for key in leaves
-            if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX) and tensordict.get(key).dtype == torch.uint8
-        ]
+        named = [key for key in leaves if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX)]
+        keys = [key for key in named if tensordict.get(key).dtype == torch.uint8]
         out = tensordict.exclude(*keys)
         for key in keys:
             data = _from_bytes(_with(tensordict.get(key), missing), time_dim)
@@ -94,13 +93,13 @@ class CompressedLidarTransform(Transform):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         raise ConfigError(
-            "CompressedLidarTransform does not work inside an env, whose steps must have one size: pass it to the "
+            f"{type(self).__name__} does not work inside an env, whose steps must have a fixed size: pass it to the "
             "collector as postproc, or call it on steps and batches."
         )
 
 
 def _axes(data: TensorDictBase) -> tuple[int, tuple[int, ...]]:
-    """The axis of time, and which axes of [T, N] a batch lacks: none of a rollout, time (and envs) of single steps."""
+    """Return the time axis, and the axes of [T, N] that the batch lacks (none of a rollout, time of a single step)."""
     if len(data.batch_size) > 1:
         return time_axis(data), ()
     names = [*data.names] if data._has_names() else []
@@ -144,26 +143,26 @@ def _from_bytes(data: Tensor, time_dim: int) -> Tensor:
     rows = (data if time_dim else data.movedim(1, 0)).cpu()
     num_envs, steps = rows.shape[:2]
     if not num_envs:
-        raise InputError("The batch holds no env, so its compressed entries have no shape: choose at least one env.")
+        raise InputError("The batch has no envs, so the shape of its entries is unknown: select at least one env.")
     runs = [_read_run(row.tobytes()) for row in rows.reshape(num_envs, -1).numpy()]
     _, dtype, sizes, _ = runs[0]
     if any(run[1:3] != (dtype, sizes) for run in runs):
-        raise FormatError("The bytes of a compressed entry differ in type or shape from env to env: they are damaged.")
+        raise FormatError("The envs of a compressed entry differ in dtype or shape: the bytes are damaged.")
     if sizes[0] != steps:
-        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch {steps}: choose envs, not steps.")
+        raise InputError(f"The bytes hold {sizes[0]} steps, but the batch has {steps}: choose envs, not steps.")
     blocks = [(codec, block) for codec, _, _, block in runs]
     shape = (num_envs, steps, *sizes[1:]) if time_dim else (steps, num_envs, *sizes[1:])
     return PackedTensor(shape, dtype, data.device, time_dim, 1, blocks).unpack()
 
 
 def _read_run(run: bytes) -> tuple[str, torch.dtype, tuple[int, ...], bytes]:
-    """Codec, dtype, sizes and block of one env."""
+    """Return codec, dtype, sizes and block of one env."""
     try:
         length, codec, dtype, count = _HEAD.unpack_from(run)
         sizes = struct.unpack_from(f"<{count}I", run, _HEAD.size)
         first = _HEAD.size + 4 * count
         if not sizes or first + length > len(run):
-            raise FormatError("The bytes of a compressed entry end in the middle: choose envs, not steps.")
+            raise FormatError("The bytes of a compressed entry are cut off: choose envs, not steps.")
         if math.prod(sizes) * _DTYPES[dtype].itemsize > codecs.MAX_EXPANSION * length:
             raise FormatError(f"The bytes of a compressed entry claim sizes {sizes}, more than they can hold.")
         return codecs.CODEC_NAMES[codec], _DTYPES[dtype], sizes, run[first : first + length]
