@@ -22,7 +22,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fledge.app.play.play_args import read_invitation
+from fledge.app.play.play_args import read_play_args
 from fledge.cli import main
 from fledge.cli.flying import read_vary
 from fledge.core.settings import check_settings
@@ -253,7 +253,7 @@ def check_nothing_more(**_: Any) -> None:
 
 
 def check_play(words: tuple[str, ...], **_: Any) -> None:
-    read_invitation(words)[0].close()
+    read_play_args(words)[0].close()
 
 
 CHECKS: dict[str, Callable[..., None]] = {

@@ -93,14 +93,13 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     Of a checkpoint .fledge, .pt, .pt.lz4 or .safetensors. Of a recording .html (a page to be sent to someone), .png, .svg,
     .pdf or .jpg (a picture of all episodes); and of one episode .acmi (Tacview), .mcap (Foxglove) or .json (all figures).
     """
+    from fledge.app.exporters import export_recording
     from fledge.core.terminal import harmless
-    from fledge.evaluate.recordings import convert_recording, means_recording
+    from fledge.evaluate.recordings import means_recording
     from fledge.storage import convert_checkpoint
 
     if means_recording(source, target):
-        if target.suffix in (".html", ".mcap", ".json"):
-            from fledge.app.exporters.convert import convert_for_viewers as convert_recording
-        done = convert_recording(source, target, episode, task)
+        done = export_recording(source, target, episode, task)
         shown = (
             f"{done['drawn']} of {done['episodes']} episodes"
             if "drawn" in done

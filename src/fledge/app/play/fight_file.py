@@ -1,4 +1,4 @@
-"""A fight as a recording."""
+"""Saving a fight as a recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(fight: Fight) -> dict[str, Any]:
-    """What a reader of its recording should know."""
+    """Return the facts of a fight's recording."""
     return {
         "policies": [seat.name for seat in fight.seats],
         "policy": fight.seats[0].name,
@@ -26,7 +26,7 @@ def facts_of(fight: Fight) -> dict[str, Any]:
 
 
 def save_fight(fight: Fight, path: Path) -> None:
-    """Write what a fight remembers."""
+    """Write the history of a fight."""
     frames = [fight.layout.unpack(row) for row in fight.frames]
     kinds = {name: value.dtype for name, value in fight.look().items()}
     stacked = {n: np.stack([frame[n] for frame in frames]).astype(kinds[n]) for n in fight.layout.shapes}

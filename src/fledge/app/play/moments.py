@@ -1,4 +1,4 @@
-"""Moments of a fight: what is to be seen of one as a row of numbers, and all that decides what comes after it."""
+"""Moments of a fight: frames as rows of numbers, and the complete state to continue from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fledge.app.play.seats import Seat
 
 
 @dataclass
-class Kept:
-    """Everything that decides the future, at the beginning of a tick."""
+class Checkpoint:
+    """The complete state at the beginning of a tick."""
 
     tick: int
     env: dict[str, Any]
@@ -25,12 +25,12 @@ class Kept:
     memories: list[dict[str, Any]]
     held: list[Action | None]
     due: list[int]
-    change: bool  # somebody sat down here: later commands are another's
+    change: bool  # a seat changed here, so later commands come from another pilot
 
 
 @dataclass
 class Ending:
-    """How a fight ended, for each side."""
+    """The outcomes of a fight, one for each side, and its last tick."""
 
     outcomes: list[str]
     tick: int
@@ -38,7 +38,7 @@ class Ending:
 
 @dataclass
 class Layout:
-    """Where the entries of a frame stand in its row of numbers."""
+    """The order of a frame's fields in its row of numbers."""
 
     shapes: dict[str, tuple[int, ...]]
 
@@ -47,11 +47,11 @@ class Layout:
         self.width = sum(self.sizes.values())
 
     def pack(self, frame: Mapping[str, np.ndarray]) -> np.ndarray:
-        """A frame as one row, float32."""
+        """Return a frame as one row, float32."""
         return np.concatenate([np.ravel(frame[name]).astype(np.float32) for name in self.shapes])
 
     def unpack(self, row: np.ndarray) -> dict[str, np.ndarray]:
-        """The frame again; flags and counts have become numbers."""
+        """Return the frame of a row; flags and counts are float32 as well."""
         frame, at = {}, 0
         for name, shape in self.shapes.items():
             size = self.sizes[name]

@@ -57,6 +57,7 @@ class AircombatTask(Task):
     policy_config = AircombatPolicyConfig
     presets = HERE / "presets"
     policies = HERE / "policies"
+    page = HERE / "view" / "page"
     primary_metric = "win"
     sides = 2
     classes = CLASSES
