@@ -67,7 +67,7 @@ def test_keys_fly_the_aircraft_and_fire(browser: Any, app: Any, shoot: Callable[
 
 def test_it_goes_back_and_is_taken_over(browser: Any, app: Any, shoot: Callable[..., None]) -> None:
     begin(browser, app, "/play?blue=pursuit&red=placeholder&start=head_on&seed=5")
-    assert "You watch" in browser.text(".fd-status")
+    assert "You are watching" in browser.text(".fd-status")
     browser.run(f"{DUEL}.link.send({{do: 'speed', to: 4}})")
     browser.until(f"{DUEL}.store.last > 60", 40)
     browser.run(f"{DUEL}.slider.value = 20; {DUEL}.slider.dispatchEvent(new Event('input'))")

@@ -13,7 +13,7 @@ import torch
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex, make_id
-from fledge.app.runs.runs import Doctor, RunCache, compare_settings, describe_fully, list_checkpoints, read_settings
+from fledge.app.runs.runs import RunCache, compare_settings, describe_fully, examine, list_checkpoints, read_settings
 from fledge.app.runs.saved_run import MODULE, as_page, collect
 from fledge.app.server.bundle import as_data, join_modules
 from fledge.storage import CheckpointHistory
@@ -91,19 +91,19 @@ def test_a_run_that_was_removed_while_watched_says_so(tmp_path: Path) -> None:
 def test_checkpoints_are_listed_and_the_doctor_tells_of_a_damaged_one(tmp_path: Path) -> None:
     entry = make_run(tmp_path / "first")
     assert list_checkpoints(entry) == []
-    assert Doctor().examine(entry) == {"trouble": "This run has saved no checkpoint yet."}
+    assert examine(entry) == {"trouble": "This run has saved no checkpoint yet."}
     history = CheckpointHistory(entry.path / "checkpoints")
     for step in (1, 2):
         history.save({"model": {"weight": torch.arange(1000.0) + step}}, step).wait()
     assert [row["bytes"] > 0 for row in list_checkpoints(entry)] == [True, True]
-    report = Doctor().examine(entry)
+    report = examine(entry)
     assert report["healthy"]
     assert str(tmp_path) not in json.dumps(report)
     newest = sorted((entry.path / "checkpoints").glob("*.fledge"))[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 255
     newest.write_bytes(content)
-    report = Doctor().examine(entry)
+    report = examine(entry)
     assert not report["healthy"]
     assert any("damaged" in line for line in report["lines"])
 
@@ -115,12 +115,12 @@ def test_a_checkpoint_that_leads_elsewhere_is_neither_listed_nor_read(tmp_path: 
     before = [row["file"] for row in list_checkpoints(entry)]
     (entry.path / "checkpoints" / "a.fledge").symlink_to(tmp_path / "gone.fledge")
     assert [row["file"] for row in list_checkpoints(entry)] == before
-    assert "trouble" not in Doctor().examine(entry)
+    assert "trouble" not in examine(entry)
     for make in (lambda path: path.symlink_to(tmp_path / "secret.fledge"), os.mkfifo):  # a pipe would be waited for
         place = entry.path / "checkpoints" / "b.fledge"
         make(place)
         assert [row["file"] for row in list_checkpoints(entry)] == before
-        assert "b.fledge is a link out of the run's folder" in Doctor().examine(entry)["trouble"]
+        assert "b.fledge is a link out of the run's folder" in examine(entry)["trouble"]
         place.unlink()
 
 

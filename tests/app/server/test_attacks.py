@@ -263,7 +263,7 @@ def test_a_server_for_others_asks_for_its_token(serve_app: Callable[..., App], f
     assert "?token=" in app.url
     base = f"http://127.0.0.1:{app.base.rpartition(':')[2]}"
     browser.open(base)
-    assert "needs its token" in browser.text()
+    assert "needs a token" in browser.text()
     browser.open(f"{base}/?token=wrong-wrong-wrong-wrong")
     assert "wrong" in browser.text()
     assert [line for line in browser.errors() if "401" not in line and "403" not in line] == []

@@ -51,7 +51,8 @@ def matches_of(server: Server) -> MatchManager:
 def use_matches(server: Server, matches: MatchManager) -> MatchManager:
     """Play the app's matches in this manager; it closes with the app."""
     server.matches = matches
-    server.task_pages.add(matches.roster.task.name, matches.roster.task.page)
+    if (task := matches.roster.task).page is not None:
+        server.task_pages[task.name] = task.page
     server.closing.append(matches.close)
     return matches
 
@@ -90,13 +91,13 @@ def register(server: Server) -> None:
 def add_task_page(server: Server) -> bool:
     """Load the scripts and styles of the played task into the page; show a message and return False if it has none."""
     name = server.matches.roster.task.name
-    script = server.task_pages.url(name, "index.js")
-    if script is None:
+    scripts = server.task_pages.urls(name, "index.js")
+    if not scripts:
         ui.label(f"{name} cannot be played in the browser: its view has no page with an index.js.").classes("fl-error")
         return False
-    for style in server.task_pages.styles(name):
+    for style in server.task_pages.urls(name, "*.css"):
         add_style(style)
-    add_module(script)
+    add_module(scripts[0])
     return True
 
 

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from nicegui import ui
 
 from fledge.app.runs.file_index import Entry
-from fledge.app.runs.runs import Doctor, RunCache, compare_settings, describe_fully, list_checkpoints
+from fledge.app.runs.runs import RunCache, compare_settings, describe_fully, examine, list_checkpoints
 from fledge.app.runs.saved_run import as_page, collect
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
@@ -23,7 +23,7 @@ MAX_RUNS = 8  # side by side
 
 def register(server: Server) -> None:
     """Add the page's routes."""
-    cache, doctor = RunCache(), Doctor()
+    cache = RunCache()
 
     @ui.page(PATH, title="Training · Fledge")
     def page() -> None:
@@ -60,8 +60,8 @@ def register(server: Server) -> None:
         return JSONResponse({"files": list_checkpoints(run_of(id))})
 
     @server.api.get("/api/doctor/{id}")
-    def examine(id: str) -> Any:
-        return JSONResponse(doctor.examine(run_of(id)))
+    def doctor(id: str) -> Any:
+        return JSONResponse(examine(run_of(id)))
 
     @server.api.get("/api/save")
     def save(ids: str = "") -> Any:

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 
 from fledge.agents.base import Action
-from fledge.app.play.fight_file import save_fight
-from fledge.app.play.moments import Checkpoint, Ending, Layout
+from fledge.app.play.history import Checkpoint, Ending, Layout, save_fight
 from fledge.app.play.seats import Hands, Seat
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
@@ -59,10 +58,10 @@ class Fight:
         """Incremented whenever the past is changed."""
         self.cuts: list[int] = []
         """For each branch, the last tick that it shares with the one before; -1 for none."""
-        self.env: TensorEnv | None = None
-        self.cfg: Any = cfg
-        self.seed = seed
-        self.restart(cfg, seed)
+        self.closed = False
+        self.env: TensorEnv
+        self.cfg, self.seed = cfg, seed
+        self.restart()
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
@@ -73,7 +72,7 @@ class Fight:
         self.controls = list(self.task.controls(env))
         for seat in self.seats:
             self._check_seat(seat, env)
-        if self.env is not None:
+        if hasattr(self, "env"):
             self.env.close()
         self.env, self.cfg, self.seed = env, cfg, seed
         self.tick_s = _tick_of(env, self.wanted_tick_s)
@@ -98,9 +97,8 @@ class Fight:
 
     def close(self) -> None:
         """Close the env."""
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+        self.env.close()
+        self.closed = True
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -128,7 +126,7 @@ class Fight:
 
     def step(self) -> None:
         """Simulate one tick, paused or not."""
-        if self.over is not None or self.env is None:
+        if self.over is not None or self.closed:
             return
         if self._changed or self.tick % self.key_every == 0:
             self._keep()
@@ -146,7 +144,6 @@ class Fight:
         """Return an agent's command for this tick: a new one, or the held one."""
         seat = self.seats[side]
         assert seat.agent is not None
-        assert self.env is not None
         held = self.held[side]
         if held is not None and self.tick < self.due[side]:
             return held
@@ -158,7 +155,6 @@ class Fight:
         return action
 
     def _fly(self, actions: Any) -> None:
-        assert self.env is not None
         self.env.step(actions, dt=self.tick_s, out=self.out)
         self.tick += 1
         if bool((self.out["terminated"] | self.out["truncated"])[0]):
@@ -168,7 +164,6 @@ class Fight:
 
     def look(self) -> dict[str, np.ndarray]:
         """Return the present frame: the task's snapshot, or the observations of a task without one."""
-        assert self.env is not None
         seen = self.task.snapshot(self.env, [0])
         if not seen:
             seen = {name: value.cpu().numpy() for name, value in self.out["obs"].items()}
@@ -177,7 +172,6 @@ class Fight:
     # ---- the past ----------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        assert self.env is not None
         now = Checkpoint(
             tick=self.tick,
             env=self.env.state_dict(),
@@ -216,7 +210,6 @@ class Fight:
         last = self.first + len(self.frames) - 1
         if not self.first <= tick <= last:
             raise InputError(f"Tick {tick} is not in the history, which has {self.first} to {last}.")
-        assert self.env is not None
         if not self.kept:  # no tick was simulated yet
             return
         while len(self.kept) > 1 and self.kept[-1].tick > tick:
@@ -255,7 +248,6 @@ class Fight:
         Raises:
             ConfigError: The agent does not fit the env, or the env has no controls for a person.
         """
-        assert self.env is not None
         self._check_seat(seat, self.env)
         seat.begin()
         self.seats[side] = seat

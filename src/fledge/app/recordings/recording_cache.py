@@ -45,7 +45,7 @@ class RecordingCache:
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
         self.files, self.task = files, task
-        self.task_pages = task_pages or TaskPages()
+        self.task_pages = TaskPages() if task_pages is None else task_pages
         self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
         self._leaving: deque[tuple[float, Recording]] = deque()  # with the time at which each left the cache
         self._asked: dict[str, float] = {}  # by run, the time since which live frames are asked for
@@ -81,7 +81,7 @@ class RecordingCache:
             return {**nothing, **texts, "closed": False}
         recording, task = self._recording(path)
         generation = path.name if entry.kind == "run" else ""
-        script = self.task_pages.url(task.name, "graph.js")
+        script = next(iter(self.task_pages.urls(task.name, "graph.js")), None)
         return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
 
     def _newest_live(self, entry: Entry) -> Path | None:
@@ -153,7 +153,8 @@ class RecordingCache:
             if key not in self._open:
                 recording = Recording(path)
                 task = task_of(recording, self.task)
-                self.task_pages.add(task.name, task.page)
+                if task.page is not None:
+                    self.task_pages[task.name] = task.page
                 self._open[key] = (recording, task)
             self._open.move_to_end(key)
             gone = [other for other in self._open if other != key and not Path(other[0]).exists()]

@@ -60,11 +60,6 @@ class Entry:
         except (OSError, RuntimeError):
             return None
 
-    def as_dict(self) -> dict[str, object]:
-        """Return what a page may know."""
-        return {"id": self.id, "kind": self.kind, "name": self.name, "changed": self.changed, "run": self.run,
-                "live": self.live}  # fmt: skip
-
 
 def make_id(path: Path) -> str:
     """Return the id of a path."""

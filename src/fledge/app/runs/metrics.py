@@ -36,33 +36,28 @@ Row = dict[str, float]
 
 
 class Column:
-    """One metric: sum, count, minimum and maximum of each point."""
+    """One metric: for each point (sum, count, minimum, maximum), array [4, MAX_POINTS]."""
+
+    EMPTY = np.array([[0.0], [0.0], [np.inf], [-np.inf]])
+    JOIN = (np.add, np.add, np.minimum, np.maximum)
 
     def __init__(self) -> None:
-        self.sum, self.count = np.zeros(MAX_POINTS), np.zeros(MAX_POINTS, np.int64)
-        self.least, self.greatest = np.full(MAX_POINTS, np.inf), np.full(MAX_POINTS, -np.inf)
-
-    def put(self, at: int, point: list[float]) -> None:
-        """Set a point to (sum, count, minimum, maximum)."""
-        self.sum[at], self.count[at], self.least[at], self.greatest[at] = point
+        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
 
     def halve(self) -> None:
         """Merge pairs of points."""
-        half = MAX_POINTS // 2
-        for name, join, empty in (("sum", np.add, 0), ("count", np.add, 0), ("least", np.minimum, np.inf),
-                                  ("greatest", np.maximum, -np.inf)):  # fmt: skip
-            old = getattr(self, name)
-            new = np.full_like(old, empty)
-            new[:half] = join(old[0::2], old[1::2])
-            setattr(self, name, new)
+        pairs = self.points.reshape(4, MAX_POINTS // 2, 2)
+        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
+        for row, join in enumerate(self.JOIN):
+            self.points[row, : MAX_POINTS // 2] = join.reduce(pairs[row], axis=1)
 
     def as_dict(self, start: int, stop: int, spread: bool) -> dict[str, list[float | None]]:
         """Return points as plain data; with `spread`, their minima and maxima as well."""
-        some = self.count[start:stop]
-        means = np.divide(self.sum[start:stop], some, out=np.full(stop - start, np.nan), where=some > 0)
+        total, count, least, greatest = self.points[:, start:stop]
+        means = np.divide(total, count, out=np.full(stop - start, np.nan), where=count > 0)
         told = {"mean": rounded(means)}
         if spread:
-            told |= {"min": rounded(self.least[start:stop]), "max": rounded(self.greatest[start:stop])}
+            told |= {"min": rounded(least), "max": rounded(greatest)}
         return told
 
 
@@ -165,7 +160,7 @@ class Curves:
         at = (self.rows - 1) // self.size
         self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
         for name, point in self._open.items():
-            self.columns[name].put(at, point)
+            self.columns[name].points[:, at] = point
 
     def _halve(self) -> None:
         for column in self.columns.values():

@@ -199,27 +199,25 @@ def outside_link(entry: Entry) -> str:
     return ""
 
 
-class Doctor:
-    """Verifies a run's checkpoints as `fledge doctor` does, one run at a time: it reads every byte."""
+_examining = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
 
-    def examine(self, entry: Entry) -> dict[str, Any]:
-        """Return the report of `fledge doctor --json` without paths, or `{"trouble": message}`."""
-        from fledge.storage.doctor import examine_folder, render
+def examine(entry: Entry) -> dict[str, Any]:
+    """Verify a run's checkpoints: return the report of `fledge doctor --json` without paths, or `{"trouble": message}`.
 
-        folder = entry.path / "checkpoints"
-        if not folder.resolve().is_relative_to(entry.path.resolve()) or not folder.is_dir():
-            return {"trouble": "This run has saved no checkpoint yet."}
-        if strange := outside_link(entry):
-            return {
-                "trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."
-            }
-        with self._lock:
-            try:
-                report = examine_folder(folder)
-            except (FledgeError, OSError) as error:
-                return {"trouble": str(error).replace(str(folder), entry.name)}
-        lines = [line.replace(str(folder), entry.name) for line in render(report)]
-        return {**report.as_dict(), "folder": entry.name, "lines": lines}
+    One run at a time, as it reads every byte.
+    """
+    from fledge.storage.doctor import examine_folder, render
+
+    folder = entry.path / "checkpoints"
+    if not folder.resolve().is_relative_to(entry.path.resolve()) or not folder.is_dir():
+        return {"trouble": "This run has saved no checkpoint yet."}
+    if strange := outside_link(entry):
+        return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
+    with _examining:
+        try:
+            report = examine_folder(folder)
+        except (FledgeError, OSError) as error:
+            return {"trouble": str(error).replace(str(folder), entry.name)}
+    lines = [line.replace(str(folder), entry.name) for line in render(report)]
+    return {**report.as_dict(), "folder": entry.name, "lines": lines}

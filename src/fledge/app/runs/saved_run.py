@@ -12,7 +12,7 @@ from typing import Any
 
 from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.runs.metrics import Curves
-from fledge.app.runs.runs import Doctor, compare_settings, describe_fully, list_checkpoints
+from fledge.app.runs.runs import compare_settings, describe_fully, examine, list_checkpoints
 from fledge.app.server.assets import STATIC
 from fledge.app.server.bundle import make_page
 from fledge.core.errors import ConfigError
@@ -31,15 +31,15 @@ def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, A
     runs = FileIndex(places).runs()
     if not runs:
         raise ConfigError(f"{' and '.join(map(str, places))}: no run found. Pass a run's folder, or a folder of runs.")
-    data = collect(runs, examine=True)
+    data = collect(runs, verify=True)
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(as_page(data), encoding="utf-8")
     return data
 
 
-def collect(entries: Sequence[Entry], examine: bool = False) -> dict[str, Any]:
-    """Return all that the training page shows of some runs; with `examine`, verify their checkpoints as well (slow)."""
+def collect(entries: Sequence[Entry], verify: bool = False) -> dict[str, Any]:
+    """Return all that the training page shows of some runs; with `verify`, also verify their checkpoints (slow)."""
     runs = []
     for entry in entries:
         curves = Curves(entry.path / "metrics.jsonl")
@@ -47,9 +47,8 @@ def collect(entries: Sequence[Entry], examine: bool = False) -> dict[str, Any]:
             while curves.refresh():
                 pass
         runs.append({"run": describe_fully(entry, curves), "curves": curves.since()})
-    doctor = Doctor()
     checkpoints = {
-        entry.id: {"files": list_checkpoints(entry), **({"doctor": doctor.examine(entry)} if examine else {})}
+        entry.id: {"files": list_checkpoints(entry), **({"doctor": examine(entry)} if verify else {})}
         for entry in entries
     }
     return {"runs": runs, "settings": compare_settings(entries), "checkpoints": checkpoints}

@@ -11,32 +11,13 @@ SUFFIXES = (".js", ".css", ".svg")  # other files are not served
 CACHE = {"cache-control": "no-cache"}  # the browser asks each time, and gets the file if it has changed
 
 
-class TaskPages:
-    """The page folders that may be served: those of tasks that the app has loaded. A URL never makes it load one."""
+class TaskPages(dict[str, Path]):
+    """Page folders by task. Only those of tasks that the app has loaded: a URL never makes it load one."""
 
-    def __init__(self) -> None:
-        self._folders: dict[str, Path] = {}
-
-    def add(self, name: str, folder: Path | None) -> None:
-        """Serve a task's page folder from now on; None is a task without one."""
-        if folder is not None:
-            self._folders[name] = folder
-
-    def url(self, name: str, file: str) -> str | None:
-        """The URL of a file in a task's page folder; None if the task has no such file."""
-        return f"/tasks/{quote(name, safe='')}/{file}" if self.find(name, file) else None
-
-    def styles(self, name: str) -> list[str]:
-        """The URLs of the style sheets in a task's page folder."""
-        folder = self._folders.get(name)
-        files = sorted(path.name for path in folder.glob("*.css")) if folder else []
-        return [f"/tasks/{quote(name, safe='')}/{file}" for file in files]
-
-    def find(self, name: str, file: str) -> Path | None:
-        """A file of a task's page folder."""
-        folder = self._folders.get(name)
-        known = {path.name: path for path in folder.iterdir() if path.suffix in SUFFIXES} if folder else {}
-        return known.get(file)
+    def urls(self, name: str, pattern: str) -> list[str]:
+        """Return the URLs of files in a task's page folder, sorted; none if it has no page."""
+        files = sorted(self[name].glob(pattern)) if name in self else []
+        return [f"/tasks/{quote(name, safe='')}/{path.name}" for path in files]
 
 
 def serve_assets(api: Any, task_pages: TaskPages) -> None:
@@ -56,5 +37,7 @@ def serve_assets(api: Any, task_pages: TaskPages) -> None:
 
     @api.get("/tasks/{name}/{file}")
     def task_file(name: str, file: str) -> Any:
-        path = task_pages.find(name, file)
-        return Response(status_code=404) if path is None else FileResponse(path, headers=CACHE)
+        known = {path.name: path for path in task_pages[name].iterdir()} if name in task_pages else {}
+        if file not in known or known[file].suffix not in SUFFIXES:
+            return Response(status_code=404)
+        return FileResponse(known[file], headers=CACHE)

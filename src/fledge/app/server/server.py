@@ -39,7 +39,6 @@ class AppConfig:
         port: 0 takes a free one.
         token: Secret that visitors must present; generated if it is None and `host` is not this machine.
         folders: Runs, recordings, and folders of them that the app may show.
-        dark: Dark theme (True), light (False), or the system's (None), until the user chooses.
         names: Further host names of this server, for example that of a proxy.
         with_parent: Process id of the training that started the server and ends it; 0 for none. The folders may then
             not exist yet.
@@ -50,7 +49,6 @@ class AppConfig:
     port: int = 8080
     token: str | None = None
     folders: Sequence[Path] = ()
-    dark: bool | None = None
     names: Sequence[str] = ()
     with_parent: int = 0
     task: str | None = None
@@ -138,7 +136,7 @@ def build(config: AppConfig) -> Server:
         server.api,
         title="Fledge",
         favicon=STATIC / "favicon.svg",
-        dark=config.dark,
+        dark=None,  # the system's, until the user chooses
         language="en-US",
         reconnect_timeout=20.0,
         message_history_length=200,

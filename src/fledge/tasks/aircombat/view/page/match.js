@@ -65,7 +65,7 @@ class DuelMatch extends HTMLElement {
     this.verdict = el("div", { class: "fd-call", role: "status" });
     const mapPanel = el("section", { class: "fd-map fl-panel" }, this.tools, this.mapCanvas, this.banner, this.verdict);
     const graphPanel = el("section", { class: "fd-graph fl-panel" },
-      el("h2", { text: "Space-time graph: where missiles fired now can be, and where you can" }), this.graphCanvas); // prettier-ignore
+      el("h2", { text: "Space-time: where missiles fired now can be, and where you can" }), this.graphCanvas); // prettier-ignore
     const side = el("div", { class: "fd-side" }, graphPanel, el("div", { class: "fd-both" }, this.gauges[0].element, this.gauges[1].element));
     const foot = el("div", { class: "fd-foot" }, this.status, this.helpLine);
     this.append(this.buildHead(), el("div", { class: "fd-main" }, mapPanel, side), this.buildTime(), foot, this.pads);
