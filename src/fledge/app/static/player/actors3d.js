@@ -1,5 +1,5 @@
-// Everybody who moves in the 3-D scene, with trails and goals. One draw for all bodies of a shape, one for all thin trails: those
-// are cut off at the present moment by the graphics card, so that a moment costs next to nothing.
+// Actors in the 3-D scene, with trails and goals. One draw call for all bodies of a shape, and one for all thin trails, which
+// the graphics card cuts off at the present moment, so that a moment costs almost nothing.
 import { actorColour, colour } from "./palette.js";
 import { clear } from "./stage3d.js";
 
@@ -70,7 +70,7 @@ export class Actors3D {
     return mesh;
   }
 
-  // Dots of constant size, so that everybody is seen from afar and behind columns.
+  // Dots of constant size, so that actors are visible from afar and behind columns.
   makeDots(count) {
     const { THREE } = this;
     const geometry = new THREE.BufferGeometry();

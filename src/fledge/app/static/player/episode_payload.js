@@ -129,7 +129,7 @@ export class EpisodePayload {
     return dx * dx + dy * dy > 1e-9 ? Math.atan2(dy, dx) : null;
   }
 
-  // What an actor has left to fly with, 0 to 1; null where nobody knows.
+  // The energy that an actor has left, 0 to 1; null if it is not recorded.
   energy(k, { frame, part }) {
     const { energy } = this.head.actors[k];
     if (!energy) return null;

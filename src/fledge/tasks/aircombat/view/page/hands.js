@@ -1,4 +1,4 @@
-// A person's hands: keys, and on a touch screen pads, made from what the world says can be moved.
+// A person's controls: keys, and pads on a touch screen, made from the task's list of controls.
 
 const STICK_PER_S = 3.5; // a stick goes to its end within about a third of a second
 const BACK_PER_S = 7;

@@ -1,8 +1,8 @@
-// The connection to the server's fight: reconnects by itself, and then gets what it missed.
+// The connection to the match on the server: reconnects by itself, and then gets what it missed.
 
 const WAITS_MS = [250, 500, 1000, 2000, 4000];
 
-// What this tab is called; a reload is the same person, another tab another.
+// The id of this tab: a reload is the same person, another tab is not.
 function whoAmI() {
   const fresh = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
   try {
@@ -10,7 +10,7 @@ function whoAmI() {
     if (known) return known;
     sessionStorage.setItem("fledge-who", fresh);
   } catch {
-    // a browser without storage: a reload is somebody else
+    // a browser without storage: a reload counts as another person
   }
   return fresh;
 }

@@ -12,7 +12,7 @@ export class TacticalMap {
     this.paper = new Paper(canvas);
     this.labels = new Labels(this.paper);
     this.covered = []; // what stands above the map: [left, top, right, bottom] in pixels
-    this.head = this.foot = 0; // pixels at the top and at the bottom in which nobody should fly
+    this.head = this.foot = 0; // pixels at the top and bottom to keep free of aircraft
     this.mode = "both"; // both: north up, all in view. own: own aircraft in the middle, its nose up
     this.zoom = 1;
     this.rings = "both"; // both, enemy, own, none

@@ -1,4 +1,4 @@
-// The fight as this page has seen it: every frame, and any moment between two of them.
+// The frames of the match that this page has got, and any moment between two of them.
 
 // A moment, as maps and graphs draw it: sides with place (m), heading (rad), speed (m/s), and missiles.
 export class Store {
