@@ -84,7 +84,7 @@ def test_a_run_that_was_removed_while_watched_says_so(tmp_path: Path) -> None:
     entry, cache = make_run(tmp_path / "first"), RunCache()
     assert describe_fully(entry, cache.curves(entry))["trouble"] == ""
     shutil.rmtree(tmp_path / "first")
-    assert describe_fully(entry, cache.curves(entry))["trouble"] == "This run's folder does not exist any more."
+    assert describe_fully(entry, cache.curves(entry))["trouble"] == "This run does not exist any more."
     assert list_checkpoints(entry) == []
 
 

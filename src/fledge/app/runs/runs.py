@@ -108,10 +108,8 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
     """Return a run's settings by dotted key, and an error message or ""."""
     path = entry.file("config.yaml")
     if path is None:
-        return (
-            {},
-            "This run has no config.yaml." if entry.path.is_dir() else "This run's folder does not exist any more.",
-        )
+        missing = "has no config.yaml" if entry.path.is_dir() else "does not exist any more"
+        return {}, f"This run {missing}."
     try:
         with open(path, "rb") as stream:
             text = stream.read(MAX_CONFIG + 1)
