@@ -74,12 +74,8 @@ def export_mcap(recording: Recording, task: Task, target: Path, episode: int | N
         writer.finish()
         with durable_file(target) as file:
             file.write(stream.getvalue())
-    return {
-        "episode": chosen.number,
-        "outcome": chosen.outcome or "running",
-        "seconds": chosen.seconds,
-        "messages": count,
-    }
+    figures = {"episode": chosen.number, "outcome": chosen.outcome or "running", "seconds": chosen.seconds}
+    return {**figures, "messages": count}
 
 
 def register(writer: Any) -> dict[str, int]:

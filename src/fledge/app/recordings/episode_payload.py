@@ -18,18 +18,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import xxhash
 
-from fledge.app.recordings.episode_packer import (
-    EpisodePacker,
-    is_flat,
-    marks_of,
-    number,
-    pack_actor,
-    pack_crowd,
-    pack_instruments,
-    pack_stage,
-    plain,
-    text,
-)
+from fledge.app.recordings import episode_packer as parts
+from fledge.app.recordings.episode_packer import EpisodePacker, number, plain, text
 from fledge.app.recordings.trajectory import checked_frames, env_config_of, read_track, stride_of
 from fledge.core.errors import FormatError
 from fledge.storage import Recording
@@ -138,14 +128,14 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
             "next": episode.length,
             "frames_here": len(seconds),
             "time": packer.add("time", seconds),
-            "stage_shapes": pack_stage(packer, stage, actors) if with_stage else None,
-            "flat": is_flat(known.flat, actors),
-            "actors": [pack_actor(packer, k, actor, len(seconds)) for k, actor in enumerate(actors)],
-            "crowd": pack_crowd(packer, task.crowd(track)),
+            "stage_shapes": parts.pack_stage(packer, stage, actors) if with_stage else None,
+            "flat": parts.is_flat(known.flat, actors),
+            "actors": [parts.pack_actor(packer, k, actor, len(seconds)) for k, actor in enumerate(actors)],
+            "crowd": parts.pack_crowd(packer, task.crowd(track)),
             "beams": "heading" in track.frames and "lidar" in track.scene,
             "graph": type(task).graph is not Task.graph,
-            "instruments": pack_instruments(packer, task, track),
-            "marks": marks_of(actors, seconds),
+            "instruments": parts.pack_instruments(packer, task, track),
+            "marks": parts.marks_of(actors, seconds),
         }
         return packer.packed(head)
 

@@ -78,7 +78,9 @@ class Curves:
         self.outcomes: list[str] = []
         self.last: Row = {}
         self._axes = np.zeros((len(AXES), MAX_POINTS))
-        self._open: dict[str, list[float]] = {}  # the last point while it grows: plain numbers are faster than arrays
+        self._open: dict[
+            str, tuple[float, int, float, float]
+        ] = {}  # the last point while it grows: plain numbers are faster than arrays
         self._place = 0  # bytes read
         self._torn = b""
         self._file: tuple[int, int] | None = None
@@ -142,16 +144,8 @@ class Curves:
                     continue
                 self.columns[name] = Column()
             self.last[name] = value
-            point = self._open.get(name)
-            if point is None:
-                self._open[name] = [value, 1, value, value]
-            else:
-                point[0] += value
-                point[1] += 1
-                if value < point[2]:
-                    point[2] = value
-                elif value > point[3]:
-                    point[3] = value
+            total, count, least, greatest = self._open.get(name, (0.0, 0, math.inf, -math.inf))
+            self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
         """Store the last point with the others."""

@@ -66,12 +66,8 @@ class Refusal(Exception):
 
 def is_local(host: str) -> bool:
     """Return whether a host to bind to is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = host.strip("[]")
+    return host == "localhost" or (is_address(address) and ipaddress.ip_address(address).is_loopback)
 
 
 def host_name(value: str) -> str:
