@@ -78,9 +78,8 @@ class Curves:
         self.outcomes: list[str] = []
         self.last: Row = {}
         self._axes = np.zeros((len(AXES), MAX_POINTS))
-        self._open: dict[
-            str, tuple[float, int, float, float]
-        ] = {}  # the last point while it grows: plain numbers are faster than arrays
+        # the last point while it grows: plain numbers are faster than arrays
+        self._open: dict[str, tuple[float, int, float, float]] = {}
         self._place = 0  # bytes read
         self._torn = b""
         self._file: tuple[int, int] | None = None
