@@ -39,7 +39,7 @@ const step = (now) => {
 };
 requestAnimationFrame(step);
 """
-PLAYER, DUEL = "document.querySelector('fledge-player')", "document.querySelector('fledge-duel')"
+PLAYER, DUEL = "document.querySelector('fledge-player')", "document.querySelector('fledge-match')"
 TRAINING = ("navigation", "env.num_envs=48", "env.num_maps=2", "ppo.rollout_steps=16", "total_frames=1000000000000",
             "save_interval=100000", "tensorboard=false", "ranks=1")  # fmt: skip
 
@@ -95,7 +95,7 @@ def crowd_rate(browser: Any, path: Path, seconds: float) -> dict[str, Any]:
     server = Served("replay", str(path))
     try:
         browser.get(server.link)
-        until(browser, f"{PLAYER}?.film && {PLAYER}.group.length")
+        until(browser, f"{PLAYER}?.payload && {PLAYER}.group.length")
         browser.execute_script(f"{PLAYER}.toggle('beside'); {PLAYER}.speed = 0.5")
         drones = until(browser, f"{PLAYER}.group.length > 1 && {PLAYER}.group.length")
         browser.execute_script(f"{PLAYER}.seek(0.5); {PLAYER}.play(true)")
@@ -141,7 +141,7 @@ def follow_memory(
         browser.get(f"{server.base}/watch")
         until(browser, "document.querySelector('a.fp-card') !== null")
         browser.execute_script("document.querySelector('a.fp-card').click()")
-        until(browser, f"{PLAYER}?.film && {PLAYER}.group.length", 240)
+        until(browser, f"{PLAYER}?.payload && {PLAYER}.group.length", 240)
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < 60 * minutes + 1:
             rows.append({"minutes": round(passed / 60, 2), **look_at_page(browser), "server_mb": server.memory_mb()})

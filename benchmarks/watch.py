@@ -47,7 +47,7 @@ class Viewer:
         self.thread.start()
 
     def _ask(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"{self.base}/film/{self.entry}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.base}/recordings/{self.entry}{path}", timeout=30) as answer:
             data: bytes = answer.read()
             return data
 

@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.commands import main as benchmarks
-from fledge.app.play.play_args import read_invitation
+from fledge.app.play.play_args import read_play_args
 from fledge.cli import main
 from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings
@@ -255,7 +255,7 @@ def check_nothing_more(**_: Any) -> None:
 
 
 def check_play(words: tuple[str, ...], **_: Any) -> None:
-    read_invitation(words)[0].close()
+    read_play_args(words)[0].close()
 
 
 CHECKS: dict[str, Callable[..., None]] = {

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from fledge.app.exporters import export_recording
 from fledge.cli import main
 from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.evaluate import recorder
 from fledge.evaluate.episodes import Evaluation
 from fledge.evaluate.episodes import evaluate as evaluate_in
 from fledge.evaluate.recorder import Highlights
-from fledge.evaluate.recordings import convert_recording, describe_recording, render_recording, save_recording
+from fledge.evaluate.recordings import describe_recording, render_recording, save_recording
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
@@ -205,11 +206,11 @@ def test_a_strangers_recording_is_data(tmp_path: Path) -> None:
     lines = list(render_recording(describe_recording(path)))
     assert all(line.isprintable() for line in lines)
     with pytest.raises(FormatError, match="its frames are not"):
-        convert_recording(path, tmp_path / "a.png", None, None)
+        export_recording(path, tmp_path / "a.png", None, None)
     with pytest.raises(FledgeError, match="is code and is not run unless you name it"):
-        convert_recording(make(tmp_path / "b.frec", "os:system"), tmp_path / "a.acmi", None, None)
+        export_recording(make(tmp_path / "b.frec", "os:system"), tmp_path / "a.acmi", None, None)
     with pytest.raises(FledgeError, match="no task"):
-        convert_recording(make(tmp_path / "c.frec", "nowhere"), tmp_path / "a.acmi", None, None)
+        export_recording(make(tmp_path / "c.frec", "nowhere"), tmp_path / "a.acmi", None, None)
 
 
 def test_a_recording_that_was_cut_is_inspected_and_converted(tmp_path: Path) -> None:
@@ -217,13 +218,13 @@ def test_a_recording_that_was_cut_is_inspected_and_converted(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-20])
     assert any("plays up to there" in line for line in render_recording(describe_recording(path)))
     assert describe_recording(path)["outcomes"] == {"running": 1}
-    assert convert_recording(path, tmp_path / "a.acmi", None, None)["outcome"] == "running"
+    assert export_recording(path, tmp_path / "a.acmi", None, None)["outcome"] == "running"
     with pytest.raises(ConfigError, match="has ended"):
-        convert_recording(path, tmp_path / "a.png", None, None)
+        export_recording(path, tmp_path / "a.png", None, None)
     with RecordingWriter(tmp_path / "b.frec", "toy", {"x": 1.0}, 1.0):
         pass
     with pytest.raises(ConfigError, match="holds no episodes"):
-        convert_recording(tmp_path / "b.frec", tmp_path / "a.acmi", None, None)
+        export_recording(tmp_path / "b.frec", tmp_path / "a.acmi", None, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fledge.storage import Recording
 from fledge.tasks.registry import find_task
 from fledge.train import live
 from fledge.train.config import make_config
-from fledge.train.live import Camera, ask_for_frames, footage, newest_footage
+from fledge.train.live import Camera, ask_for_frames, captured_files, newest_capture
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks
 
@@ -50,8 +50,8 @@ def test_a_watched_training_learns_the_same_bit_for_bit(
     alone, seen = run(tmp_path / "alone", False, words), run(tmp_path / "seen", True, words)
     assert alone.keys() == seen.keys()
     assert all(torch.equal(alone[name], seen[name]) for name in alone)
-    assert newest_footage(tmp_path / "alone") is None
-    recording = Recording(newest_footage(tmp_path / "seen"))
+    assert newest_capture(tmp_path / "alone") is None
+    recording = Recording(newest_capture(tmp_path / "seen"))
     assert len(recording) >= 1
     assert sum(episode.recorded for episode in recording) > 16
     assert recording.task == "navigation"
@@ -89,7 +89,7 @@ def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
     os.utime(tmp_path / "live" / "watch", (long_ago, long_ago))
     fly(camera, env, 1)
     assert not camera.on
-    recording = Recording(newest_footage(tmp_path))
+    recording = Recording(newest_capture(tmp_path))
     assert recording.closed
     assert recording.outcomes().get("timeout", 0) >= live.FOLLOWED
     assert len({episode.facts["env"] for episode in recording}) >= live.FOLLOWED
@@ -104,19 +104,19 @@ def test_a_fast_training_is_filmed_at_every_third_step(tmp_path: Path, monkeypat
     camera._look()
     fly(camera, env, 9)
     camera.close()
-    recording = Recording(newest_footage(tmp_path))
+    recording = Recording(newest_capture(tmp_path))
     assert sum(episode.recorded for episode in recording) == 3 * live.FOLLOWED
     assert recording.seconds_per_frame == pytest.approx(3 * env.decision_s)
 
 
-def test_footage_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     camera, env = camera_on(tmp_path, monkeypatch)
     monkeypatch.setattr(live, "MAX_EPISODES", 10)
     ask_for_frames(tmp_path)
     fly(camera, env, 40)
     camera.close()
-    assert 1 <= len(footage(tmp_path / "live")) <= live.KEPT
-    assert all(len(Recording(path)) <= 10 for path in footage(tmp_path / "live"))
+    assert 1 <= len(captured_files(tmp_path / "live")) <= live.KEPT
+    assert all(len(Recording(path)) <= 10 for path in captured_files(tmp_path / "live"))
 
 
 def test_a_broken_snapshot_stops_the_camera_and_not_the_training(
@@ -147,5 +147,5 @@ def test_a_link_in_a_run_is_neither_followed_nor_written_through(tmp_path: Path)
     (tmp_path / "files" / "live" / "000002.frec").symlink_to(outside / "000001.frec")
     for name in ("folder", "files"):
         ask_for_frames(tmp_path / name)
-        assert newest_footage(tmp_path / name) is None
+        assert newest_capture(tmp_path / name) is None
     assert [path.name for path in outside.iterdir()] == ["000001.frec"]

@@ -1,9 +1,13 @@
-"""The browser app: training curves, worlds to watch, and fights to play, served on this machine and working offline.
+"""The browser app: training curves, recordings and live trainings to watch, and matches to play. It works offline.
 
-    server    the app as one object, and serving it           guard     who may ask, and with which headers it is answered
-    shelf     what may be shown, by ids that the server made  layout    the frame of every page: title bar, theme
-    pages/    one module a page, each with register(server)   command   fledge watch, replay and play
+    pages/       one module for each page, found by itself: label, path and `register(server)`
+    server/      the app as one object, access control, page frame, static files
+    runs/        files that may be shown, metrics and settings of runs
+    recordings/  recordings as data for the player
+    play/        matches between people and policies
+    exporters/   recordings as files: ACMI, MCAP, HTML, JSON, pictures
+    static/      JavaScript and CSS; a task's own page lies in that task's folder (`TaskView.page`)
 
-Pages are reached by routes; data by routes of their own (`server.api`), as JSON or bytes. What comes out of a file (names,
-texts, numbers) is data: it reaches a page as JSON and is put in with textContent, never as markup.
+Pages have routes, and data has routes of its own (`server.api`), as JSON or bytes. Text from files reaches a page as JSON
+and is inserted with textContent, never as markup.
 """

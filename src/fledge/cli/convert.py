@@ -40,12 +40,10 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
 
 def convert_episodes(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
     """Convert a recording, and print what was written."""
+    from fledge.app.exporters import export_recording
     from fledge.core.terminal import harmless
-    from fledge.evaluate.recordings import convert_recording
 
-    if target.suffix in (".html", ".mcap", ".json"):
-        from fledge.app.exporters.convert import convert_for_viewers as convert_recording
-    done = convert_recording(source, target, episode, task)
+    done = export_recording(source, target, episode, task)
     if "drawn" in done:
         written = f"{done['drawn']} of {done['episodes']} episodes"
     else:

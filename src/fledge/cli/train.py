@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from fledge.app.command import watching
 from fledge.cli.group import OVERRIDES, as_json, help_config, main, show_training
+from fledge.cli.serving import serving_beside
 from fledge.core.errors import InterruptedRunError
 
 UNSAVED = "Stopped before anything was saved."
@@ -62,7 +62,7 @@ def train(
         with stopping_at_once():
             from fledge.train.command import run_training
 
-        with watching(port) as watch:
+        with serving_beside(port) as watch:
             result = run_training(tasks, preset, overrides, folder, resume, watch if live else None)
     except KeyboardInterrupt:
         raise InterruptedRunError(UNSAVED) from None

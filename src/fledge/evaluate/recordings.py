@@ -1,16 +1,14 @@
-"""Recordings of evaluations: writing them, telling what is in one, and turning one into what other programs open."""
+"""Recordings of evaluations: writing them, and describing what is in one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fledge.core.errors import ConfigError, FledgeError, FormatError
+from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import Recording, RecordingWriter, is_recording
 from fledge.tasks.base import Task
-from fledge.tasks.registry import find_named_task, find_task
 from fledge.tasks.view.trajectory import Trajectory
 
 ENDING = ".frec"
@@ -125,51 +123,6 @@ def reasons(facts: Mapping[str, Any]) -> list[str]:
 
 def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def convert_recording(source: Path, target: Path, episode: int | None, task: str | None) -> dict[str, Any]:
-    """Turn a recording into an .acmi file of one episode, or into a picture of all that ended.
-
-    Args:
-        episode: Which one; by default the first for .acmi, and all for a picture.
-        task: Reference of the task, where it is code.
-    """
-    with Recording(source) as recording:
-        if target.suffix not in (".acmi", ".mcap", ".html", *PICTURES):
-            raise ConfigError(
-                f"{target.name} must end in .acmi for Tacview, or in {', '.join(PICTURES)} for a picture."
-            )
-        if not len(recording):
-            raise ConfigError(f"{source} holds no episodes (yet): there is nothing to convert.")
-        known = find_task(task) if task else find_named_task(recording.task, str(source))
-        done: dict[str, Any] = {"source": str(source), "target": str(target), "episodes": len(recording)}
-        if target.suffix == ".acmi":
-            from fledge.app.exporters.acmi import export_acmi
-
-            with frames_as_they_should_be(source, known):
-                return done | export_acmi(recording, known, target, episode or 0)
-        numbers = [e.number for e in recording if e.outcome and e.recorded] if episode is None else [episode]
-        tracks = [Trajectory(**recording.track(number)) for number in numbers]
-        if not tracks:
-            raise ConfigError(f"No episode of {source} has ended (yet): there is nothing to draw.")
-        with frames_as_they_should_be(source, known):
-            figure = known.view.draw(tracks, f"{len(tracks)} episodes of {source.name}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
-        return done | {"drawn": len(tracks), "bytes": target.stat().st_size}
-
-
-@contextmanager
-def frames_as_they_should_be(source: Path, task: Task) -> Iterator[None]:
-    """FormatError where a task cannot make sense of a stranger's frames."""
-    try:
-        yield
-    except FledgeError:
-        raise
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{source} says that it is of {task.name}, but its frames are not ({type(error).__name__}: {error})."
-        ) from error
 
 
 def numbered_path(path: Path, number: int, total: int) -> Path:

@@ -50,13 +50,13 @@ def ask_for_frames(run: Path) -> None:
             sign.touch()
 
 
-def newest_footage(run: Path) -> Path | None:
+def newest_capture(run: Path) -> Path | None:
     """The recording that a training is writing, or has written last."""
-    found = footage(run / FOLDER)
+    found = captured_files(run / FOLDER)
     return found[-1] if found else None
 
 
-def footage(folder: Path) -> list[Path]:
+def captured_files(folder: Path) -> list[Path]:
     """Recordings by number; links, which may lead anywhere, are none."""
     if folder.is_symlink():
         return []
@@ -185,7 +185,7 @@ class Camera:
             self._failed = True  # the world shows nothing
             return
         folder = self.folder / FOLDER
-        known = footage(folder)
+        known = captured_files(folder)
         number = int(known[-1].stem) + 1 if known else 1
         self._stride = max(1, round(self._rate / FRAMES_S)) if LOOK_S else 1
         self._writer = RecordingWriter(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fledge.app.exporters.convert import convert_for_viewers
+from fledge.app.exporters import export_recording
 from fledge.storage import Recording
 from tests.app.recorded import record_flights, record_generic
 
@@ -17,7 +17,7 @@ reader = pytest.importorskip("mcap.reader", reason="needs the extra mcap")
 
 def test_an_episode_is_there_frame_by_frame(tmp_path: Path) -> None:
     source = record_flights(tmp_path / "flights.frec")
-    done = convert_for_viewers(source, tmp_path / "flight.mcap", 1, None)
+    done = export_recording(source, tmp_path / "flight.mcap", 1, None)
     found: dict[str, list[tuple[int, dict]]] = {}
     with open(tmp_path / "flight.mcap", "rb") as stream:
         for schema, channel, message in reader.make_reader(stream).iter_messages():
@@ -37,5 +37,5 @@ def test_an_episode_is_there_frame_by_frame(tmp_path: Path) -> None:
 
 
 def test_a_world_without_heights_is_written_too(tmp_path: Path) -> None:
-    done = convert_for_viewers(record_generic(tmp_path / "else.frec"), tmp_path / "else.mcap", None, None)
+    done = export_recording(record_generic(tmp_path / "else.frec"), tmp_path / "else.mcap", None, None)
     assert done["messages"] == 2 + 3 * 60

@@ -1,1 +1,47 @@
-"""Recordings as files for other programs and people: ACMI, MCAP, HTML, JSON, pictures."""
+"""Recordings as files for other programs: ACMI, MCAP, HTML, JSON and pictures.
+
+The ending of the target chooses the format. To add one, add a module NAME with a function `export_NAME(recording, task,
+target, episode)`, and its endings to `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import ConfigError
+
+FORMATS = {".acmi": "acmi", ".mcap": "mcap", ".html": "html", ".json": "json"}
+FORMATS |= dict.fromkeys((".png", ".svg", ".pdf", ".jpg"), "picture")
+ANY_TASK = ("mcap", "html", "json")  # formats that show positions of a task whose code is not installed
+
+
+def export_recording(source: Path, target: Path, episode: int | None = None, task: str | None = None) -> dict[str, Any]:
+    """Write a recording in the format of the target's ending, and return figures of the file.
+
+    Args:
+        episode: Number of an episode. Default: all that fit for .html, all that ended for pictures, else the first.
+        task: Reference of the task, required if it is code.
+
+    Raises:
+        ConfigError: The ending is unknown, or there is no episode to export.
+        FormatError: The frames are not those of the task.
+    """
+    from fledge.app.recordings.trajectory import task_of
+    from fledge.storage import Recording
+    from fledge.tasks.registry import find_named_task, find_task
+
+    with Recording(source) as recording:
+        name = FORMATS.get(target.suffix)
+        if name is None:
+            raise ConfigError(f"{target.name} must end in {', '.join(FORMATS)}.")
+        if not len(recording):
+            raise ConfigError(f"{source} holds no episodes (yet): there is nothing to export.")
+        known = find_task(task) if task else None
+        if known is None:
+            known = task_of(recording) if name in ANY_TASK else find_named_task(recording.task, str(source))
+        export = getattr(import_module(f"{__name__}.{name}"), f"export_{name}")
+        figures = export(recording, known, target, episode)
+        told = {"source": str(source), "target": str(target), "episodes": len(recording)}
+        return {**told, **figures, "bytes": target.stat().st_size}

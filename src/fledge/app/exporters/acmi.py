@@ -1,12 +1,12 @@
-"""Episodes as Tacview ACMI 2.2, the text format that people of this field open (tacview.net/documentation/acmi).
+"""Episodes as Tacview ACMI 2.2, a text format (tacview.net/documentation/acmi).
 
     FileType=text/acmi/tacview                          the two lines that every file begins with
     FileVersion=2.2
     0,ReferenceTime=2000-01-01T00:00:00Z                properties of the whole, object 0
     #12.5                                               from here on it is 12.5 s later
-    3,T=0.0123|0.0456|5000|0|0|90|1365|5042|90,...      an object, by a hexadecimal number, with what is new about it
-    -3                                                  it is gone
-    0,Event=Destroyed|3|                                what happened
+    3,T=0.0123|0.0456|5000|0|0|90|1365|5042|90,...      an object, by a hexadecimal number, with the properties that changed
+    -3                                                  it is removed
+    0,Event=Destroyed|3|                                an event
 
 Contract
     `T` is longitude | latitude | altitude | roll | pitch | yaw | u | v | heading (degrees, metres; yaw and heading clockwise
@@ -14,7 +14,7 @@ Contract
     degrees by the ellipsoid's (WGS 84) two radii of curvature at the reference point: exact there, and at the
     equator 80 km away to 3 m; in high latitudes less, as meridians draw together (u and v are exact everywhere). The
     default, on the equator off Africa, has sea below and no mountains. A world without altitude flies at `altitude_m`.
-    Text is escaped: a backslash before commas and line ends. What happened to an object is said before it is removed.
+    Text is escaped: a backslash before commas and line ends. An object's event comes before its removal.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fledge.app.recordings.trajectory import checked_frames
 from fledge.core.errors import InputError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
@@ -49,34 +50,39 @@ _A, _E2 = 6378137.0, 6.69437999014e-3  # WGS 84: radius at the equator, m, and e
 def export_acmi(
     recording: Recording,
     task: Task,
-    path: str | Path,
-    episode: int = 0,
+    target: str | Path,
+    episode: int | None = None,
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> dict[str, int | float | str]:
-    """Write one episode of a recording as an ACMI file, and return what is in it.
+    """Write one episode of a recording as an ACMI file, and return figures of it.
 
     Args:
-        task: The task of the recording, which knows what its frames mean.
+        task: The task of the recording.
+        episode: Its number; the first by default.
         reference: Longitude and latitude of the world's origin, degrees.
-        altitude_m: Where things of a world without altitude fly.
+        altitude_m: Altitude of objects in a world without one.
     """
+    episode = episode or 0
     track, flown = Trajectory(**recording.track(episode)), recording[episode]
-    told = track.frames.get("time_s")  # of a world whose decisions are not all equally long
-    times = flown.times() if told is None or told.ndim != 1 else told.astype(np.float64)
-    objects = task.view.objects(track)
-    if not objects:
-        raise InputError(f"{recording.path} holds no positions ({', '.join(recording.fields)}): nothing to show there.")
-    title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"
-    text = "".join(acmi_lines(objects, times, title, recording.seconds_per_frame, reference, altitude_m))
-    write_text(path, text)
+    told = track.frames.get("time_s")  # of a world with decisions of different length
+    with checked_frames(recording.path, task):
+        times = flown.times() if told is None or told.ndim != 1 else told.astype(np.float64)
+        objects = task.view.objects(track)
+        if not objects:
+            raise InputError(
+                f"{recording.path} holds no positions ({', '.join(recording.fields)}): there is nothing to export."
+            )
+        title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"
+        text = "".join(acmi_lines(objects, times, title, recording.seconds_per_frame, reference, altitude_m))
+    write_text(target, text)
     return {"episode": episode, "outcome": track.outcome, "objects": len(objects), "frames": len(times),
-            "seconds": round(float(times[-1]) if len(times) else 0.0, 3), "bytes": len(text.encode())}  # fmt: skip
+            "seconds": round(float(times[-1]) if len(times) else 0.0, 3)}  # fmt: skip
 
 
 @dataclass
-class _Shown:
-    """One stay of an object: from frame `first` until before `last`."""
+class _Stay:
+    """One stay of an object in the scene: frames `first` to `last`, exclusive."""
 
     id: str
     thing: SceneObject
@@ -93,10 +99,12 @@ def acmi_lines(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> Iterator[str]:
-    """The lines of a file, of things with a frame at each of these times, s."""
+    """Yield the text of a file: objects with a frame at each of `times` (s)."""
     lon, lat = reference
     if not -180 <= lon <= 180 or not -85 <= lat <= 85:
-        raise InputError(f"the reference is {lon}, {lat}, but must be a longitude up to 180 and a latitude up to 85.")
+        raise InputError(
+            f"reference={lon}, {lat} is not valid: the longitude must lie within ±180°, the latitude within ±85°."
+        )
     yield "FileType=text/acmi/tacview\nFileVersion=2.2\n"
     yield f"0,ReferenceTime=2000-01-01T00:00:00Z,ReferenceLongitude={lon:.7f},ReferenceLatitude={lat:.7f}\n"
     yield f"0,Title={escape(title)},DataSource=Fledge,DataRecorder=Fledge,Category=Simulation\n"
@@ -107,7 +115,7 @@ def acmi_lines(
         lines = []
         for stay in stays:
             if k == stay.last:
-                lines += _farewell(stay, over=k == len(times))
+                lines += _removal(stay, over=k == len(times))
             elif stay.first == k:
                 lines.append(f"{stay.id},T={rows[stay.id][k]},{_about(stay)}\n")
             elif stay.first < k < stay.last and len(stay.thing.pos) > 1:
@@ -119,10 +127,10 @@ def acmi_lines(
             yield from lines
 
 
-def _stays(objects: Sequence[SceneObject], count: int) -> list[_Shown]:
-    """Every stay of every object, each with a number of its own; a weapon knows which stay launched it."""
-    stays: list[_Shown] = []
-    of: dict[int, list[_Shown]] = {}
+def _stays(objects: Sequence[SceneObject], count: int) -> list[_Stay]:
+    """Return all stays of all objects, each with an id of its own and that of the stay that launched it."""
+    stays: list[_Stay] = []
+    of: dict[int, list[_Stay]] = {}
     for k, thing in enumerate(objects):
         there = np.ones(count, bool) if thing.present is None else np.asarray(thing.present, bool)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
@@ -130,12 +138,12 @@ def _stays(objects: Sequence[SceneObject], count: int) -> list[_Shown]:
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             owners = of.get(thing.parent, []) if thing.parent is not None else []
             parent = next((owner.id for owner in reversed(owners) if owner.first <= first), None)
-            of[k].append(_Shown(f"{len(stays) + 1:x}", thing, first, last, parent))
+            of[k].append(_Stay(f"{len(stays) + 1:x}", thing, first, last, parent))
             stays.append(of[k][-1])
     return stays
 
 
-def _about(stay: _Shown) -> str:
+def _about(stay: _Stay) -> str:
     thing = stay.thing
     told = {"Name": escape(thing.name), "Type": TYPES[thing.kind], "Color": thing.colour.capitalize()}
     told |= {"Coalition": COALITIONS[thing.colour]} if thing.colour in COALITIONS else {}
@@ -143,8 +151,8 @@ def _about(stay: _Shown) -> str:
     return ",".join(f"{key}={value}" for key, value in told.items())
 
 
-def _farewell(stay: _Shown, over: bool) -> list[str]:
-    """What happened to an object that is gone. When the episode is over all are, and the task says which were destroyed."""
+def _removal(stay: _Stay, over: bool) -> list[str]:
+    """Return the event of an object that leaves, and its removal. At the end of the episode all objects leave."""
     thing, event = stay.thing, f"LeftArea|{stay.id}|"
     if thing.kind == "missile" and not over:
         source = f"SourceId:{stay.parent}|" if stay.parent else ""
@@ -155,7 +163,7 @@ def _farewell(stay: _Shown, over: bool) -> list[str]:
 
 
 def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> list[str]:
-    """The value of T at each frame."""
+    """Return the value of T at each frame."""
     pos = np.broadcast_to(np.asarray(thing.pos, np.float64), (count, thing.pos.shape[-1]))
     x, y = pos[:, 0], pos[:, 1]
     z = pos[:, 2] if pos.shape[1] > 2 else np.full(count, altitude_m)
@@ -173,8 +181,7 @@ def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> 
 
 
 def escape(text: str) -> str:
-    """Text as a value: commas and line ends behind a backslash; | would begin the next part of an event, and what cannot be
-    printed says nothing."""
+    """Escape text as a property value. | would start the next part of an event, so it is replaced, like unprintables."""
     shown = "".join(char if char.isprintable() or char == "\n" else " " for char in text.replace("\r\n", "\n"))
     plain = shown.replace("\\", "/").replace("|", "/")
     return plain.replace(",", "\\,").replace("\n", "\\\n")

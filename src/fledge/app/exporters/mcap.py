@@ -1,11 +1,11 @@
-"""A recorded episode as MCAP, for Foxglove and other tools of robotics (extra `mcap`).
+"""A recorded episode as MCAP, for Foxglove and other robotics tools (extra `mcap`).
 
     /scene          foxglove.SceneUpdate: columns once; actors and moving obstacles in every frame
-    /tf             foxglove.FrameTransform: where the first actor is, in the frame "world"
+    /tf             foxglove.FrameTransform: pose of the first actor in the frame "world"
     /instruments    one number by the name of each instrument
-    /episode        how it ended, and what else is known of it, once
+    /episode        outcome and facts of the episode, once
 
-Messages are JSON. Time begins at 0: the episode's own.
+Messages are JSON. Time is the episode's own and starts at 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fledge.app.episode_packer import deep, plain, text
-from fledge.app.episode_payload import episode_row, read_track
+from fledge.app.recordings.episode_packer import deep, plain, text
+from fledge.app.recordings.episode_payload import episode_row
+from fledge.app.recordings.trajectory import checked_frames, read_track
 from fledge.core.extras import extra
-from fledge.evaluate.recordings import frames_as_they_should_be
 from fledge.storage import Recording
 from fledge.storage.disk.durable import durable_file
 from fledge.tasks.base import Task
@@ -42,20 +42,21 @@ EPISODE = {"title": "fledge.Episode", "type": "object"}
 Message = tuple[str, float, dict[str, Any]]
 
 
-def export_mcap(recording: Recording, task: Task, target: Path, number: int) -> dict[str, Any]:
+def export_mcap(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
     """Write one episode, and return figures of the file.
 
     Raises:
-        ConfigError: without the extra.
+        ConfigError: The extra `mcap` is not installed.
     """
     with extra("mcap"):
         from mcap.writer import Writer
-    track, _ = read_track(recording, recording[number], 0)
+    chosen = recording[episode or 0]
+    track, _ = read_track(recording, chosen, 0)
     count = 0
-    with frames_as_they_should_be(recording.path, task):
+    with checked_frames(recording.path, task):
         seconds, actors, crowd = track_seconds(track), task.view.actors(track), task.view.crowd(track)
         instruments = {text(each.name): each.values for each in task.view.instruments(track)}
-        head = {**episode_row(recording[number], task), "recording": plain(recording.facts)}
+        head = {**episode_row(chosen, task), "recording": plain(recording.facts)}
         messages = [
             ("/episode", 0.0, head),
             ("/scene", 0.0, {"deletions": [], "entities": still(task.view.stage(track.scene))}),
@@ -73,11 +74,12 @@ def export_mcap(recording: Recording, task: Task, target: Path, number: int) -> 
         writer.finish()
         with durable_file(target) as file:
             file.write(stream.getvalue())
-    return {"messages": count, "bytes": target.stat().st_size}
+    figures = {"episode": chosen.number, "outcome": chosen.outcome or "running", "seconds": chosen.seconds}
+    return {**figures, "messages": count}
 
 
 def register(writer: Any) -> dict[str, int]:
-    """Channels by topic."""
+    """Register the schemas, and return channel ids by topic."""
     kinds: dict[str, dict[str, Any]] = {"/scene": SCENE, "/tf": TRANSFORM, "/instruments": FIGURES, "/episode": EPISODE}
     found = {}
     for topic, schema in kinds.items():
@@ -90,7 +92,7 @@ def register(writer: Any) -> dict[str, int]:
 def moments(
     seconds: np.ndarray, actors: Sequence[SceneObject], crowd: Crowd | None, instruments: dict[str, np.ndarray]
 ) -> Iterator[Message]:
-    """All that moves, frame by frame."""
+    """Yield the messages of every frame."""
     for k, at in enumerate(seconds.tolist()):
         entities = [moving(actor, k, at) for actor in actors]
         if crowd is not None:
@@ -111,7 +113,7 @@ def entity_head(name: str, at: float) -> dict[str, Any]:
 
 
 def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
-    """An actor as a ball (a goal) or an arrow; an empty one where it is not there."""
+    """Return an actor as a sphere (a goal) or an arrow; without shapes while it is absent."""
     row = min(k, len(actor.pos) - 1)
     there = np.isfinite(actor.pos[row]).all() and (actor.present is None or bool(actor.present[row]))
     told = entity_head(text(actor.name), at)
@@ -133,7 +135,7 @@ def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
 
 
 def still(stage: Stage) -> list[dict[str, Any]]:
-    """What stands still, as one entity."""
+    """Return the static shapes as one entity."""
 
     def shapes(rows: np.ndarray) -> list[dict[str, Any]]:
         grey = {"r": 0.6, "g": 0.66, "b": 0.72, "a": 1.0}
@@ -146,7 +148,7 @@ def still(stage: Stage) -> list[dict[str, Any]]:
 
 
 def cubes(crowd: Crowd, k: int, tall: bool) -> list[dict[str, Any]]:
-    """Moving obstacles of one shape in a frame."""
+    """Return the moving obstacles of one shape, cylinders if `tall`, in a frame."""
     found = []
     for id, place in zip(crowd.ids[k].tolist(), crowd.pos[k], strict=True):
         if id >= 0 and bool(crowd.round[id]) == tall:

@@ -1,9 +1,11 @@
-"""Play: a fight against a pilot, an agent or another person; and agents against each other, to be taken over at any moment.
+"""Play: a match against a pilot, a policy or another person; or between policies, with the option to take over.
 
-/play                  who fights whom; a link such as /play?blue=you&red=crank&start=head_on&seed=7 begins that fight
-/play/new              begins one (POST, JSON)            /play/{match}                the fight
-/play/{match}/socket   see `ui/socket.py`                 /play/{match}/state.json     what the page shows, as figures
-/play/{match}/fight.frec, fight.acmi                      the fight as a file
+/play                  choose who plays; a link such as /play?blue=you&red=crank&start=head_on&seed=7 starts that match
+/play/new              starts one (POST, JSON)            /play/{match}                the match
+/play/{match}/socket   see `play/socket.py`               /play/{match}/state.json     what the page shows
+/play/{match}/fight.frec, fight.acmi                      the match as a file
+
+The elements <fledge-lobby> and <fledge-match> are the task's own: `TaskView.page`/index.js defines them.
 """
 
 from __future__ import annotations
@@ -19,84 +21,93 @@ from fastapi import Request, Response, WebSocket
 from nicegui import ui
 
 from fledge.app.play.socket import serve_player
-from fledge.app.server.layout import add_module, frame, mount
+from fledge.app.server.layout import add_module, add_style, frame, mount
 from fledge.app.server.server import Server
 from fledge.core.errors import ConfigError, FledgeError
 
 if TYPE_CHECKING:
     from fledge.app.play.match import Match
-    from fledge.app.play.match_manager import Arena
+    from fledge.app.play.match_manager import MatchManager
 
+LABEL, PATH, ORDER = "Play", "/play", 30
 SIDES = ("blue", "red")
 FILES = {"fight.frec": "application/octet-stream", "fight.acmi": "text/plain; charset=utf-8"}
-
+OVER = "This match is over and was removed."
 
 _opening = threading.Lock()
 
 
-def arena_of(server: Server) -> Arena:
-    """The app's arena; made when it is first asked for, for the simulator takes a moment to load."""
-    from fledge.app.play.match_manager import Arena
+def matches_of(server: Server) -> MatchManager:
+    """Return the app's match manager; created when it is first needed, as the simulator takes a moment to load."""
+    from fledge.app.play.match_manager import MatchManager
 
     with _opening:
-        found: Arena = server.arena or open_arena(server, Arena())
-    for entry in server.shelf.runs():
+        found: MatchManager = server.matches or use_matches(server, MatchManager())
+    for entry in server.files.runs():
         found.roster.put(entry.name, str(entry.path))
     return found
 
 
-def open_arena(server: Server, arena: Arena) -> Arena:
-    """Let the app's fights be in this arena; it closes with the app."""
-    server.arena = arena
-    server.closing.append(arena.close)
-    return arena
+def use_matches(server: Server, matches: MatchManager) -> MatchManager:
+    """Play the app's matches in this manager; it closes with the app."""
+    server.matches = matches
+    task = matches.roster.task
+    if task.view.page is not None:
+        server.task_pages[task.name] = task.view.page
+    server.closing.append(matches.close)
+    return matches
 
 
 def register(server: Server) -> None:
     """Add the page's routes."""
 
-    @ui.page("/play", title="Play · Fledge", response_timeout=60.0)  # the simulator may have to be loaded
+    @ui.page(PATH, title="Play · Fledge", response_timeout=60.0)  # loading the simulator may take that long
     async def lobby() -> None:
         from fledge.app.play.roster import PERSON
 
-        arena = await asyncio.to_thread(arena_of, server)
+        matches = await asyncio.to_thread(matches_of, server)
         options = {
-            "names": arena.roster.names(),
-            "starts": arena.roster.starts(),
-            "matches": arena.listed(),
+            "names": matches.roster.names(),
+            "starts": matches.roster.starts(),
+            "matches": matches.listed(),
             "person": PERSON,
-            "task": arena.roster.task.name,
         }
-        with frame("play"):
-            add_styles()
-            add_module("duel/lobby.js")
-            mount("fledge-lobby", options)
+        with frame(PATH):
+            if add_task_page(server):
+                mount("fledge-lobby", options)
 
     @ui.page("/play/{match}", title="Play · Fledge")
-    async def fight(match: str) -> None:
-        with frame("play"):
-            add_styles()
+    async def match_page(match: str) -> None:
+        with frame(PATH):
             if find(server, match) is None:
-                with ui.element("section").classes("fl-panel fd-lobby"):
-                    ui.label("This fight is over and gone.")
-                    ui.link("Begin another", "/play")
-                return
-            add_module("duel/duel.js")
-            mount("fledge-duel", {"match": match})
+                with ui.element("section").classes("fl-panel"):
+                    ui.label(OVER)
+                    ui.link("Start another", PATH)
+            elif add_task_page(server):
+                mount("fledge-match", {"match": match})
 
     add_routes(server)
 
 
-def add_styles() -> None:
-    ui.add_head_html('<link rel="stylesheet" href="/assets/duel/duel.css">')
+def add_task_page(server: Server) -> bool:
+    """Load the scripts and styles of the played task into the page; show a message and return False if it has none."""
+    name = server.matches.roster.task.name
+    scripts = server.task_pages.urls(name, "index.js")
+    if not scripts:
+        ui.label(f"{name} cannot be played in the browser: its view has no page with an index.js.").classes("fl-error")
+        return False
+    for style in server.task_pages.urls(name, "*.css"):
+        add_style(style)
+    add_module(scripts[0])
+    return True
 
 
 def find(server: Server, name: str) -> Match | None:
-    return None if server.arena is None else server.arena.matches.get(name)
+    return None if server.matches is None else server.matches.matches.get(name)
 
 
 def add_routes(server: Server) -> None:
-    """Data beside the pages."""
+    """Add the data routes."""
 
     @server.api.post("/play/new")
     async def begin(request: Request) -> Response:
@@ -106,27 +117,27 @@ def add_routes(server: Server) -> None:
             start, seed = asked.get("start") or None, asked.get("seed")
             if not isinstance(start, str | None) or not isinstance(seed, int | None) or isinstance(seed, bool):
                 raise ConfigError("The start must be a name, and the seed a whole number.")
-            arena = await asyncio.to_thread(arena_of, server)
-            name = await asyncio.to_thread(arena.begin, names, start, seed)
+            matches = await asyncio.to_thread(matches_of, server)
+            name = await asyncio.to_thread(matches.begin, names, start, seed)
         except FledgeError as error:
             return answer({"error": str(error)}, 400)
         except (ValueError, AttributeError, RecursionError):
-            return answer({"error": "The fight was not understood."}, 400)
+            return answer({"error": "The request must be a JSON object with blue, red, start and seed."}, 400)
         return answer({"id": name})
 
     @server.api.get("/play/{match}/state.json")
     async def state(match: str) -> Response:
         found = find(server, match)
         if found is None:
-            return answer({"error": "This fight is over and gone."}, 404)
+            return answer({"error": OVER}, 404)
         graph = await asyncio.to_thread(found.graph_for, "")
-        return answer(await asyncio.to_thread(found.told, "") | {"graph": None if graph is None else graph[2]})
+        return answer(await asyncio.to_thread(found.state, "") | {"graph": None if graph is None else graph[2]})
 
     @server.api.get("/play/{match}/{file}")
     async def download(match: str, file: str) -> Response:
         found = find(server, match)
         if found is None or file not in FILES:
-            return answer({"error": "There is no such file."}, 404)
+            return answer({"error": "This file does not exist."}, 404)
         content = await asyncio.to_thread(as_file, found, file)
         name = f"fight-{found.fight.seed}{Path(file).suffix}"
         return Response(
@@ -150,14 +161,13 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def as_file(match: Match, file: str) -> bytes:
-    """The fight so far, as a recording or for Tacview."""
-    from fledge.evaluate.recordings import convert_recording
+    """Return the match so far as a recording, or converted to the ending of `file`."""
+    from fledge.app.exporters import export_recording
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fight.frec"
         with match.lock:
             match.fight.save(path)
-        if file.endswith(".acmi"):
-            convert_recording(path, path.with_suffix(".acmi"), None, match.fight.task.reference)
-            path = path.with_suffix(".acmi")
-        return path.read_bytes()
+        if (target := Path(folder) / file) != path:
+            export_recording(path, target, task=match.fight.task.reference)
+        return target.read_bytes()

@@ -1,6 +1,6 @@
-"""Training: curves of one or several runs, their settings, and the health of their checkpoints.
+"""Training: curves of one or several runs, their settings, and their checkpoints.
 
-The page itself is `charts/training.js`; here is what it asks for. Everything it shows is JSON under /api.
+The page itself is `static/charts/training.js`; everything it shows is JSON under /api.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from fastapi.responses import JSONResponse, Response
 from nicegui import ui
 
 from fledge.app.runs.file_index import Entry
-from fledge.app.runs.runs import Doctor, Library, compare_settings, describe_fully, list_checkpoints
+from fledge.app.runs.runs import RunCache, compare_settings, describe_fully, examine, list_checkpoints
 from fledge.app.runs.saved_run import as_page, collect
-from fledge.app.server.layout import add_module, add_style, frame, mount
+from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 
+LABEL, PATH, ORDER = "Training", "/", 10
 MAX_RUNS = 8  # side by side
-GONE = "There is no such run here any more."
 
 
 def register(server: Server) -> None:
     """Add the page's routes."""
-    library, doctor = Library(), Doctor()
+    cache = RunCache()
 
-    @ui.page("/", title="Training · Fledge")
+    @ui.page(PATH, title="Training · Fledge")
     def page() -> None:
-        add_style("charts/training.css")
+        add_styles("charts")
         add_module("charts/training.js")
-        with frame("training"):
+        with frame(PATH):
             mount("fledge-training")
 
     def run_of(id: str) -> Entry:
-        entry = server.shelf.find(id)
+        entry = server.files.find(id)
         if entry is None or entry.kind != "run":
-            raise HTTPException(404, GONE)
+            raise HTTPException(404, "This run does not exist any more.")
         return entry
 
     def runs_of(ids: str) -> list[Entry]:
@@ -43,12 +43,12 @@ def register(server: Server) -> None:
 
     @server.api.get("/api/runs")
     def runs() -> Any:
-        return JSONResponse({"runs": [library.glance(entry) for entry in server.shelf.runs()]})
+        return JSONResponse({"runs": [cache.summary(entry) for entry in server.files.runs()]})
 
     @server.api.get("/api/runs/{id}")
     def run(id: str, generation: int = 0, start: int = 0) -> Any:
         entry = run_of(id)
-        curves = library.curves(entry)
+        curves = cache.curves(entry)
         return JSONResponse({"run": describe_fully(entry, curves), "curves": curves.since(generation, start)})
 
     @server.api.get("/api/settings")
@@ -60,8 +60,8 @@ def register(server: Server) -> None:
         return JSONResponse({"files": list_checkpoints(run_of(id))})
 
     @server.api.get("/api/doctor/{id}")
-    def examine(id: str) -> Any:
-        return JSONResponse(doctor.examine(run_of(id)))
+    def doctor(id: str) -> Any:
+        return JSONResponse(examine(run_of(id)))
 
     @server.api.get("/api/save")
     def save(ids: str = "") -> Any:

@@ -1,1 +1,1 @@
-"""Flying against policies in the browser: matches, sessions, seats."""
+"""Matches between people and policies in the browser."""

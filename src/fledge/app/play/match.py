@@ -1,15 +1,14 @@
-"""A match: one fight on the server, and the people who fly or watch it from their browsers.
+"""A match: one fight on the server, and the people who fly or watch it in their browsers.
 
     match = Match(roster, ["you", "crank"], start="head_on", seed=7)
-    match.enter("browser 1")                              somebody is here; who finds an empty seat sits down
-    match.do("browser 1", {"do": "hands", "rudder": 1})   what a person does
-    match.leave("browser 1")                              the seat stays theirs for a while: the fight waits
-    match.told("browser 1")                               how things stand, as plain data
+    match.enter("browser 1")                              a person joins, and takes the first empty seat
+    match.do("browser 1", {"do": "hands", "rudder": 1})   a person's action
+    match.leave("browser 1")                              the seat stays reserved for a while, and the fight waits
+    match.state("browser 1")                              the state of the match, as plain data
     match.close()
 
-A thread of its own flies it, in real time, and another works out the space-time graph, a few times a second and only while
-somebody is here. Nothing is sent from here: pages ask for what they have not seen (`ui/socket.py`), so a slow one holds up
-nobody.
+One thread simulates the fight in real time, and another computes the task's graph a few times a second while people are
+connected. Nothing is sent from here: `socket.py` polls, so a slow page delays no other.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError, FledgeError
 
 logger = logging.getLogger("fledge.app")
-GRAPH_S = 0.15  # at least, from one graph to the next
-RESERVED_S = 60.0  # a seat whose person has left
+GRAPH_S = 0.15  # between two graphs, at least
+RESERVED_S = 60.0  # that a seat is kept for a person who left
 MAX_PEOPLE = 16
 
 
@@ -35,24 +34,24 @@ class Match:
     """One fight with people.
 
     Args:
-        roster: Who can be met.
-        names: Who sits down at first, one for each side; "you" is for whoever comes.
-        start: How it begins, one of `roster.starts()`.
-        seed: Decides how it begins.
+        roster: The available pilots and policies.
+        names: A name of the roster for each side; "you" is an empty seat for a person.
+        start: One of `roster.starts()`.
+        seed: Seed of the initial state.
     """
 
     def __init__(self, roster: Roster, names: Sequence[str], start: str | None = None, seed: int = 0) -> None:
         self.roster, self.start = roster, start
         self.fight: Fight = roster.begin(names, start, seed)
         self.lock = threading.RLock()
-        self.people: dict[str, int] = {}  # connections of each
+        self.people: dict[str, int] = {}  # number of connections by person
         self.owners: list[str | None] = [None] * len(names)
-        self.left: dict[str, float] = {}  # when somebody was last here
-        self.looking: dict[str, int] = {}  # who looks at which tick; others look at the present
+        self.left: dict[str, float] = {}  # when a person left
+        self.looking: dict[str, int] = {}  # tick by person; others look at the present
         self.changes = 0
-        """Grows whenever `told` would say something else."""
+        """Incremented whenever `state` changes."""
         self.note = ""
-        self.graphs: dict[int, tuple[int, Any]] = {}  # by tick: the branch it belongs to, and the graph
+        self.graphs: dict[int, tuple[int, Any]] = {}  # tick -> branch, graph
         self.used = time.monotonic()
         self._closed = threading.Event()
         self._threads = [
@@ -64,7 +63,7 @@ class Match:
             thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the threads and close the env."""
         self._closed.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -75,14 +74,14 @@ class Match:
     # ---- people ------------------------------------------------------------------------------------------------------
 
     def enter(self, who: str) -> None:
-        """Somebody opens the page; the first empty seat is theirs, or the one they had.
+        """Add a connection of a person, who gets their former seat or the first empty one.
 
         Raises:
-            ConfigError: when too many are here.
+            ConfigError: There are too many people.
         """
         with self.lock:
             if who not in self.people and len(self.people) >= MAX_PEOPLE:
-                raise ConfigError(f"{MAX_PEOPLE} people are in this fight: more cannot come in.")
+                raise ConfigError(f"This match is full: it has {MAX_PEOPLE} people.")
             self.people[who] = self.people.get(who, 0) + 1
             self._free_seats()
             if who not in self.owners:
@@ -93,7 +92,7 @@ class Match:
             self._changed()
 
     def leave(self, who: str) -> None:
-        """A page of theirs is closed, or the connection is lost."""
+        """Remove a connection of a person."""
         with self.lock:
             self.people[who] = self.people.get(who, 1) - 1
             if self.people[who] <= 0:
@@ -103,13 +102,13 @@ class Match:
             self._changed()
 
     def _free_seats(self) -> None:
-        """Seats of those who have been away for long are for others."""
+        """Free the seats of people who left more than `RESERVED_S` ago."""
         gone = time.monotonic() - RESERVED_S
         self.left = {who: when for who, when in self.left.items() if when > gone}
         self.owners = [who if who in self.people or who in self.left else None for who in self.owners]
 
     def waiting_for(self) -> list[int]:
-        """Sides that nobody flies: an empty seat, or one whose person is away."""
+        """Return the sides without a pilot: seats that are empty, or whose person is not connected."""
         return [
             side
             for side, seat in enumerate(self.fight.seats)
@@ -121,10 +120,10 @@ class Match:
         self.changes += 1
         self.used = time.monotonic()
 
-    # ---- what people do ------------------------------------------------------------------------------------------------
+    # ---- actions -------------------------------------------------------------------------------------------------------
 
     def do(self, who: str, message: Mapping[str, Any]) -> None:
-        """One thing that somebody does; what makes no sense is told to everybody, or changes nothing."""
+        """Carry out an action of a person. An error becomes the note in `state`; unknown actions are ignored."""
         verbs: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
             "hands": self._hands, "look": self._look_at, "pause": self._pause, "speed": self._set_speed, "step": self._step,
             "rewind": self._rewind, "restart": self._restart, "take": self._take, "give": self._give,
@@ -138,18 +137,18 @@ class Match:
             try:
                 note = ""
                 if verb not in (self._look_at, self._take):
-                    self._check_say(who)
+                    self._check_may_control(who)
                 verb(who, message)
             except FledgeError as error:
                 note = str(error)
             if verb != self._look_at or note:
                 self._changed(note)
 
-    def _check_say(self, who: str) -> None:
-        """Time and seats are for those who fly; where nobody does, for all who are here."""
+    def _check_may_control(self, who: str) -> None:
+        """Raise ConfigError if a spectator tries to control the match while people fly."""
         flying = {owner for owner in self.owners if owner in self.people}
         if flying and who not in flying:
-            raise ConfigError("Who flies decides: somebody who only watches cannot do this.")
+            raise ConfigError("Only people who fly can do this; you are watching.")
 
     def _hands(self, who: str, message: Mapping[str, Any]) -> None:
         for side, owner in enumerate(self.owners):
@@ -178,7 +177,7 @@ class Match:
             self.fight.step()
 
     def _rewind(self, who: str, message: Mapping[str, Any]) -> None:
-        """Who sits at a moment is part of it; but a seat that a person has now is not taken away."""
+        """Return to a tick, but keep the present seats."""
         before = list(self.fight.seats)
         self.fight.rewind(_whole(message.get("tick"), "tick"))
         self.looking.clear()
@@ -193,7 +192,7 @@ class Match:
             if not isinstance(start, str):
                 raise ConfigError("The start must be a name.")
             agents = [None if seat.agent is None else self.roster.load(seat.name) for seat in self.fight.seats]
-            cfg = self.roster.world(agents, start)
+            cfg = self.roster.env_config(agents, start)
         seed = message.get("seed")
         self.fight.restart(cfg, None if seed is None else _whole(seed, "seed", MAX_SEED))
         self.start = start if start is not None else self.start
@@ -204,33 +203,33 @@ class Match:
         return _whole(message.get("seat"), "seat", len(self.fight.seats) - 1)
 
     def _take(self, who: str, message: Mapping[str, Any]) -> None:
-        """Sit down in a seat that no other person has; who sat elsewhere changes places."""
+        """Take a seat that no other person has; a person with a seat swaps."""
         side = self._side(message)
         self._free_seats()
         owner, seat = self.owners[side], self.fight.seats[side]
         if owner == who:
             return
         if seat.agent is None and owner is not None:
-            raise ConfigError("Somebody else sits there.")
+            raise ConfigError("Another person has this seat.")
         for other, mine in enumerate(self.owners):
-            if mine == who:  # change places
+            if mine == who:
                 self.owners[other] = None
                 self.fight.sit(other, seat)
         self.owners[side] = who
         self.fight.sit(side, Seat(PERSON))
 
     def _give(self, who: str, message: Mapping[str, Any]) -> None:
-        """Let an agent fly a side, or keep it for a person who is to come."""
+        """Give a seat to an agent, or leave it empty for a person."""
         side, name = self._side(message), message.get("to")
         if self.owners[side] not in (None, who) and self.owners[side] in self.people:
-            raise ConfigError("Somebody else sits there.")
+            raise ConfigError("Another person has this seat.")
         self.fight.sit(side, self.roster.seat(str(name)))
         self.owners[side] = None
 
-    # ---- how things stand ----------------------------------------------------------------------------------------------
+    # ---- state ---------------------------------------------------------------------------------------------------------
 
-    def told(self, who: str) -> dict[str, Any]:
-        """What a page shows beside the frames."""
+    def state(self, who: str) -> dict[str, Any]:
+        """Return what a person's page shows besides the frames, JSON-able."""
         with self.lock:
             fight = self.fight
             seats = [
@@ -260,7 +259,7 @@ class Match:
             }
 
     def graph_for(self, who: str) -> tuple[int, int, Any] | None:
-        """The graph of what somebody looks at, with its tick and branch; None while there is none."""
+        """Return tick, branch and graph of the moment that a person looks at; None if there is none yet."""
         with self.lock:
             wanted = self.looking.get(who)
             if wanted is None:
@@ -274,11 +273,11 @@ class Match:
         while not self._closed.is_set():
             try:
                 part()
-            except Exception as error:  # the page goes on, and says so
-                logger.exception("a fight stopped")
+            except Exception as error:  # the page shows it
+                logger.exception("a match stopped")
                 with self.lock:
                     self.fight.paused = True
-                    self._changed(f"The fight stopped: {error}")
+                    self._changed(f"The match stopped: {error}")
                 self._closed.wait(1.0)
             self._closed.wait(pause)
 
@@ -296,7 +295,7 @@ class Match:
         self._closed.wait(min(0.1 if idle else 0.5 * wait, 0.1))
 
     def _draw(self) -> None:
-        """Work out the graphs that are looked at; the present's last, so that it stays fresh."""
+        """Compute the graphs of the moments that people look at."""
         with self.lock:
             if not self.people:
                 return

@@ -1,4 +1,4 @@
-"""The arena: matches by ids that the server made; few at once, and none that nobody cares for any more."""
+"""The match manager: the matches of a server by id. Their number is limited, and abandoned ones are closed."""
 
 from __future__ import annotations
 
@@ -14,49 +14,52 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.registry import find_task
 
 MAX_MATCHES = 8
-IDLE_S = 900.0  # after which a match that nobody is in ends
-CROWDED_S = 30.0  # the same where there is no room for another
+DEFAULT_TASK = "aircombat"
+IDLE_S = 900.0  # after which a match without people is closed
+CROWDED_S = 30.0  # the same when there are too many
 
 
-class Arena:
-    """All matches of one world.
+class MatchManager:
+    """All matches of one task.
 
     Args:
-        task: The world's name.
-        words: Settings of whoever started the app.
+        task: Name of the task.
+        overrides: `env.key=value` settings from the command line.
     """
 
-    def __init__(self, task: str = "aircombat", words: Sequence[str] = ()) -> None:
-        self.roster = Roster(find_task(task), words)
+    def __init__(self, task: str = DEFAULT_TASK, overrides: Sequence[str] = ()) -> None:
+        self.roster = Roster(find_task(task), overrides)
         if self.roster.task.match.sides != 2:
-            raise ConfigError(f"{task} has {self.roster.task.match.sides} side, so there is nobody to play against.")
+            raise ConfigError(
+                f"{task} cannot be played: it has {self.roster.task.match.sides} side, and a match needs 2."
+            )
         self.matches: dict[str, Match] = {}
         self._lock = threading.Lock()
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int | None = None) -> str:
-        """A new match's id.
+        """Start a match, and return its id.
 
         Raises:
-            ConfigError: when there are too many, or it cannot begin so.
+            ConfigError: There are too many matches, or the names, start or seed are not valid.
         """
         with self._lock:
             self._tidy()
             if len(self.matches) >= MAX_MATCHES:
-                raise ConfigError(f"{MAX_MATCHES} fights are going on: join one of them, or wait until one ends.")
+                raise ConfigError(f"There are {MAX_MATCHES} matches already: join one of them, or wait until one ends.")
             match = Match(self.roster, names, start, secrets.randbelow(2**31) if seed is None else seed)
             name = secrets.token_urlsafe(6)
             self.matches[name] = match
             return name
 
     def _tidy(self) -> None:
-        """End matches that nobody is in; sooner when there is no room."""
+        """Close matches without people, sooner when there are too many."""
         limit = CROWDED_S if len(self.matches) >= MAX_MATCHES else IDLE_S
         for name, match in list(self.matches.items()):
             if not match.people and time.monotonic() - match.used > limit:
                 self.matches.pop(name).close()
 
     def listed(self) -> list[dict[str, Any]]:
-        """The matches that go on, as plain data."""
+        """Return the running matches as plain data."""
         return [
             {
                 "id": name,
@@ -70,7 +73,7 @@ class Arena:
         ]
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all matches."""
         with self._lock:
             while self.matches:
                 self.matches.popitem()[1].close()

@@ -1,11 +1,11 @@
-"""Who can be met in a fight, and the worlds that fights begin in: all that a link or a page may name.
+"""The roster: pilots and policies that a match may use, and the envs that matches start in.
 
-    roster = Roster(task, words)             words: settings that were given on the command line
-    roster.add("runs/duel")                  a run or a policy file that was named there: it is called duel
+    roster = Roster(task, overrides)         overrides: `env.key=value` from the command line
+    roster.add("runs/duel")                  add a run or a policy file; it is called duel
     roster.names()                           the task's pilots, shipped policies, and those
     fight = roster.begin(["you", "crank"], start="head_on", seed=7)
 
-Names come from anywhere, so only what is on the roster is taken: a path in a link is just a name that nobody has.
+Names come from links and pages, so only names on the roster are accepted; a path is not one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ MAX_SEED = 2**53 - 1  # what a browser can count to
 
 
 class Roster:
-    """Everybody who can sit down.
+    """All pilots and policies that can take a seat.
 
     Args:
-        task: The world.
-        words: `env.key=value` words of whoever started the app; a page cannot add any.
+        task: The task to play.
+        overrides: `env.key=value` settings from the command line; pages cannot add any.
     """
 
-    def __init__(self, task: Task, words: Sequence[str] = ()) -> None:
-        self.task, self.words = task, list(words)
+    def __init__(self, task: Task, overrides: Sequence[str] = ()) -> None:
+        self.task, self.overrides = task, list(overrides)
         self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
-        """Let a run or policy file be met; the name that it gets: that of its folder or file. Pilots are there anyway.
+        """Add a run or policy file, and return its name: that of its folder or file. Known names are returned as they are.
 
         Raises:
-            ConfigError: when there is no such policy, or it is of another world.
+            ConfigError: There is no such policy, or it belongs to another task.
         """
         if place == PERSON or place in self._files or make_pilot(self.task, place) is not None:
             return place
@@ -56,23 +56,23 @@ class Roster:
         return name
 
     def put(self, name: str, place: str) -> None:
-        """Let what is at a place be met under a name, unseen: a run that has no policy says so when it is chosen."""
+        """Add a run under a name without loading it; if it has no policy, choosing it raises the error."""
         if name != PERSON and make_pilot(self.task, name) is None:
             self._files.setdefault(name, place)
 
     def names(self) -> list[str]:
-        """Who can be met, the task's pilots first."""
+        """Return all names, the task's pilots first."""
         return [*self.task.pilots(), *self._files]
 
     def starts(self) -> list[str]:
-        """How fights may begin: the task's env presets."""
+        """Return the names of the possible starts: the task's env presets."""
         return self.task.presets.names("env")
 
     def load(self, name: str) -> LoadedPolicy:
-        """An agent by its name.
+        """Load an agent by its name.
 
         Raises:
-            ConfigError: when nobody is called that.
+            ConfigError: The name is not on the roster.
         """
         if len(name) <= MAX_NAME:
             if name in self._files:
@@ -80,10 +80,10 @@ class Roster:
             if (pilot := make_pilot(self.task, name)) is not None:
                 return LoadedPolicy(name, pilot, self.task, self.task.policy.default_env_config(pilot))
         known = ", ".join(self.names())
-        raise ConfigError(f"Nobody here is called {name[:MAX_NAME]!r}; there are {known}.")
+        raise ConfigError(f"{name[:MAX_NAME]!r} is not a known pilot or policy. Choose one of {known}.")
 
     def seat(self, name: str) -> Seat:
-        """Somebody to sit down."""
+        """Return a seat with this agent, or an empty one for a person."""
         return Seat(PERSON) if name == PERSON else self._seat(name, self.load(name))
 
     def _seat(self, name: str, policy: LoadedPolicy) -> Seat:
@@ -91,21 +91,21 @@ class Roster:
         return Seat(name, policy.agent.eval(), decision_s or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
-        """A new fight, in the world that the first learned agent was trained in, if there is one.
+        """Start a fight, in the env that the first learned agent was trained in, if there is one.
 
         Raises:
-            ConfigError: when somebody or something is not known, or cannot fly there.
+            ConfigError: A name or the start is unknown, or an agent does not fit the env.
         """
         if not 0 <= seed <= MAX_SEED:
-            raise ConfigError(f"The seed is {seed}, but must lie between 0 and {MAX_SEED}.")
+            raise ConfigError(f"seed={seed} must lie between 0 and {MAX_SEED}.")
         policies = [None if name == PERSON else self.load(name) for name in names]
         seats = [Seat(PERSON) if p is None else self._seat(n, p) for n, p in zip(names, policies, strict=True)]
-        return Fight(self.task, self.world(policies, start), seats, seed)
+        return Fight(self.task, self.env_config(policies, start), seats, seed)
 
-    def world(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:
-        """The settings of a fight between these."""
+    def env_config(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:
+        """Return the env settings of a fight between these policies."""
         home = next((policy for policy in policies if policy is not None and policy.env is not None), None)
-        anybody = home or LoadedPolicy("anybody", BaseAgent(), self.task, None)
+        policy = home or LoadedPolicy("default", BaseAgent(), self.task, None)
         if start is not None and start not in self.starts():
-            raise ConfigError(f"There is no start {start[:MAX_NAME]!r}; there are {', '.join(self.starts())}.")
-        return eval_env(anybody, start, self.words).cfg
+            raise ConfigError(f"start={start[:MAX_NAME]!r} is not known. Choose one of {', '.join(self.starts())}.")
+        return eval_env(policy, start, self.overrides).cfg

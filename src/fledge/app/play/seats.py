@@ -1,4 +1,4 @@
-"""Who flies a side, and where a person's hands are."""
+"""Seats of a match, and the controls of a person."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fledge.tasks.view.controls import Control
 
 @dataclass(eq=False)
 class Seat:
-    """Who flies a side: an agent, or a person (`agent` is None)."""
+    """The pilot of a side: an agent, or a person (`agent` is None)."""
 
     name: str
     agent: BaseAgent | None = None
@@ -22,27 +22,27 @@ class Seat:
         self._fresh = {} if self.agent is None else self.agent.memory()
 
     def begin(self) -> None:
-        """A new fight: the agent forgets, and its random stream begins again."""
+        """Reset the agent's memory and random stream for a new fight."""
         if self.agent is not None:
             self.agent.reset()
             self.agent.recall(self._fresh)
 
 
 class Hands:
-    """Where a person has put the controls."""
+    """The positions of a person's controls."""
 
     def __init__(self, controls: Sequence[Control]) -> None:
         self.controls = {control.name: control for control in controls}
         self.values = {control.name: control.rest for control in controls}
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Move some of them; what is not a control, or not a number, changes nothing."""
+        """Set controls; unknown names and values that are not numbers are ignored."""
         for name, value in values.items():
             if (control := self.controls.get(name)) is not None:
                 self.values[name] = control.clamp(value)
 
     def take(self) -> dict[str, float]:
-        """What they ask for in this tick; buttons are let go."""
+        """Return the positions for this tick, and release buttons."""
         asked = dict(self.values)
         for control in self.controls.values():
             if control.kind == "button":

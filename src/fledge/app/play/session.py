@@ -1,18 +1,17 @@
-"""A fight that goes on in real time: ticks, seats, and every moment of it kept, so that one can go back and fly on from there.
+"""A fight in real time: ticks, seats, and a history that can be rewound and continued from any moment.
 
     fight = Fight(task, cfg, [Seat("you"), Seat("crank", agent)], seed=7)
-    fight.hands[0].put({"rudder": 1.0})      what a person does from now on
-    fight.advance(0.05)                      so much real time has passed
-    fight.rewind(200)                        back to the state of tick 200; what came after is forgotten
-    fight.sit(1, Seat("you"))                somebody else flies a side from here on
-    fight.save(path)                         as a recording
+    fight.hands[0].put({"rudder": 1.0})      set a person's controls
+    fight.advance(0.05)                      simulate so much real time
+    fight.rewind(200)                        return to the state of tick 200; later ticks are dropped
+    fight.sit(1, Seat("you"))                another pilot flies a side from here on
+    fight.save(path)                         write a recording
 
-Any world will do whose decisions may be cut into ticks (`env.step(dt=...)`); in others a tick is a decision. Agents decide at
-their own rate, and their command goes on between (`Task.hold`); people act in every tick.
+A tick is shorter than a decision if the env can be stepped by parts (`env.step(dt=...)`), else it is one decision. Agents
+decide at their own rate, and their command is held in between (`TaskView.hold`); people act in every tick.
 
-Every command is logged, and from time to time the whole state is kept: physics, observations, agents' memories. A moment is
-reached again by flying the log from the last kept state on, so the same seed and the same commands are the same fight, bit for
-bit.
+Every command is logged, and the complete state is kept every few ticks: physics, observations, agents' memories. A moment is
+restored by simulating the log from the last kept state on, so the same seed and commands give the same fight bit for bit.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ import numpy as np
 import torch
 
 from fledge.agents.base import Action
-from fledge.app.play.fight_file import save_fight
-from fledge.app.play.moments import Ending, Kept, Layout
+from fledge.app.play.history import Checkpoint, Ending, Layout, save_fight
 from fledge.app.play.seats import Hands, Seat
 from fledge.core.errors import ConfigError, InputError
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
@@ -35,51 +33,48 @@ from fledge.tasks.base import Task
 from fledge.tasks.policies import check_fit
 
 TICK_S = 0.05
-KEY_EVERY = 20  # ticks from one kept state to the next
-MAX_KEYS = 1024  # kept states: then every second one goes
-MAX_HISTORY_BYTES = 64 * 2**20  # of frames: then the first half goes
+KEY_EVERY = 20  # ticks between kept states
+MAX_KEYS = 1024  # kept states; beyond, every second one is dropped
+MAX_HISTORY_BYTES = 64 * 2**20  # of frames; beyond, the first half is dropped
 SPEEDS = (0.1, 4.0)
-MAX_LAG_S = 0.25  # real time that is caught up with
+MAX_LAG_S = 0.25  # real time that a slow simulation catches up with
 
 
 class Fight:
-    """One episode of a world, flown tick by tick.
+    """One episode of a task, simulated tick by tick.
 
     Args:
-        task: The world.
-        cfg: Its settings; their number of envs is chosen here.
-        seats: Who flies, one for each side.
-        seed: Decides how the fight begins.
+        task: A task with two sides.
+        cfg: Its env settings; `num_envs` is set here.
+        seats: The pilots, one for each side.
+        seed: Seed of the initial state.
         tick_s: Simulated seconds of a tick.
     """
 
     def __init__(self, task: Task, cfg: Any, seats: Sequence[Seat], seed: int = 0, tick_s: float = TICK_S) -> None:
         if len(seats) != task.match.sides:
-            raise ConfigError(f"{len(seats)} seats came, but {task.name} has {task.match.sides}.")
+            raise ConfigError(f"{task.name} has {task.match.sides} sides, got {len(seats)} seats.")
         self.task, self.wanted_tick_s, self.seats = task, tick_s, list(seats)
         self.speed, self.paused = 1.0, False
         self.branch = 0
-        """Grows whenever the past is changed: what was seen of it may no longer be so."""
+        """Incremented whenever the past is changed."""
         self.cuts: list[int] = []
-        """For each branch, the last tick of the one before that still holds; -1: none does."""
-        self.env: TensorEnv | None = None
-        self.cfg: Any = cfg
-        self.seed = seed
-        self.restart(cfg, seed)
+        """For each branch, the last tick that it shares with the one before; -1 for none."""
+        self.closed = False
+        self.env: TensorEnv
+        self.cfg, self.seed = cfg, seed
+        self.restart()
 
-    # ---- beginnings --------------------------------------------------------------------------------------------------
+    # ---- start and end -----------------------------------------------------------------------------------------------
 
     def restart(self, cfg: Any = None, seed: int | None = None) -> None:
-        """Begin again, in another world or with another seed if they are given; who sits stays."""
+        """Start again, with other settings or another seed if given; the seats stay."""
         cfg, seed = self.cfg if cfg is None else cfg, self.seed if seed is None else seed
         env = self.task.make_env(self.task.match.match_config(cfg, 1), EnvPlacement(seed=seed, num_threads=1))
-        for seat in self.seats:
-            if seat.agent is not None:
-                check_fit(seat.agent, env)
         self.controls = list(self.task.view.controls(env))
-        if not self.controls and any(seat.agent is None for seat in self.seats):
-            raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
-        if self.env is not None:
+        for seat in self.seats:
+            self._check_seat(seat, env)
+        if hasattr(self, "env"):
             self.env.close()
         self.env, self.cfg, self.seed = env, cfg, seed
         self.tick_s = _tick_of(env, self.wanted_tick_s)
@@ -94,7 +89,7 @@ class Fight:
         self.tick = self.first = 0
         self.frames = [self.layout.pack(first)]
         self.log: list[Any] = []
-        self.kept: list[Kept] = []
+        self.kept: list[Checkpoint] = []
         self.key_every = KEY_EVERY
         self.held: list[Action | None] = [None] * len(self.seats)
         self.due = [0] * len(self.seats)
@@ -103,24 +98,23 @@ class Fight:
         self._branch_off(-1)
 
     def close(self) -> None:
-        """Release the world."""
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+        """Close the env."""
+        self.env.close()
+        self.closed = True
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
     @property
     def time_s(self) -> float:
-        """Simulated seconds since the beginning."""
+        """Simulated seconds since the start."""
         return self.tick * self.tick_s
 
     def set_speed(self, speed: float) -> None:
-        """Simulated seconds in a real one."""
+        """Set the simulated seconds per real second."""
         self.speed = float(min(max(speed, SPEEDS[0]), SPEEDS[1]))
 
     def advance(self, real_s: float) -> int:
-        """Fly as far as real time has gone on; how many ticks that were. What cannot be caught up with is let go."""
+        """Simulate `real_s` of real time, and return the number of ticks. A lag beyond `MAX_LAG_S` is dropped."""
         if self.paused or self.over is not None:
             self._owed_s = 0.0
             return 0
@@ -133,8 +127,8 @@ class Fight:
         return count
 
     def step(self) -> None:
-        """Fly one tick, paused or not."""
-        if self.over is not None or self.env is None:
+        """Simulate one tick, paused or not."""
+        if self.over is not None or self.closed:
             return
         if self._changed or self.tick % self.key_every == 0:
             self._keep()
@@ -146,13 +140,12 @@ class Fight:
         self.log.append(actions)
         if self.over is None:
             self.frames.append(self.layout.pack(self.look()))
-            self._forget_the_oldest()
+            self._drop_oldest()
 
     def _decide(self, side: int) -> Action:
-        """An agent's command for this tick: a new one, or the last as it goes on."""
+        """Return an agent's command for this tick: a new one, or the held one."""
         seat = self.seats[side]
         assert seat.agent is not None
-        assert self.env is not None
         held = self.held[side]
         if held is not None and self.tick < self.due[side]:
             return held
@@ -164,7 +157,6 @@ class Fight:
         return action
 
     def _fly(self, actions: Any) -> None:
-        assert self.env is not None
         self.env.step(actions, dt=self.tick_s, out=self.out)
         self.tick += 1
         if bool((self.out["terminated"] | self.out["truncated"])[0]):
@@ -173,8 +165,7 @@ class Fight:
             self.over = Ending(names, self.tick)
 
     def look(self) -> dict[str, np.ndarray]:
-        """What moves, now; of a world that shows nothing, what the first side observes."""
-        assert self.env is not None
+        """Return the present frame: the task's snapshot, or the observations of a task without one."""
         seen = self.task.view.snapshot(self.env, [0])
         if not seen:
             seen = {name: value.cpu().numpy() for name, value in self.out["obs"].items()}
@@ -183,8 +174,7 @@ class Fight:
     # ---- the past ----------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        assert self.env is not None
-        now = Kept(
+        now = Checkpoint(
             tick=self.tick,
             env=self.env.state_dict(),
             obs={name: value.clone() for name, value in self.out["obs"].items()},
@@ -202,8 +192,8 @@ class Fight:
             self.key_every *= 2
             self.kept = [kept for kept in self.kept if kept.change or kept.tick % self.key_every == 0 or kept is now]
 
-    def _forget_the_oldest(self) -> None:
-        """Keep the past bounded: it then begins at the first kept state of its second half."""
+    def _drop_oldest(self) -> None:
+        """Bound the history: drop what is before the first kept state of its second half."""
         if len(self.frames) * self.layout.width * 4 < MAX_HISTORY_BYTES:
             return
         middle = self.first + len(self.frames) // 2
@@ -214,16 +204,15 @@ class Fight:
             self.kept, self.first = later, later[0].tick
 
     def rewind(self, tick: int) -> None:
-        """Go back to the beginning of a tick; what came after is forgotten, and who sat there sits there again.
+        """Return to the beginning of a tick with its seats; later ticks are dropped.
 
         Raises:
-            InputError: when the fight has not been there, or has forgotten it.
+            InputError: The tick is not in the history.
         """
         last = self.first + len(self.frames) - 1
         if not self.first <= tick <= last:
-            raise InputError(f"tick {tick} cannot be gone back to: this fight remembers {self.first} to {last}.")
-        assert self.env is not None
-        if not self.kept:  # nothing has been flown
+            raise InputError(f"Tick {tick} is not in the history, which has {self.first} to {last}.")
+        if not self.kept:  # no tick was simulated yet
             return
         while len(self.kept) > 1 and self.kept[-1].tick > tick:
             self.kept.pop()
@@ -241,7 +230,7 @@ class Fight:
         for actions in self.log[self.tick - self.first :]:
             for side, seat in enumerate(self.seats):
                 if seat.agent is not None:
-                    self._decide(side)  # so that it remembers; what it did is logged
+                    self._decide(side)  # updates its memory; its command is in the log
             self._fly(actions)
         self.hands = [Hands(self.controls) for _ in self.seats]
         self._owed_s = 0.0
@@ -252,37 +241,39 @@ class Fight:
         self.cuts.append(tick)
 
     def still_holds(self, branch: int) -> int:
-        """The last tick that somebody has seen right who saw the fight in a branch; -1: none."""
+        """Return the last tick that the present history shares with that of a branch; -1 for none."""
         return min(self.cuts[branch:], default=self.tick)
 
     def sit(self, side: int, seat: Seat) -> None:
-        """Let somebody else fly a side from here on.
+        """Let another pilot fly a side from here on.
 
         Raises:
-            ConfigError: when that agent cannot fly here, or nobody can by hand.
+            ConfigError: The agent does not fit the env, or the env has no controls for a person.
         """
-        assert self.env is not None
-        if seat.agent is None and not self.controls:
-            raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
-        if seat.agent is not None:
-            check_fit(seat.agent, self.env)
+        self._check_seat(seat, self.env)
         seat.begin()
         self.seats[side] = seat
         self.held[side], self.due[side] = None, self.tick
         self.hands[side] = Hands(self.controls)
         self._changed = True
 
+    def _check_seat(self, seat: Seat, env: TensorEnv) -> None:
+        if seat.agent is not None:
+            check_fit(seat.agent, env)
+        elif not self.controls:
+            raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
+
     def frame_at(self, tick: int) -> dict[str, np.ndarray]:
-        """What was to be seen at a tick; the nearest that is remembered."""
+        """Return the frame of a tick, or the nearest one in the history."""
         return self.layout.unpack(self.frames[min(max(tick - self.first, 0), len(self.frames) - 1)])
 
     def save(self, path: Path) -> None:
-        """Write what is remembered as a recording."""
+        """Write the history as a recording."""
         save_fight(self, path)
 
 
 def _tick_of(env: TensorEnv, wanted: float) -> float:
-    """The length of a tick: what is wanted, where the world can be cut so fine, else a decision."""
+    """Return `wanted` if the env can be stepped by it, else the length of a decision."""
     setter = getattr(env.unwrapped, "set_duration", None)
     if setter is None:
         return env.decision_s
@@ -295,7 +286,7 @@ def _tick_of(env: TensorEnv, wanted: float) -> float:
 
 
 def _put(actions: Any, side: int, action: Action) -> None:
-    """Copy the action of one row to its place."""
+    """Copy the action of one row to its place in the batch."""
     if isinstance(action, torch.Tensor):
         write_action(actions[side : side + 1], action.to(actions.dtype))
     else:

@@ -1,13 +1,13 @@
 """The play socket: one browser in one match.
 
-From the page, JSON: {"do": "hello", "who": ...} first, then what `Match.do` understands. To the page, JSON with "say":
-    welcome    what never changes: layout of a frame, length of a tick, controls, who can be met
-    cut        the past was changed: forget what came after `tick`
-    state      who sits where, pause, speed, ending; whenever it changes
-    graph      the space-time graph of what is looked at
-and frames as bytes: branch and number of the first one (uint32 each), then a row of float32 a frame, little-endian. Pages are
-sent what they have not seen yet, as fast as they take it: nothing piles up for a slow one, and one that comes back gets the
-whole fight.
+From the page: JSON {"do": "hello", "who": ...} first, then messages of `Match.do`. To the page: JSON with "say":
+    welcome    what never changes: layout of a frame, length of a tick, controls, names of the roster
+    cut        the past was changed: drop the frames after `tick`
+    state      seats, pause, speed, outcome; whenever it changes
+    graph      the task's graph of the moment that is shown
+and frames as bytes: branch and tick of the first one (uint32 each), then one float32 row for each frame, little-endian. A
+page is sent what it has not got yet, as fast as it takes it, so nothing queues up for a slow page, and a page that reconnects
+gets the whole match.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ from fledge.core.errors import FledgeError
 if TYPE_CHECKING:
     from fledge.app.play.match import Match
 
-MAX_TEXT = 4096  # letters of a message
-MAX_RATE = 300  # messages in a second
+MAX_TEXT = 4096  # characters of a message
+MAX_RATE = 300  # messages per second
 POLL_S = 1 / 40
-LOCK_S = (
-    0.005  # that a match is waited for here, where all pages are served; it is held while a world is made or flown back
-)
+LOCK_S = 0.005  # wait for a match's lock: this thread serves all pages, and rewinding holds the lock for longer
 FRAMES_AT_ONCE = 1000
 WHO = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 class Rate:
-    """Counts messages; False where too many come in a second."""
+    """Limits the number of messages per second."""
 
     def __init__(self) -> None:
         self.since, self.count = time.monotonic(), 0
@@ -53,7 +51,7 @@ class Rate:
 
 
 async def serve_player(socket: Any, match: Match | None) -> None:
-    """Talk to one page until it goes, or breaks the rules."""
+    """Serve one page until it disconnects or sends invalid messages."""
     from starlette.websockets import WebSocketDisconnect
 
     await socket.accept()
@@ -77,14 +75,14 @@ async def serve_player(socket: Any, match: Match | None) -> None:
         await socket.send_text(json.dumps({"say": "gone", "note": str(error)}))
         await socket.close(1008)
     except (WebSocketDisconnect, RuntimeError):
-        pass  # the page is gone
+        pass  # the page was closed
     finally:
         if match is not None and who is not None:
             asyncio.get_running_loop().run_in_executor(None, match.leave, who)  # not awaited: we may be cancelled here
 
 
 async def read(socket: Any) -> dict[str, Any] | None:
-    """The next message; None if it is none of ours: bytes, too long, or no JSON object."""
+    """Return the next message; None if it is not a JSON object of allowed length."""
     try:
         text = await socket.receive_text()
         message = json.loads(text) if len(text) <= MAX_TEXT else None
@@ -94,7 +92,7 @@ async def read(socket: Any) -> dict[str, Any] | None:
 
 
 async def listen(socket: Any, match: Match, who: str) -> None:
-    """Do what the page asks for. A page that sends nonsense, or too much, is left."""
+    """Carry out the page's messages; close the socket if one is invalid or there are too many."""
     rate = Rate()
     while True:
         message = await read(socket)
@@ -105,12 +103,12 @@ async def listen(socket: Any, match: Match, who: str) -> None:
                 match.do(who, message)
             finally:
                 match.lock.release()
-        else:  # may take a moment: rewinding flies
+        else:  # may take a moment: rewinding simulates
             await asyncio.to_thread(match.do, who, message)
 
 
 class Sender:
-    """Sends one page what it has not seen."""
+    """Sends one page what it has not got yet."""
 
     def __init__(self, socket: Any, match: Match, who: str) -> None:
         self.socket, self.match, self.who = socket, match, who
@@ -148,7 +146,7 @@ class Sender:
     def state(self) -> Iterator[str]:
         if self.match.changes != self.changes:
             self.changes = self.match.changes
-            yield said("state", **self.match.told(self.who))
+            yield said("state", **self.match.state(self.who))
 
     def graphs(self) -> Iterator[str]:
         found = self.match.graph_for(self.who)
@@ -162,7 +160,7 @@ def said(what: str, **rest: Any) -> str:
 
 
 def welcome(match: Match) -> dict[str, Any]:
-    """What a page needs to know once."""
+    """Return what a page needs to know once."""
     fight, roster = match.fight, match.roster
     return {
         "task": fight.task.name,
@@ -171,6 +169,4 @@ def welcome(match: Match) -> dict[str, Any]:
         "controls": [control.told() for control in fight.controls],
         "names": roster.names(),
         "starts": roster.starts(),
-        "labels": dict(fight.task.metrics.labels),
-        "words": roster.words,
     }

@@ -1,1 +1,1 @@
-"""Runs as the browser shows them: the list, curves, settings."""
+"""Runs for the browser: the index of files, metrics, settings, checkpoints."""

@@ -1,15 +1,14 @@
-"""A run's metrics for charts: read as they are written, and never more than a thousand points of each.
+"""A run's metrics for charts: read while they are written, with at most a thousand points each.
 
     curves = Curves(Path("runs/first/metrics.jsonl"))
-    curves.refresh()                          what has been written since, at most `MAX_READ` bytes; True: there is more
-    curves.since(generation, start)           the points from `start` on, as plain data; all, where these are others by now
+    curves.refresh()                          reads what was written since, at most `MAX_READ` bytes; True if there is more
+    curves.since(generation, start)           the points from `start` on, as plain data; all, if the generation is outdated
 
 Contract
-    Rows are gathered into points of `size` rows each, which know their mean, least and greatest. When there are more than
-    `MAX_POINTS`, two become one and `size` doubles: a run of days takes no more memory than one of minutes. `generation`
-    tells points apart that are not the same any more. A last line that is not finished waits for its end; lines that are
-    no JSON object, values that are no finite number and names that nobody can read are left out; a file that was begun
-    anew is read anew.
+    A point is the mean, minimum and maximum of `size` rows. When there are more than `MAX_POINTS`, pairs are merged and
+    `size` doubles, so memory does not grow with the run; `generation` changes whenever earlier points do. An unfinished last
+    line is read when it is complete. Lines that are not JSON objects, values that are not finite numbers, and unprintable
+    names are ignored. A file that was replaced is read from the start.
 """
 
 from __future__ import annotations
@@ -26,49 +25,44 @@ from typing import Any
 import numpy as np
 
 MAX_POINTS = 1000
-MAX_READ = 16_000_000  # bytes at a time: others want to be answered meanwhile
+MAX_READ = 16_000_000  # bytes at a time, so that other requests are answered in between
 MAX_LINE = 1_000_000
 MAX_COLUMNS = 200
-MAX_NAME = 200  # letters of a metric's name
+MAX_NAME = 200  # characters of a metric's name
 AXES = ("step", "frames", "seconds")
-DIGITS = 6  # significant, of what is sent
+DIGITS = 6  # significant digits that are sent
 
 Row = dict[str, float]
 
 
 class Column:
-    """One metric: sum, count, least and greatest of each point."""
+    """One metric: for each point (sum, count, minimum, maximum), array [4, MAX_POINTS]."""
+
+    EMPTY = np.array([[0.0], [0.0], [np.inf], [-np.inf]])
+    JOIN = (np.add, np.add, np.minimum, np.maximum)
 
     def __init__(self) -> None:
-        self.sum, self.count = np.zeros(MAX_POINTS), np.zeros(MAX_POINTS, np.int64)
-        self.least, self.greatest = np.full(MAX_POINTS, np.inf), np.full(MAX_POINTS, -np.inf)
-
-    def put(self, at: int, point: list[float]) -> None:
-        """Set a point to sum, count, least and greatest."""
-        self.sum[at], self.count[at], self.least[at], self.greatest[at] = point
+        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
 
     def halve(self) -> None:
-        """Two points become one."""
-        half = MAX_POINTS // 2
-        for name, join, empty in (("sum", np.add, 0), ("count", np.add, 0), ("least", np.minimum, np.inf),
-                                  ("greatest", np.maximum, -np.inf)):  # fmt: skip
-            old = getattr(self, name)
-            new = np.full_like(old, empty)
-            new[:half] = join(old[0::2], old[1::2])
-            setattr(self, name, new)
+        """Merge pairs of points."""
+        pairs = self.points.reshape(4, MAX_POINTS // 2, 2)
+        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
+        for row, join in enumerate(self.JOIN):
+            self.points[row, : MAX_POINTS // 2] = join.reduce(pairs[row], axis=1)
 
-    def tell(self, start: int, stop: int, spread: bool) -> dict[str, list[float | None]]:
-        """Points as plain data; least and greatest where a point is more than one row."""
-        some = self.count[start:stop]
-        means = np.divide(self.sum[start:stop], some, out=np.full(stop - start, np.nan), where=some > 0)
+    def as_dict(self, start: int, stop: int, spread: bool) -> dict[str, list[float | None]]:
+        """Return points as plain data; with `spread`, their minima and maxima as well."""
+        total, count, least, greatest = self.points[:, start:stop]
+        means = np.divide(total, count, out=np.full(stop - start, np.nan), where=count > 0)
         told = {"mean": rounded(means)}
         if spread:
-            told |= {"min": rounded(self.least[start:stop]), "max": rounded(self.greatest[start:stop])}
+            told |= {"min": rounded(least), "max": rounded(greatest)}
         return told
 
 
 class Curves:
-    """The metrics of one run. Threads may share it."""
+    """The metrics of one run; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +78,8 @@ class Curves:
         self.outcomes: list[str] = []
         self.last: Row = {}
         self._axes = np.zeros((len(AXES), MAX_POINTS))
-        self._open: dict[str, list[float]] = {}  # the last point, while it grows: plain numbers are quicker than arrays
+        # the last point while it grows: plain numbers are faster than arrays
+        self._open: dict[str, tuple[float, int, float, float]] = {}
         self._place = 0  # bytes read
         self._torn = b""
         self._file: tuple[int, int] | None = None
@@ -92,21 +87,21 @@ class Curves:
 
     @property
     def points(self) -> int:
-        """How many there are."""
+        """Number of points."""
         return -(-self.rows // self.size)
 
     @property
     def primary_metric(self) -> str:
-        """The metric that counts."""
+        """The task's primary metric."""
         return primary_metric_of(self.columns)
 
     @property
     def share_read(self) -> float:
-        """How much of the file has been read."""
+        """Share of the file that has been read."""
         return self._place / self.bytes if self.bytes else 1.0
 
     def refresh(self, most: int = MAX_READ) -> bool:
-        """Read what is new; returns whether more of it is left."""
+        """Read what is new; return whether there is more."""
         with self._lock:
             try:
                 with open(self.path, "rb") as stream:
@@ -119,11 +114,11 @@ class Curves:
                     stream.seek(self._place)
                     new = stream.read(min(most, max(self.bytes - self._place, 0)))
             except OSError:
-                return False  # not there yet, or gone for a moment while it is replaced
+                return False  # not written yet, or just being replaced
             self._place += len(new)
             *lines, self._torn = (self._torn + new).split(b"\n")
             if len(self._torn) > MAX_LINE:
-                self._torn = b"x"  # no row of ours; its rest will be no JSON either
+                self._torn = b"x"  # not a row; its rest is not JSON either
             for line in lines:
                 self._add(line)
             self._note_point()
@@ -148,25 +143,17 @@ class Curves:
                     continue
                 self.columns[name] = Column()
             self.last[name] = value
-            point = self._open.get(name)
-            if point is None:
-                self._open[name] = [value, 1, value, value]
-            else:
-                point[0] += value
-                point[1] += 1
-                if value < point[2]:
-                    point[2] = value
-                elif value > point[3]:
-                    point[3] = value
+            total, count, least, greatest = self._open.get(name, (0.0, 0, math.inf, -math.inf))
+            self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
-        """Put the last point where the others are."""
+        """Store the last point with the others."""
         if not self._open:
             return
         at = (self.rows - 1) // self.size
         self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
         for name, point in self._open.items():
-            self.columns[name].put(at, point)
+            self.columns[name].points[:, at] = point
 
     def _halve(self) -> None:
         for column in self.columns.values():
@@ -177,7 +164,7 @@ class Curves:
         self.generation += 1
 
     def since(self, generation: int = 0, start: int = 0) -> dict[str, Any]:
-        """Points from `start` on, of the newest generation; all of them, if the asker knows another."""
+        """Return the points from `start` on; all of them if `generation` is not the present one."""
         with self._lock:
             stop = self.points
             first = start if generation == self.generation and 0 <= start <= stop else 0
@@ -189,7 +176,7 @@ class Curves:
                 "read": round(self.share_read, 4),
                 "x": {name: rounded(self._axes[i, first:stop], 12) for i, name in enumerate(AXES)},
                 "values": {
-                    name: column.tell(first, stop, self.size > 1)
+                    name: column.as_dict(first, stop, self.size > 1)
                     for name, column in self.columns.items()
                     if name not in AXES
                 },
@@ -197,12 +184,12 @@ class Curves:
 
 
 def primary_metric_of(names: Iterable[str]) -> str:
-    """The metric that counts, as a run's own log has it: the one with a recent mean."""
+    """Return the primary metric of a run's log: the one with a recent mean."""
     return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
 
 
 def numbers_in(line: bytes) -> Row | None:
-    """The numbers of a row, None where there is none."""
+    """Return the numbers of a line, or None if it is not a row."""
     if len(line) > MAX_LINE:
         return None
     try:
@@ -215,23 +202,23 @@ def numbers_in(line: bytes) -> Row | None:
 
 
 def is_name(name: str) -> bool:
-    """Whether a metric can be shown under it: not too long, and made of characters (JSON also has halves of some)."""
+    """Return whether a metric's name can be shown: not too long, and without lone surrogates, which JSON allows."""
     return len(name) <= MAX_NAME and (name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name))
 
 
 def read_last(path: Path, most: int) -> Row:
-    """The newest value of every metric in the last `most` bytes; empty where there is none."""
+    """Return the newest value of every metric in the last `most` bytes."""
     last: Row = {}
     with suppress(OSError), open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         stream.seek(max(size - most, 0))
         for line in stream.read(most).split(b"\n"):
-            last |= numbers_in(line) or {}  # the first may be the rest of one, and is no JSON then
+            last |= numbers_in(line) or {}  # the first may be a part of a line, which is not JSON
     return last
 
 
 def is_number(value: Any) -> bool:
-    """Whether it can be drawn. Integers beyond floats cannot."""
+    """Return whether a value is a finite number within the range of floats."""
     try:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
@@ -239,5 +226,5 @@ def is_number(value: Any) -> bool:
 
 
 def rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:
-    """Numbers for JSON: a few digits, and None where there is none."""
+    """Return numbers for JSON: with a few digits, and None for NaN and infinities."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

@@ -1,7 +1,7 @@
-"""What a page tells of runs besides their curves: how far they are, their settings, their checkpoints.
+"""What the training page shows of runs besides their curves: progress, settings, checkpoints.
 
-Everything is read from the run's folder, and nothing of it is trusted: settings are plain YAML without anchors, sizes are
-bounded, and what cannot be read is a sentence.
+The files of a run's folder are not trusted: settings are plain YAML without anchors, sizes are bounded, and a file that
+cannot be read becomes a message.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, r
 from fledge.core.errors import FledgeError
 
 MAX_CONFIG = 200_000  # bytes
-MAX_DEPTH = 32  # of settings in settings
+MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
-TAIL = 16384  # bytes at the end of the metrics that tell how far a run is
-QUIET_S = 30.0  # without a new row, or five times what rows take, a run is not running
+TAIL = 16384  # bytes at the end of the metrics from which a run's progress is read
+QUIET_S = 30.0  # without a new row, or five times the time between rows, a run counts as stopped
 
 
-class Library:
-    """The curves of the runs that are looked at, shared by all who look. The oldest give way."""
+class RunCache:
+    """The curves of the runs that were shown last, shared by all pages."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Curves] = OrderedDict()
-        self._glances: dict[str, tuple[float, Row]] = {}
+        self._newest: dict[str, tuple[float, Row]] = {}
         self._lock = threading.Lock()
 
     def curves(self, entry: Entry) -> Curves:
-        """A run's curves, with what has been written since."""
+        """Return a run's curves, up to date."""
         with self._lock:
             curves = self._kept.setdefault(entry.id, Curves(entry.path / "metrics.jsonl"))
             self._kept.move_to_end(entry.id)
@@ -49,18 +49,18 @@ class Library:
             curves.refresh()
         return curves
 
-    def glance(self, entry: Entry) -> dict[str, Any]:
-        """A run in a few figures, for a list of many: from the end of its metrics alone, read when they have changed."""
+    def summary(self, entry: Entry) -> dict[str, Any]:
+        """Return the key figures of a run for a list: read from the end of its metrics, when they have changed."""
         path = entry.file("metrics.jsonl")
         changed = path.stat().st_mtime if path is not None else 0.0
-        known = self._glances.get(entry.id)
+        known = self._newest.get(entry.id)
         if known is None or known[0] != changed:
-            known = self._glances[entry.id] = changed, read_last(path, TAIL) if path is not None else {}
+            known = self._newest[entry.id] = changed, read_last(path, TAIL) if path is not None else {}
         return describe(entry, known[1])
 
 
 def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
-    """A run in a few figures, by the newest of its metrics."""
+    """Return the key figures of a run; `last` has the newest value of each metric."""
     settings, trouble = read_settings(entry)
     primary_metric = primary_metric_of(last)
     total = settings.get("total_frames")
@@ -86,12 +86,12 @@ def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
 
 
 def describe_fully(entry: Entry, curves: Curves) -> dict[str, Any]:
-    """The same, and the charts that its metrics make."""
+    """Return the key figures of a run, and the charts of its metrics."""
     return {**describe(entry, curves.last), "sections": lay_out(curves.columns, curves.primary_metric, curves.outcomes)}
 
 
 def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
-    """running, finished, stopped, or new: nothing was written yet."""
+    """Return "running", "finished", "stopped", or "new" if nothing was written yet."""
     if not last:
         return "new"
     if is_number(total) and last.get("frames", 0.0) >= total:
@@ -105,43 +105,42 @@ def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
 
 
 def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
-    """A run's settings by dotted key, and what is wrong with them, "" where nothing is."""
+    """Return a run's settings by dotted key, and an error message or ""."""
     path = entry.file("config.yaml")
     if path is None:
-        return {}, "This run has no config.yaml." if entry.path.is_dir() else "This run's folder is not there any more."
+        missing = "has no config.yaml" if entry.path.is_dir() else "does not exist any more"
+        return {}, f"This run {missing}."
     try:
         with open(path, "rb") as stream:
             text = stream.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
-            return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes: it is no run's."
+            return {}, f"config.yaml is larger than {MAX_CONFIG:,} bytes, which no run's settings are."
         content = parse_plain(text)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         return {}, f"config.yaml cannot be read ({str(error).splitlines()[0]})."
     if not isinstance(content, dict):
-        return {}, "config.yaml is no run's: it must map settings to values."
+        return {}, "config.yaml must map settings to values."
     return flat(content), ""
 
 
 @functools.lru_cache(maxsize=256)
 def parse_plain(text: bytes) -> Any:
-    """Plain values of YAML. Anchors, by which a few lines become gigabytes, are refused; and depth: libyaml's loader calls
-    itself for each level, until the process is out of stack.
-    """
+    """Parse YAML without anchors, which can turn a few lines into gigabytes, and of limited depth, as libyaml recurses."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("it has anchors, which no run's settings have")
+            raise yaml.YAMLError("anchors are not allowed")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels, as no run's settings are")
+            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return yaml.load(text, yaml.CSafeLoader)
-    except (LookupError, AttributeError, TypeError) as error:  # what a tag such as !!bool makes of other text
+    except (LookupError, AttributeError, TypeError) as error:  # a tag such as !!bool on other text
         raise yaml.YAMLError("a value is not what its tag says") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key."""
+    """Return nested settings by dotted key."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, dict) and value:
@@ -152,7 +151,7 @@ def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Settings of several runs side by side: rows of a key and each run's value as text, those that differ marked."""
+    """Return the settings of several runs side by side: for each key the runs' values, and whether they differ."""
     read = [(entry, *read_settings(entry)) for entry in entries]
     keys = dict.fromkeys(key for _, settings, _ in read for key in settings)
     rows = []
@@ -164,7 +163,7 @@ def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """A setting's value as `key=value` words have it."""
+    """Return a setting's value as in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
@@ -172,7 +171,7 @@ def as_text(value: Any) -> str:
 
 
 def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
-    """Files of a run's checkpoints, by name; none of them is opened."""
+    """Return name, size and time of a run's checkpoint files."""
     folder = entry.path / "checkpoints"
     rows = []
     try:
@@ -183,40 +182,40 @@ def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
         return []
     for path in found:
         if path.suffix == ".fledge" and not path.name.startswith(".") and entry.file("checkpoints", path.name):
-            with suppress(OSError):  # removed meanwhile
+            with suppress(OSError):  # deleted meanwhile
                 stat = path.stat()
                 name = os.fsencode(path.name).decode(errors="replace")
                 rows.append({"file": name, "bytes": stat.st_size, "changed": stat.st_mtime})
     return rows[-MAX_FILES:]
 
 
-def leads_out(entry: Entry) -> str:
-    """The name of something among a run's checkpoints that is neither a folder nor a file that lies there; "" if none is."""
+def outside_link(entry: Entry) -> str:
+    """Return the name of a link among a run's checkpoints that leads out of the run's folder, or ""."""
     for path in (entry.path / "checkpoints").iterdir():
         if (path.is_symlink() or not path.is_dir()) and path.exists() and entry.file("checkpoints", path.name) is None:
             return os.fsencode(path.name).decode(errors="replace")
     return ""
 
 
-class Doctor:
-    """What `fledge doctor` says of a run's checkpoints: it reads every byte, so one run at a time, and only when asked."""
+_examining = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
 
-    def examine(self, entry: Entry) -> dict[str, Any]:
-        """The report, as `fledge doctor --json` has it without the place; or `{"trouble": sentence}`."""
-        from fledge.storage.doctor import examine_folder, render
+def examine(entry: Entry) -> dict[str, Any]:
+    """Verify a run's checkpoints: return the report of `fledge doctor --json` without paths, or `{"trouble": message}`.
 
-        folder = entry.path / "checkpoints"
-        if not folder.resolve().is_relative_to(entry.path.resolve()) or not folder.is_dir():
-            return {"trouble": "This run has saved no checkpoint yet."}
-        if strange := leads_out(entry):
-            return {"trouble": f"checkpoints/{strange} leads elsewhere: it is not read from here."}
-        with self._lock:
-            try:
-                report = examine_folder(folder)
-            except (FledgeError, OSError) as error:
-                return {"trouble": str(error).replace(str(folder), entry.name)}
-        lines = [line.replace(str(folder), entry.name) for line in render(report)]
-        return {**report.as_dict(), "folder": entry.name, "lines": lines}
+    One run at a time, as it reads every byte.
+    """
+    from fledge.storage.doctor import examine_folder, render
+
+    folder = entry.path / "checkpoints"
+    if not folder.resolve().is_relative_to(entry.path.resolve()) or not folder.is_dir():
+        return {"trouble": "This run has saved no checkpoint yet."}
+    if strange := outside_link(entry):
+        return {"trouble": f"checkpoints/{strange} is a link out of the run's folder, so the checkpoints are not read."}
+    with _examining:
+        try:
+            report = examine_folder(folder)
+        except (FledgeError, OSError) as error:
+            return {"trouble": str(error).replace(str(folder), entry.name)}
+    lines = [line.replace(str(folder), entry.name) for line in render(report)]
+    return {**report.as_dict(), "folder": entry.name, "lines": lines}

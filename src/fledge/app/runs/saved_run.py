@@ -1,4 +1,4 @@
-"""Runs as one HTML file that needs no server: the same page, with its scripts, styles and data inside.
+"""Runs as one HTML file that needs no server: the training page with its scripts, styles and data inside.
 
 data = collect(entries)                   what the page shows, as plain data: also what `fledge watch --json` prints
 as_page(data)                             the HTML
@@ -7,20 +7,39 @@ as_page(data)                             the HTML
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from fledge.app.exporters.bundle import page
-from fledge.app.runs.file_index import Entry
+from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.runs.metrics import Curves
-from fledge.app.runs.runs import Doctor, compare_settings, describe_fully, list_checkpoints
+from fledge.app.runs.runs import compare_settings, describe_fully, examine, list_checkpoints
+from fledge.app.server.assets import STATIC
+from fledge.app.server.bundle import make_page
+from fledge.core.errors import ConfigError
 
-MODULES = ("format", "scale", "hub", "lines", "chart", "source", "tables", "summary", "training")
-PARTS = tuple(f"charts/{name}.js" for name in MODULES)
-STYLES = ("style.css", "charts/training.css")
+MODULE = STATIC / "charts" / "training.js"
 
 
-def collect(entries: Sequence[Entry], examine: bool = False) -> dict[str, Any]:
-    """All that the training page shows of some runs; with `examine` also what `fledge doctor` says, which reads a lot."""
+def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, Any]:
+    """Return what the training page shows of the runs in some places; write it as a page if `target` is given.
+
+    Raises:
+        ConfigError: There is no run, or `target` is not an .html file.
+    """
+    if target is not None and target.suffix != ".html":
+        raise ConfigError(f"{target} must end in .html.")
+    runs = FileIndex(places).runs()
+    if not runs:
+        raise ConfigError(f"{' and '.join(map(str, places))}: no run found. Pass a run's folder, or a folder of runs.")
+    data = collect(runs, verify=True)
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(as_page(data), encoding="utf-8")
+    return data
+
+
+def collect(entries: Sequence[Entry], verify: bool = False) -> dict[str, Any]:
+    """Return all that the training page shows of some runs; with `verify`, also verify their checkpoints (slow)."""
     runs = []
     for entry in entries:
         curves = Curves(entry.path / "metrics.jsonl")
@@ -28,15 +47,14 @@ def collect(entries: Sequence[Entry], examine: bool = False) -> dict[str, Any]:
             while curves.refresh():
                 pass
         runs.append({"run": describe_fully(entry, curves), "curves": curves.since()})
-    doctor = Doctor()
     checkpoints = {
-        entry.id: {"files": list_checkpoints(entry), **({"doctor": doctor.examine(entry)} if examine else {})}
+        entry.id: {"files": list_checkpoints(entry), **({"doctor": examine(entry)} if verify else {})}
         for entry in entries
     }
     return {"runs": runs, "settings": compare_settings(entries), "checkpoints": checkpoints}
 
 
 def as_page(data: dict[str, Any]) -> str:
-    """The page as one file."""
+    """Return the page as HTML."""
     names = ", ".join(each["run"]["name"] for each in data["runs"])
-    return page(f"{names} · Fledge", "<fledge-training></fledge-training>", data, PARTS, STYLES)
+    return make_page(f"{names} · Fledge", "<fledge-training></fledge-training>", data, "charts", [MODULE])

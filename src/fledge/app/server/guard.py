@@ -1,15 +1,13 @@
-"""The guard in front of the app: who may ask, how much, and with which headers everything is answered.
+"""The guard in front of the app: checks every request, and adds security headers to every answer.
 
-Contract
-    A request passes when
-    - its Host is one that this server is known by: on localhost only localhost's names, so that a stranger's domain that
-      points here (DNS rebinding) is refused; otherwise an address, this machine's name, or one that was allowed;
-    - it does not come from another site: a websocket and everything but GET and HEAD must carry our own Origin, and a GET
-      that a browser marks as another site's passes only when a person follows a link;
-    - it carries the token, where there is one: once in the link, from then on in a cookie that no script and no other site
-      sees;
-    - it is not larger than `MAX_BODY`.
-    Everything else gets one sentence, and nothing of the app.
+A request passes if
+- its Host is a name of this server: on localhost only localhost's names, which stops DNS rebinding; otherwise an address,
+  this machine's name, or a configured one;
+- it does not come from another site: websockets and methods other than GET and HEAD need our own Origin, and a GET that the
+  browser marks as cross-site passes only as navigation;
+- it has the token, if there is one: first in the link, then in an HttpOnly, SameSite=Strict cookie;
+- it is not larger than `MAX_BODY`.
+Other requests get one sentence.
 """
 
 from __future__ import annotations
@@ -29,13 +27,14 @@ from urllib.parse import parse_qsl, quote, urlencode
 Scope = dict[str, Any]
 
 MAX_BODY = 1_000_000  # bytes of a request
-MAX_MESSAGE = 1_000_000  # bytes of a websocket's message
+MAX_MESSAGE = 1_000_000  # bytes of a websocket message
+TOO_LARGE = f"A request may have at most {MAX_BODY:,} bytes."
 LOCAL = ("localhost", "127.0.0.1", "::1")
-COOKIE = "fledge_token_{port}"  # cookies do not tell ports apart: two servers of one machine must not share theirs
-STRIPPED = ("x-forwarded-prefix",)  # would be written into pages
-MIN_TOKEN = 16  # characters of a token that a person chose
+COOKIE = "fledge_token_{port}"  # browsers share cookies between ports, and a machine may run two servers
+STRIPPED = ("x-forwarded-prefix",)  # NiceGUI would write it into pages
+MIN_TOKEN = 16  # characters of a given token
 
-# NiceGUI evaluates handlers that the server sends and sets styles on elements: it cannot do without these two
+# NiceGUI evaluates handlers from the server and sets styles on elements: it needs unsafe-eval and unsafe-inline
 POLICY = (
     "default-src 'none'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; media-src 'self'; "
@@ -59,31 +58,27 @@ STYLE_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()
 
 @dataclass(frozen=True)
 class Refusal(Exception):
-    """A request that does not pass: status and sentence."""
+    """A refused request: status code and message."""
 
     status: int
     sentence: str
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or address to bind to means this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    """Return whether a host to bind to is reachable from this machine only."""
+    address = host.strip("[]")
+    return host == "localhost" or (is_address(address) and ipaddress.ip_address(address).is_loopback)
 
 
 def host_name(value: str) -> str:
-    """The name or address in a Host header, without its port."""
+    """Return the name or address in a Host header, without the port."""
     if value.startswith("["):
         return value[1:].partition("]")[0].lower()
     return value.partition(":")[0].lower()
 
 
 def same_token(given: str, token: str) -> bool:
-    """Whether they are equal, in a time that says nothing about where they differ."""
+    """Compare in constant time."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
@@ -91,11 +86,11 @@ class Guard:
     """ASGI middleware around the whole app.
 
     Args:
-        app: What it guards.
-        host: What the server is bound to.
-        token: What a visitor must show; None: nothing, which is for localhost alone.
-        names: Further names that the server may be called by.
-        port: What it is bound to.
+        app: The app to guard.
+        host: Host that the server is bound to.
+        token: Token that requests must have; None only on localhost.
+        names: Further host names of the server.
+        port: Port that the server is bound to.
     """
 
     def __init__(
@@ -128,33 +123,31 @@ class Guard:
         scope = {**scope, "headers": kept, "state": {**scope.get("state", {}), "nonce": nonce}}
         try:
             await self.app(scope, limited(receive), with_headers(send, nonce))
-        except Refusal as refusal:  # a body that turned out too long, before anything was answered
+        except Refusal as refusal:  # the body was too large
             await refuse(scope, receive, send, refusal)
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         name = host_name(headers.get("host", ""))
         if name in self._names or (not self._local and is_address(name)):
             return
-        raise Refusal(421, "This server is not known by that name: open the link that it printed when it started.")
+        raise Refusal(421, "This is not a name of this server. Open the link that it printed when it started.")
 
     def _check_origin(self, scope: Scope, headers: Mapping[str, str]) -> None:
         origin, host = headers.get("origin"), headers.get("host", "")
         ours = origin in (f"http://{host}", f"https://{host}")
         quiet = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if not ours and not (quiet and origin is None):
-            raise Refusal(403, "A page of another site must not talk to this one: open the link in a browser.")
+            raise Refusal(403, "Requests from other sites are refused. Open the link in a browser.")
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
         if site in ("cross-site", "same-site") and mode != "navigate":
-            raise Refusal(403, "A page of another site must not load parts of this one: open the link in a browser.")
+            raise Refusal(403, "Requests from other sites are refused. Open the link in a browser.")
 
     def _brings_token(self, scope: Scope) -> bool:
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
         if self.token is None or given is None:
             return False
         if not same_token(given, self.token):
-            raise Refusal(
-                403, "The token in this link is wrong: open the link that the server printed when it started."
-            )
+            raise Refusal(403, "The token is wrong. Open the link that the server printed when it started.")
         return True
 
     def _check_token(self, headers: Mapping[str, str]) -> None:
@@ -162,15 +155,15 @@ class Guard:
             return
         crumbs = [crumb.strip().partition("=") for crumb in headers.get("cookie", "").split(";")]
         if not any(name == self._cookie and same_token(value, self.token) for name, _, value in crumbs):
-            raise Refusal(401, "This server needs its token: open the link that it printed when it started.")
+            raise Refusal(401, "This server needs a token. Open the link that it printed when it started.")
 
     async def _welcome(self, scope: Scope, send: Any) -> None:
-        """Put the token into a cookie and lead on to the same page without it.
+        """Set the cookie, and go to the same page without the token in its address.
 
-        Not by a redirect: of a link from elsewhere, a SameSite=Strict cookie would not be sent along with it.
+        Not by a redirect: after a link from another site, browsers would not send the SameSite=Strict cookie with it.
         """
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
-        # quoted: browsers read a backslash as a slash and pass over tabs, and //name would be another site
+        # quoted: browsers read a backslash as a slash and ignore tabs, and //name is another site
         target = "/" + quote(scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
         page = f'<meta http-equiv="refresh" content="0;url={html.escape(target)}"><title>Fledge</title>'
         cookie = f"{self._cookie}={self.token}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
@@ -178,7 +171,7 @@ class Guard:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address: no domain can point to us under it."""
+    """Return whether a name is an IP address, which no foreign domain can point to."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -187,14 +180,14 @@ def is_address(name: str) -> bool:
 
 
 def check_size(headers: Mapping[str, str]) -> None:
-    """Refuse a request that announces too much."""
+    """Refuse a request whose announced size is too large."""
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or len(length) > 12 or int(length) > MAX_BODY:
-        raise Refusal(413, f"A request may have {MAX_BODY:,} bytes, no more.")
+        raise Refusal(413, TOO_LARGE)
 
 
 def limited(receive: Any) -> Any:
-    """`receive`, which refuses a body that is longer than it may be."""
+    """Wrap `receive` to refuse a body that is too large."""
     seen = 0
 
     async def inner() -> Any:
@@ -203,14 +196,14 @@ def limited(receive: Any) -> Any:
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
             if seen > MAX_BODY:
-                raise Refusal(413, f"A request may have {MAX_BODY:,} bytes, no more.")
+                raise Refusal(413, TOO_LARGE)
         return message
 
     return inner
 
 
 def with_headers(send: Any, nonce: str) -> Any:
-    """`send`, which adds our headers to every answer."""
+    """Wrap `send` to add our headers to every answer."""
     ours = {**HEADERS, "content-security-policy": POLICY.format(nonce=nonce)}
     added = [(name.encode(), value.encode()) for name, value in ours.items()]
 
@@ -224,7 +217,7 @@ def with_headers(send: Any, nonce: str) -> Any:
 
 
 async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> None:
-    """Answer with a sentence; a websocket is closed before it opens."""
+    """Answer with the refusal's message; close a websocket before it opens."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})
@@ -233,7 +226,7 @@ async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> Non
 
 
 def small_page(sentence: str, link: str = "") -> str:
-    """A page of one sentence, light or dark as the system has it; with `link`, and the way to the start page."""
+    """Return a page with one sentence, and a link to the start page if given."""
     way = f'<p><a href="{html.escape(link)}">To the start page</a></p>' if link else ""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     body = f"<p>{html.escape(sentence)}</p>{way}"
@@ -241,7 +234,7 @@ def small_page(sentence: str, link: str = "") -> str:
 
 
 async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] | None = None) -> None:
-    """A small page of our own."""
+    """Send a small page."""
     body = page.encode()
     ours = {
         **HEADERS,

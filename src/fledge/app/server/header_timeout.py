@@ -1,4 +1,4 @@
-"""How long the server waits for a request: who opens connections and says nothing must not keep others out."""
+"""A time limit for request headers, so that silent connections cannot use up the server's connections."""
 
 from __future__ import annotations
 
@@ -7,42 +7,45 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEAD_S = 10.0  # in which the head of a request must be there
+HEADER_S = 10.0  # in which the header of a request must be complete
 
 _Base: Any = AutoHTTPProtocol
 
 
-class Patient(_Base):
-    """Uvicorn's protocol, with an end to its patience: it waits for a head for ever, and every connection counts."""
+class HeaderTimeoutProtocol(_Base):
+    """Uvicorn's protocol, which by itself waits for a header without limit."""
 
-    _waiting: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._start()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._between_requests():
-            self._wait()  # a part of a head; not from anew, or a byte now and then would do
-        elif self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+            self._start()  # part of a header; a running timer goes on, or one byte now and then would keep it open
+        else:
+            self._cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._cancel()
         super().connection_lost(exc)
 
     def _between_requests(self) -> bool:
         return self.cycle is None or bool(self.cycle.response_complete)
 
-    def _wait(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(HEAD_S, self._give_up)
+    def _start(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEADER_S, self._close)
 
-    def _give_up(self) -> None:
-        self._waiting = None
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close(self) -> None:
+        self._timer = None
         # a websocket has another protocol by now
         if self._between_requests() and self.transport.get_protocol() is self:
             self.transport.close()

@@ -1,11 +1,11 @@
-"""The frame of every page: title bar with navigation, light and dark, and the width of a phone.
+"""The frame of every page: title bar with navigation, light and dark themes, phone layout.
 
-    @ui.page("/watch", title="Watch")
-    def page() -> None:
-        with frame("watch"):
-            ...
-
-Assets (`style.css` and ES modules) are served from this folder under /assets; `add_module` loads one into a page.
+@ui.page("/watch", title="Watch")
+def page() -> None:
+    with frame("/watch"):
+        add_styles("player")
+        add_module("player/player.js")
+        mount("fledge-player", {"entry": id})
 """
 
 from __future__ import annotations
@@ -17,42 +17,53 @@ from typing import Any
 
 from nicegui import ui
 
-PAGES = {"training": ("Training", "/"), "watch": ("Watch", "/watch"), "play": ("Play", "/play")}
+from fledge.app.server.assets import STATIC
+
+navigation: dict[str, str] = {}
+"""Entries of the title bar, path -> label; `server.build` fills it from the page modules."""
 
 
 @contextmanager
 def frame(active: str) -> Iterator[None]:
-    """A page's content goes inside. `active` is its name in the title bar, one of PAGES."""
-    ui.add_head_html('<link rel="stylesheet" href="/assets/style.css"><script src="/assets/theme.js"></script>')
+    """Add the title bar, and put the content of the block below it. `active` is the path of the page's own entry."""
+    add_style("style.css")
+    ui.add_head_html('<script src="/assets/theme.js"></script>')
     with ui.header(elevated=False).classes("fl-bar"), ui.element("div").classes("fl-bar-inner"):
         with ui.link(target="/").classes("fl-brand").props('aria-label="Fledge, start page"'):
             ui.element("span").classes("fl-mark").props("aria-hidden=true")
             ui.label("Fledge")
         with ui.element("nav").classes("fl-nav").props('aria-label="Pages"'):
-            for name, (label, path) in PAGES.items():
+            for path, label in navigation.items():
                 link = ui.link(label, path)
-                if name == active:
+                if path == active:
                     link.classes("fl-active").props("aria-current=page")
-        # theme.js gives it its meaning
-        button = ui.element("button").classes("fl-theme").props('type=button aria-label="Light or dark"')
-        with button:
+        # theme.js handles its clicks
+        with ui.element("button").classes("fl-theme").props('type=button aria-label="Light or dark"'):
             ui.label("Theme")
     with ui.element("main").classes("fl-main").props("id=main"):
         yield
 
 
+def add_styles(folder: str) -> None:
+    """Load all style sheets of a folder of static/ into the page."""
+    for path in sorted((STATIC / folder).glob("*.css")):
+        add_style(f"{folder}/{path.name}")
+
+
 def add_style(path: str) -> None:
-    """Load a style sheet of ours into the page: its path below this folder."""
-    ui.add_head_html(f'<link rel="stylesheet" href="/assets/{path}">')
+    """Load a style sheet into the page: a path below static/, or an absolute path on this server."""
+    ui.add_head_html(f'<link rel="stylesheet" href="{asset_url(path)}">')
 
 
 def add_module(path: str) -> None:
-    """Load an ES module of ours into the page: its path below this folder, for example player/replay.js."""
-    ui.add_body_html(f'<script type="module" src="/assets/{path}"></script>')
+    """Load an ES module into the page: a path below static/, or an absolute path on this server."""
+    ui.add_body_html(f'<script type="module" src="{asset_url(path)}"></script>')
 
 
-def mount(tag: str, data: dict[str, Any] | None = None, classes: str = "") -> ui.element:
-    """A custom element of ours in the page; `data` reaches it as its attribute data-options, as JSON."""
-    element = ui.element(tag).classes(classes)
-    element._props["data-options"] = json.dumps(data or {})
-    return element
+def asset_url(path: str) -> str:
+    return path if path.startswith("/") else f"/assets/{path}"
+
+
+def mount(tag: str, data: dict[str, Any] | None = None) -> None:
+    """Put a custom element into the page; it reads `data` as JSON from its attribute data-options."""
+    ui.element(tag)._props["data-options"] = json.dumps(data or {})

@@ -3,8 +3,7 @@
     server = build(AppConfig(folders=[Path("runs")]))
     serve(server)                          until Ctrl-C
 
-Pages are registered by their modules: `register(server)` adds routes to `server.api` (FastAPI) and pages by `ui.page`. One
-process serves one app: NiceGUI's pages are global.
+The modules in `app/pages` add their routes. A process can serve one app, because NiceGUI's pages are global.
 """
 
 from __future__ import annotations
@@ -18,21 +17,17 @@ import threading
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fledge.app.runs.file_index import FileIndex
+from fledge.app.server.assets import STATIC, TaskPages, serve_assets
 from fledge.app.server.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
 from fledge.core.allocator import share_arenas
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
 from fledge.core.parent import when_parent_ends
-
-PAGES = ("training", "replay", "play")
-HERE = Path(__file__).parents[1] / "static"
-SERVED = (".js", ".css", ".svg")  # of this folder
 
 
 @dataclass
@@ -40,22 +35,20 @@ class AppConfig:
     """How the app is served.
 
     Attributes:
-        host: What it is bound to; others than this machine reach it only when told so, and then with a token.
+        host: Address to bind to. Any other than this machine's own requires a token.
         port: 0 takes a free one.
-        token: What visitors must show; where the host is not this machine, one is made up.
-        folders: What it may show: runs, recordings, and folders of them.
-        dark: Light (False), dark (True), or as the system has it (None), until a person chooses.
-        names: Further names that the server may be called by, for example of a proxy in front of it.
-        with_parent: The process of the training that started it: the folders may not be there yet, and it ends with the
-            training; 0: nobody's.
-        task: The task of recordings that name one which is code, as somebody gave it.
+        token: Secret that visitors must present; generated if it is None and `host` is not this machine.
+        folders: Runs, recordings, and folders of them that the app may show.
+        names: Further host names of this server, for example that of a proxy.
+        with_parent: Process id of the training that started the server and ends it; 0 for none. The folders may then
+            not exist yet.
+        task: Reference of the task of recordings whose task is code.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = None
     folders: Sequence[Path] = ()
-    dark: bool | None = None
     names: Sequence[str] = ()
     with_parent: int = 0
     task: str | None = None
@@ -70,7 +63,7 @@ class AppConfig:
             or set(self.token) & set(' ";,\\&#')
         ):
             raise ConfigError(
-                f"The token must have at least {MIN_TOKEN} letters, digits or -._~: leave it out, and one is made up."
+                f"The token must have at least {MIN_TOKEN} characters (letters, digits, -._~). Leave it out to generate one."
             )
 
 
@@ -80,26 +73,29 @@ class Server:
 
     Attributes:
         config: How it is served.
-        shelf: What may be shown.
-        api: Routes for data: `@server.api.get("/film/{id}")`. Websocket routes, too: the guard checks their origin.
-        app: The whole, guarded: what a server runs.
-        closing: Called when the server stops.
-        arena: Fights that are played, once there are any.
-        library: Recordings that are shown, once somebody looks.
+        files: Runs and recordings that may be shown.
+        api: FastAPI app for data routes, `@server.api.get("/api/runs")`, and websockets; the guard checks their origin.
+        app: The complete ASGI app with the guard around it.
+        closing: Functions to call when the server stops.
+        sock: The listening socket, once it is bound.
+        task_pages: Page folders of the tasks that are loaded.
+        matches: The `MatchManager`, once the play page is used.
+        recordings: The `RecordingCache`, once a recording is shown.
     """
 
     config: AppConfig
-    shelf: FileIndex
+    files: FileIndex
     api: Any
     app: Any = None
     closing: list[Any] = field(default_factory=list)
     sock: socket.socket | None = None
-    arena: Any = None
-    library: Any = None
+    task_pages: TaskPages = field(default_factory=TaskPages)
+    matches: Any = None
+    recordings: Any = None
 
     @property
     def url(self) -> str:
-        """Where it is, once it is bound; with the token, if there is one."""
+        """The address of the start page, with the token if there is one; valid once the port is known."""
         host = "localhost" if is_local(self.config.host) else self.config.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
@@ -107,14 +103,14 @@ class Server:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}{token}"
 
     def link(self, path: str) -> str:
-        """The address of one page."""
+        """The address of a page, with the token."""
         base, _, token = self.url.partition("/?")
         return base + path + (("&" if "?" in path else "?") + token if token else "")
 
 
 def build(config: AppConfig) -> Server:
-    """The app with all its pages, not yet served."""
-    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.devnull)  # it keeps nothing on the disk
+    """Build the app with all its pages."""
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.devnull)  # NiceGUI stores nothing on disk
     with extra("ui"):
         from fastapi import FastAPI
         from nicegui import app as nicegui_app
@@ -127,16 +123,20 @@ def build(config: AppConfig) -> Server:
     )
     put_nonces()
     refuse_attachments()
-    serve_assets(server.api)
-    tell_what_is_missing(nicegui_app)
-    for name in PAGES:
-        import_module(f"fledge.app.pages.{name}").register(server)
+    serve_assets(server.api, server.task_pages)
+    answer_missing_pages(nicegui_app)
+    from fledge.app.pages import find_pages
+    from fledge.app.server.layout import navigation
+
+    for page in find_pages():
+        navigation[page.PATH] = page.LABEL
+        page.register(server)
     nicegui_app.on_shutdown(lambda: [close() for close in server.closing])
     ui.run_with(
         server.api,
         title="Fledge",
-        favicon=HERE / "favicon.svg",
-        dark=config.dark,
+        favicon=STATIC / "favicon.svg",
+        dark=None,  # the system's, until the user chooses
         language="en-US",
         reconnect_timeout=20.0,
         message_history_length=200,
@@ -149,7 +149,7 @@ def build(config: AppConfig) -> Server:
 
 
 def put_nonces() -> None:
-    """NiceGUI's page has scripts in it: mark exactly those, so that no other script in a page can run."""
+    """Mark the scripts in NiceGUI's page template with a nonce, so that no other inline script can run."""
     from jinja2 import FunctionLoader
     from nicegui import client
 
@@ -165,8 +165,10 @@ def put_nonces() -> None:
 
 
 def refuse_attachments() -> None:
-    """No page of ours sends bytes over NiceGUI's socket, whose protocol lets a message announce any number of them first,
-    and keeps what came until the last is there.
+    """Refuse binary attachments on NiceGUI's socket.
+
+    Its protocol lets a message announce any number of them and keeps them all until the last has arrived. Our pages send
+    none.
     """
     from nicegui import core
 
@@ -176,42 +178,30 @@ def refuse_attachments() -> None:
         def decode(self, encoded_packet: Any) -> Any:
             count = super().decode(encoded_packet)
             if count:
-                raise ValueError("a message with attachments, which no page of ours sends")
+                raise ValueError("messages with attachments are not accepted")
             return count
 
     core.sio.packet_class = Plain
 
 
-def tell_what_is_missing(nicegui_app: Any) -> None:
-    """A page that is not there is one sentence and a way back; who asks for data gets JSON."""
+def answer_missing_pages(nicegui_app: Any) -> None:
+    """Answer a wrong address with a sentence and a link to the start page, or with JSON if no page was requested."""
     from starlette.responses import HTMLResponse, JSONResponse, Response
 
     @nicegui_app.exception_handler(404)
     async def missing(request: Any, error: Exception) -> Response:
-        sentence = "There is no such page here."
+        sentence = "This page does not exist."
         if "text/html" not in request.headers.get("accept", ""):
             return JSONResponse({"error": sentence}, 404)
         return HTMLResponse(small_page(sentence, "/"), 404)
 
 
-def serve_assets(api: Any) -> None:
-    """The modules and styles of this folder, and nothing else of it."""
-    from starlette.responses import Response
-    from starlette.staticfiles import StaticFiles
-
-    class Assets(StaticFiles):
-        async def get_response(self, path: str, scope: Any) -> Response:
-            if Path(path).suffix not in SERVED:
-                return Response(status_code=404)
-            response = await super().get_response(path, scope)
-            response.headers["cache-control"] = "no-cache"  # asked for each time, sent when it changed
-            return response
-
-    api.mount("/assets", Assets(directory=HERE))
-
-
 def bind(config: AppConfig) -> socket.socket:
-    """A listening socket. StorageError where there can be none."""
+    """Return a listening socket, and note its port in `config`.
+
+    Raises:
+        ConfigError: The port cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -222,23 +212,23 @@ def bind(config: AppConfig) -> socket.socket:
         sock.close()
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"Port {config.port} on {config.host} cannot be had ({reason}): take another with --port, or 0 for a free one."
+            f"Port {config.port} on {config.host} cannot be used ({reason}). Choose another with --port; 0 takes a free one."
         ) from error
     config.port = sock.getsockname()[1]
     return sock
 
 
 def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
-    """Serve until Ctrl-C; prints where."""
+    """Print the address of a page and serve until Ctrl-C."""
     import uvicorn
 
-    from fledge.app.server.header_timeout import Patient
+    from fledge.app.server.header_timeout import HeaderTimeoutProtocol
 
     share_arenas()
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,
-        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200, http=Patient,
+        timeout_keep_alive=30, timeout_graceful_shutdown=2, limit_concurrency=200, http=HeaderTimeoutProtocol,
     )  # fmt: skip
     link = server.link(path)
     how = "until the training ends" if server.config.with_parent else "Ctrl-C stops"

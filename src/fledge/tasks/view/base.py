@@ -10,6 +10,7 @@ graph                                                           what a moment me
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 class TaskView:
     """How a world shows itself; every default works with what a world records."""
+
+    page: Path | None = None
+    """Folder of this world's part of the browser app: index.js and *.css for playing it, graph.js for its `graph`."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """What stands still in the present episodes of some envs."""

@@ -23,7 +23,7 @@ export function showSettings(place, settings, names) {
   const several = names.length > 1;
   const differing = settings.rows.filter((row) => row.differs).length;
   const bar = make("div", "ft-bar");
-  const find = make("input", "ft-find");
+  const find = make("input", "fl-field");
   Object.assign(find, { type: "search", placeholder: "Find a setting" });
   find.setAttribute("aria-label", "Find a setting");
   bar.append(find);

@@ -17,7 +17,7 @@ const AXES = {
 const TABS = { curves: "Curves", settings: "Settings", checkpoints: "Checkpoints" };
 const COLORS = 8;
 const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
-const FIRST = 4; // runs that are chosen when nobody chose
+const FIRST = 4; // runs that a saved page shows at first
 const POLL_MS = 2000;
 
 function clock(seconds) {
@@ -159,7 +159,7 @@ class TrainingPage extends HTMLElement {
   async refresh() {
     this.runs = inOrder(this.runs, await this.source.runs());
     const ids = this.selected();
-    if (this.chosen === null && ids.length) this.chosen = ids; // what was shown first stays, whoever is newest later
+    if (this.chosen === null && ids.length) this.chosen = ids; // keep what was shown first when newer runs appear
     const found = await Promise.all(ids.map((id) => this.source.curves(id).catch((error) => ({ id, error }))));
     if (ids.length && found.every((each) => each.error)) throw found[0].error;
     this.found = new Map(found.filter((each) => !each.error).map((each) => [each.run.id, each]));

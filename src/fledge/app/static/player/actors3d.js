@@ -1,5 +1,5 @@
-// Everybody who moves in the 3-D scene, with trails and goals. One draw for all bodies of a shape, one for all thin trails: those
-// are cut off at the present moment by the graphics card, so that a moment costs next to nothing.
+// Actors in the 3-D scene, with trails and goals. One draw call for all bodies of a shape, and one for all thin trails, which
+// the graphics card cuts off at the present moment, so that a moment costs almost nothing.
 import { actorColour, colour } from "./palette.js";
 import { clear } from "./stage3d.js";
 
@@ -18,22 +18,22 @@ export class Actors3D {
     this.group = new THREE.Group();
     this.lines = new THREE.Group();
     this.group.add(this.lines);
-    this.reels = [];
+    this.items = [];
     this.spot = [0, 0, 0];
     this.probe = new THREE.Object3D();
     this.tint = new THREE.Color();
     this.span = 1;
   }
 
-  set(films, selected, tints) {
+  set(payloads, selected, tints) {
     for (const child of [...this.group.children]) if (child !== this.lines) this.drop(child);
-    this.reels = films.map((film, k) => ({ film, chosen: film === selected, tint: tints[k], spot: null, shown: false }));
-    const count = films.reduce((sum, film) => sum + film.head.actors.length, 0);
+    this.items = payloads.map((payload, k) => ({ payload, chosen: payload === selected, tint: tints[k], spot: null, shown: false }));
+    const count = payloads.reduce((sum, payload) => sum + payload.head.actors.length, 0);
     this.bodies = { drone: this.instances(this.droneShape(), count), other: this.instances(this.arrowShape(), count) };
     this.goals = this.instances(new this.THREE.SphereGeometry(0.5, 8, 6), count, 0.35);
     this.makeDots(count);
     this.pole = this.makePole();
-    this.cross = this.makeCrosses(films.length);
+    this.cross = this.makeCrosses(payloads.length);
     this.group.add(...Object.values(this.bodies), this.goals, this.dots, this.pole, this.cross);
     this.makeLines();
   }
@@ -70,7 +70,7 @@ export class Actors3D {
     return mesh;
   }
 
-  // Dots of constant size, so that everybody is seen from afar and behind columns.
+  // Dots of constant size, so that actors are visible from afar and behind columns.
   makeDots(count) {
     const { THREE } = this;
     const geometry = new THREE.BufferGeometry();
@@ -116,34 +116,34 @@ export class Actors3D {
 
   makeLines() {
     clear(this.lines);
-    this.versions = this.reels.map((reel) => reel.film.version).join();
+    this.versions = this.items.map((item) => item.payload.version).join();
     this.ribbons = [];
     this.thin = this.makeThin();
     if (this.thin) this.lines.add(this.thin);
-    const reel = this.reels.find((each) => each.chosen);
-    const actor = reel?.film.head.actors[0];
-    if (!actor || reel.film.array(actor.pos).length < 6) return;
-    const pos = reel.film.array(actor.pos);
-    this.ribbons = [this.span / 1000, this.span / 8000].map((half) => this.makeRibbon(pos, reel.tint, half)); // from afar, and close
-    this.lines.add(...this.ribbons, this.makeAhead(pos, reel.tint));
+    const item = this.items.find((each) => each.chosen);
+    const actor = item?.payload.head.actors[0];
+    if (!actor || item.payload.array(actor.pos).length < 6) return;
+    const pos = item.payload.array(actor.pos);
+    this.ribbons = [this.span / 1000, this.span / 8000].map((half) => this.makeRibbon(pos, item.tint, half)); // from afar, and close
+    this.lines.add(...this.ribbons, this.makeAhead(pos, item.tint));
   }
 
   makeThin() {
     const { THREE } = this;
     const [points, tints, moments] = [[], [], []];
-    for (const { film, chosen, tint } of this.reels) {
-      film.head.actors.forEach((actor, k) => {
-        const pos = film.array(actor.pos);
+    for (const { payload, chosen, tint } of this.items) {
+      payload.head.actors.forEach((actor, k) => {
+        const pos = payload.array(actor.pos);
         if (pos.length < 6 || (chosen && k === 0)) return;
-        const present = actor.present ? film.array(actor.present) : null;
+        const present = actor.present ? payload.array(actor.present) : null;
         const paint = this.tint.set(this.paintOf(actor, k, tint));
-        const skip = Math.max(1, Math.floor(film.frames / 300));
-        for (let f = 0; f + skip < film.frames; f += skip) {
+        const skip = Math.max(1, Math.floor(payload.frames / 300));
+        for (let f = 0; f + skip < payload.frames; f += skip) {
           if (present && !(present[f] && present[f + skip])) continue;
           for (const at of [f, f + skip]) {
             points.push(pos[3 * at], pos[3 * at + 1], pos[3 * at + 2]);
             tints.push(paint.r, paint.g, paint.b);
-            moments.push(film.offset + film.time[at]);
+            moments.push(payload.offset + payload.time[at]);
           }
         }
       });
@@ -198,10 +198,10 @@ export class Actors3D {
   update(t, options) {
     const counts = { drone: 0, other: 0, goal: 0, dot: 0, cross: 0 };
     this.pole.visible = false;
-    for (const reel of this.reels) {
-      reel.moment = reel.film.at(t - reel.film.offset);
-      reel.shown = reel.moment.there;
-      if (reel.shown) reel.film.head.actors.forEach((actor, k) => this.place(reel, actor, k, t, counts));
+    for (const item of this.items) {
+      item.moment = item.payload.at(t - item.payload.offset);
+      item.shown = item.moment.there;
+      if (item.shown) item.payload.head.actors.forEach((actor, k) => this.place(item, actor, k, t, counts));
     }
     this.bodies.drone.count = counts.drone;
     this.bodies.other.count = counts.other;
@@ -216,14 +216,14 @@ export class Actors3D {
     this.showLines(t, options);
   }
 
-  place(reel, actor, k, t, counts) {
-    const { film } = reel;
-    if (!film.place(k, reel.moment, this.spot)) return;
+  place(item, actor, k, t, counts) {
+    const { payload } = item;
+    if (!payload.place(k, item.moment, this.spot)) return;
     const [x, y, z] = this.spot;
-    this.tint.set(this.paintOf(actor, k, reel.tint));
+    this.tint.set(this.paintOf(actor, k, item.tint));
     const { probe } = this;
     probe.position.set(x, y, z);
-    probe.rotation.z = actor.kind === "goal" ? 0 : film.heading(k, reel.moment) ?? 0;
+    probe.rotation.z = actor.kind === "goal" ? 0 : payload.heading(k, item.moment) ?? 0;
     probe.scale.setScalar(actor.size_m ?? this.span / 60);
     probe.updateMatrix();
     const kind = actor.kind === "goal" ? "goal" : actor.kind === "drone" ? "drone" : "other";
@@ -232,18 +232,18 @@ export class Actors3D {
     mesh.setColorAt(counts[kind], this.tint);
     counts[kind] += 1;
     if (kind === "goal") {
-      if (reel.chosen) {
+      if (item.chosen) {
         this.pole.visible = true;
         this.pole.position.set(x, y, 0);
-        reel.goal = [x, y, z];
+        item.goal = [x, y, z];
       }
       return;
     }
     this.dots.geometry.getAttribute("position").setXYZ(counts.dot, x, y, z);
     this.dots.geometry.getAttribute("color").setXYZ(counts.dot, this.tint.r, this.tint.g, this.tint.b);
     counts.dot += 1;
-    if (k === 0) reel.spot = [x, y, z];
-    const over = t - film.offset >= film.end - 1e-6 && !film.head.running;
+    if (k === 0) item.spot = [x, y, z];
+    const over = t - payload.offset >= payload.end - 1e-6 && !payload.head.running;
     if (over && actor.destroyed && k === 0) this.placeCross(counts, x, y, z);
   }
 
@@ -256,13 +256,13 @@ export class Actors3D {
   }
 
   showLines(t, options) {
-    if (this.versions !== this.reels.map((reel) => reel.film.version).join()) this.makeLines();
+    if (this.versions !== this.items.map((item) => item.payload.version).join()) this.makeLines();
     this.lines.visible = options.trails;
     if (this.thin) this.thin.material.uniforms.now.value = t;
-    const reel = this.reels.find((each) => each.chosen);
+    const item = this.items.find((each) => each.chosen);
     this.ribbons.forEach((ribbon, k) => {
       ribbon.visible = options.close === (k === 1);
-      ribbon.geometry.setDrawRange(0, 6 * Math.max(0, reel?.moment.frame ?? 0));
+      ribbon.geometry.setDrawRange(0, 6 * Math.max(0, item?.moment.frame ?? 0));
     });
   }
 }

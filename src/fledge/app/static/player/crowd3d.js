@@ -27,20 +27,20 @@ export class Crowd3D {
     return object;
   }
 
-  // `reels` know their films and moments; those that the chosen one detects are marked.
-  update(reels, options, t) {
+  // `items` have payloads and moments; those that the chosen one detects are marked.
+  update(items, options, t) {
     const movers = new Map();
-    for (const reel of reels) {
-      if (!options.crowd || !reel.shown || t - reel.film.offset > reel.film.end + 0.3) continue;
-      reel.film.crowd(reel.moment, (id, x, y, z, seen) => {
+    for (const item of items) {
+      if (!options.crowd || !item.shown || t - item.payload.offset > item.payload.end + 0.3) continue;
+      item.payload.crowd(item.moment, (id, x, y, z, seen) => {
         const before = movers.get(id);
-        movers.set(id, [x, y, z, (reel.chosen && seen) || Boolean(before?.[3]), reel.film]);
+        movers.set(id, [x, y, z, (item.chosen && seen) || Boolean(before?.[3]), item.payload]);
       });
     }
     const counts = [0, 0];
-    for (const [id, [x, y, z, seen, film]] of movers) {
-      const sizes = film.array(film.head.crowd.sizes);
-      const round = film.array(film.head.crowd.round)[id] ? 1 : 0;
+    for (const [id, [x, y, z, seen, payload]] of movers) {
+      const sizes = payload.array(payload.head.crowd.sizes);
+      const round = payload.array(payload.head.crowd.round)[id] ? 1 : 0;
       if (counts[round] >= ROOM) continue;
       this.probe.position.set(x, y, z);
       this.probe.scale.set(sizes[3 * id], sizes[3 * id + 1], sizes[3 * id + 2]);

@@ -11,12 +11,12 @@ export class Figures {
     this.rows = [];
   }
 
-  setFilm(film) {
-    this.film = film;
+  setPayload(payload) {
+    this.payload = payload;
     this.version = -1;
     this.host.replaceChildren();
-    this.rows = (film ? film.head.instruments : []).map((each, k) => this.makeRow(each, k));
-    if (film && !this.rows.length) this.host.append(make("p", { class: "fl-note" }, "This world records no figures."));
+    this.rows = (payload ? payload.head.instruments : []).map((each, k) => this.makeRow(each, k));
+    if (payload && !this.rows.length) this.host.append(make("p", { class: "fl-note" }, "This world records no figures."));
   }
 
   makeRow(each, k) {
@@ -26,21 +26,21 @@ export class Figures {
     const row = make("div", { class: "fp-figure" }, head, canvas);
     canvas.addEventListener("pointerdown", (event) => {
       const box = canvas.getBoundingClientRect();
-      this.onSeek(this.film.offset + ((event.clientX - box.left) / box.width) * this.film.end);
+      this.onSeek(this.payload.offset + ((event.clientX - box.left) / box.width) * this.payload.end);
     });
     this.host.append(row);
     return { name: each.values, unit: each.unit, value, canvas, place: k };
   }
 
   update(t) {
-    if (!this.film || !this.rows.length) return;
-    const moment = this.film.at(t - this.film.offset);
+    if (!this.payload || !this.rows.length) return;
+    const moment = this.payload.at(t - this.payload.offset);
     for (const row of this.rows) {
-      const values = this.film.array(row.name);
+      const values = this.payload.array(row.name);
       row.counts ??= values.every((value) => Number.isInteger(value) || Number.isNaN(value));
       const text = `${shownFigure(row, values[Math.min(moment.frame, values.length - 1)])} ${row.unit}`.trim();
       if (row.value.textContent !== text) row.value.textContent = text;
-      this.draw(row, values, t - this.film.offset);
+      this.draw(row, values, t - this.payload.offset);
     }
   }
 
@@ -54,7 +54,7 @@ export class Figures {
       canvas.height = Math.round(height * ratio);
       row.path = null;
     }
-    if (!row.path || row.version !== this.film.version || row.width !== width) this.trace(row, values, width, height);
+    if (!row.path || row.version !== this.payload.version || row.width !== width) this.trace(row, values, width, height);
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
@@ -73,7 +73,7 @@ export class Figures {
     };
     if (row.known) note(shownFigure(row, row.high), 1, "top");
     if (row.known && row.low !== row.high) note(shownFigure(row, row.low), height - 1, "bottom");
-    const x = this.film.end > 0 ? Math.min(1, Math.max(0, t / this.film.end)) * width : 0;
+    const x = this.payload.end > 0 ? Math.min(1, Math.max(0, t / this.payload.end)) * width : 0;
     pen.fillStyle = colour("accent");
     pen.fillRect(Math.min(width - 1.5, x), 0, 1.5, height);
   }
@@ -86,7 +86,7 @@ export class Figures {
     const span = row.high - row.low || 1;
     const floor = row.high > row.low ? row.low : row.low - 0.5; // what never changes goes through the middle
     const path = new Path2D();
-    const end = this.film.end || 1;
+    const end = this.payload.end || 1;
     const skip = Math.max(1, Math.floor(values.length / POINTS));
     let open = false;
     for (let k = 0; k < values.length; k += skip) {
@@ -94,13 +94,13 @@ export class Figures {
         open = false;
         continue;
       }
-      const x = (this.film.time[k] / end) * width;
+      const x = (this.payload.time[k] / end) * width;
       const y = height - 3 - ((values[k] - floor) / span) * (height - 6);
       if (open) path.lineTo(x, y);
       else path.moveTo(x, y);
       open = true;
     }
-    [row.path, row.version, row.width] = [path, this.film.version, width];
+    [row.path, row.version, row.width] = [path, this.payload.version, width];
   }
 }
 

@@ -46,12 +46,13 @@ export class Live {
     if (told.generation !== this.generation) {
       // another file: what is known of the old one does not count any more
       this.generation = told.generation;
-      player.films.clear();
+      player.payloads.clear();
       player.stages.clear();
       player.stageShown = null;
       this.edges = [];
       this.chosenByPerson = false;
-      player.film = null;
+      player.payload = null;
+      await player.taskGraph.load(told.graph_script);
     }
     player.told = told;
     player.tints = outcomeColours(told);
@@ -60,8 +61,8 @@ export class Live {
       player.say(told.waiting ?? "Waiting for the training to show something…", true);
       return;
     }
-    const open = [...player.films.values()].filter((film) => film.head.running);
-    await Promise.all(open.map((film) => player.source.more(film)));
+    const open = [...player.payloads.values()].filter((payload) => payload.head.running);
+    await Promise.all(open.map((payload) => player.source.more(payload)));
     await this.pick(told);
   }
 
@@ -69,55 +70,55 @@ export class Live {
   async pick(told) {
     const { player } = this;
     const running = told.episodes.filter((row) => row.outcome === "running" && row.recorded > 0);
-    const now = player.film && told.episodes.find((row) => row.number === player.film.number);
-    const over = !now || (now.outcome !== "running" && player.t >= player.film.offset + player.film.end + 1.0);
-    if ((over || !player.film) && running.length) {
+    const now = player.payload && told.episodes.find((row) => row.number === player.payload.number);
+    const over = !now || (now.outcome !== "running" && player.t >= player.payload.offset + player.payload.end + 1.0);
+    if ((over || !player.payload) && running.length) {
       const next = running.sort((a, b) => b.recorded - a.recorded)[0];
       await player.choose(next.number, false);
-      this.t0 = player.film ? player.film.head.clock_s - player.film.offset : 0;
+      this.t0 = player.payload ? player.payload.head.clock_s - player.payload.offset : 0;
       player.t = Math.max(0, this.edge() - 1.5);
       player.say("");
       return;
     }
-    if (player.film) await this.regroup(told);
+    if (player.payload) await this.regroup(told);
   }
 
   async regroup(told) {
     const { player } = this;
-    const row = told.episodes.find((each) => each.number === player.film.number);
-    const clock = player.t - player.film.offset + player.film.head.clock_s;
+    const row = told.episodes.find((each) => each.number === player.payload.number);
+    const clock = player.t - player.payload.offset + player.payload.head.clock_s;
     const wanted = told.episodes.filter(
       (each) =>
-        each.number === player.film.number ||
+        each.number === player.payload.number ||
         (player.shows.beside && row?.stage && each.stage === row.stage && each.recorded > 0 && (each.outcome === "running" || each.clock_s + each.seconds > clock - KEEP_S)),
     );
     const key = wanted.map((each) => `${each.number} ${each.outcome}`).join();
-    for (const [number, film] of player.films) {
-      if (film !== player.film && !wanted.some((each) => each.number === number)) player.films.delete(number);
+    for (const [number, payload] of player.payloads) {
+      if (payload !== player.payload && !wanted.some((each) => each.number === number)) player.payloads.delete(number);
     }
     if (key !== this.groupKey) {
       this.groupKey = key;
-      const before = player.film.offset;
+      const before = player.payload.offset;
       player.told = { ...told, episodes: wanted.length ? wanted : told.episodes };
       const kept = player.t;
       await player.gather(true);
-      player.t = kept + player.film.offset - before;
+      player.t = kept + player.payload.offset - before;
       player.told = told;
       player.changed = true;
     }
-    player.length = Math.max(...player.group.map((film) => film.offset + film.end));
+    player.length = Math.max(...player.group.map((payload) => payload.offset + payload.end));
   }
 
   edge() {
-    const running = this.player.group.filter((film) => film.head.running);
-    const films = running.length ? running : this.player.group;
-    return Math.max(0, ...films.map((film) => film.offset + film.end));
+    const running = this.player.group.filter((payload) => payload.head.running);
+    const payloads = running.length ? running : this.player.group;
+    return Math.max(0, ...payloads.map((payload) => payload.offset + payload.end));
   }
 
   advance(passed) {
     const { player } = this;
     const edge = this.edge();
-    const clock = edge + (player.film.head.clock_s - player.film.offset);
+    const clock = edge + (player.payload.head.clock_s - player.payload.offset);
     const now = performance.now();
     if (!this.edges.length || clock !== this.edges[this.edges.length - 1][1]) this.edges.push([now, clock]);
     while (this.edges.length > 2 && now - this.edges[0][0] > WINDOW_MS) this.edges.shift();

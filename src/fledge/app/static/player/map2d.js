@@ -9,7 +9,7 @@ export class Map2D {
     this.host = host;
     this.canvas = document.createElement("canvas");
     host.append(this.canvas);
-    this.films = [];
+    this.payloads = [];
     this.tints = [];
     this.bounds = [[-1, -1, 0], [1, 1, 1]];
     this.view = null; // centre and metres per pixel; null: all of it
@@ -27,8 +27,8 @@ export class Map2D {
     this.dirty = true;
   }
 
-  setFilms(films, selected, tints) {
-    [this.films, this.selected, this.tints] = [films, selected, tints];
+  setPayloads(payloads, selected, tints) {
+    [this.payloads, this.selected, this.tints] = [payloads, selected, tints];
     this.dirty = true;
   }
 
@@ -72,16 +72,16 @@ export class Map2D {
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => fingers.delete(event.pointerId));
   }
 
-  // The stage, and as far beyond it as anybody has flown: of what is still being flown, nobody knew at the beginning.
+  // The bounds of the stage and of all positions: those of a running episode grow.
   reach() {
-    const key = this.films.map((film) => `${film.number} ${film.version}`).join();
+    const key = this.payloads.map((payload) => `${payload.number} ${payload.version}`).join();
     if (this.reachOf === this.bounds && this.reachKey === key) return this.reached;
     [this.reachOf, this.reachKey] = [this.bounds, key];
     const [low, high] = [[...this.bounds[0]], [...this.bounds[1]]];
-    for (const film of this.films) {
-      for (const actor of film.head.actors) {
-        const pos = film.array(actor.pos);
-        const present = actor.present ? film.array(actor.present) : null;
+    for (const payload of this.payloads) {
+      for (const actor of payload.head.actors) {
+        const pos = payload.array(actor.pos);
+        const present = actor.present ? payload.array(actor.present) : null;
         for (let k = 0; 3 * k < pos.length; k += 1) {
           if (present && !present[k]) continue;
           for (const axis of [0, 1]) {
@@ -109,10 +109,10 @@ export class Map2D {
     const box = this.canvas.getBoundingClientRect();
     const view = this.current();
     let [best, least] = [null, 22];
-    for (const [film, spot] of this.spots) {
+    for (const [payload, spot] of this.spots) {
       const [px, py] = this.point(view, spot[0], spot[1]);
       const away = Math.hypot(box.left + px - x, box.top + py - y);
-      if (away < least) [best, least] = [film, away];
+      if (away < least) [best, least] = [payload, away];
     }
     return best;
   }
@@ -133,7 +133,7 @@ export class Map2D {
     this.drawGrid(pen, view);
     this.drawShapes(pen, view);
     this.spots.clear();
-    this.films.forEach((film, k) => this.drawFilm(pen, view, film, this.tints[k]));
+    this.payloads.forEach((payload, k) => this.drawEpisode(pen, view, payload, this.tints[k]));
     this.drawScale(pen, view);
     return true;
   }
@@ -189,32 +189,32 @@ export class Map2D {
     }
   }
 
-  drawFilm(pen, view, film, tint) {
-    const moment = film.at(this.t - film.offset);
+  drawEpisode(pen, view, payload, tint) {
+    const moment = payload.at(this.t - payload.offset);
     if (!moment.there) return;
-    const chosen = film === this.selected;
-    const over = this.t - film.offset >= film.end - 1e-6 && !film.head.running;
-    const single = film.head.actors.filter((actor) => actor.kind !== "goal").length === 1;
-    if (this.options.crowd) this.drawCrowd(pen, view, film, moment, chosen);
-    film.head.actors.forEach((actor, k) => {
+    const chosen = payload === this.selected;
+    const over = this.t - payload.offset >= payload.end - 1e-6 && !payload.head.running;
+    const single = payload.head.actors.filter((actor) => actor.kind !== "goal").length === 1;
+    if (this.options.crowd) this.drawCrowd(pen, view, payload, moment, chosen);
+    payload.head.actors.forEach((actor, k) => {
       const paint = actor.kind === "goal" ? colour("good") : single ? tint : actorColour(actor.colour);
-      const here = film.place(k, moment, this.spot);
+      const here = payload.place(k, moment, this.spot);
       const spot = [...this.spot];
-      if (this.options.trails) this.drawTrail(pen, view, film, actor, moment, paint, chosen);
+      if (this.options.trails) this.drawTrail(pen, view, payload, actor, moment, paint, chosen);
       if (!here) return;
-      if (k === 0) this.spots.set(film, spot);
+      if (k === 0) this.spots.set(payload, spot);
       const [px, py] = this.point(view, spot[0], spot[1]);
-      this.drawActor(pen, px, py, actor, film.heading(k, moment), paint, chosen);
-      const energy = film.energy(k, moment);
+      this.drawActor(pen, px, py, actor, payload.heading(k, moment), paint, chosen);
+      const energy = payload.energy(k, moment);
       if (energy !== null) this.drawEnergy(pen, px, py, energy);
       if (over && actor.destroyed) this.drawCross(pen, px, py);
     });
   }
 
-  drawTrail(pen, view, film, actor, moment, paint, chosen) {
-    const pos = film.array(actor.pos);
+  drawTrail(pen, view, payload, actor, moment, paint, chosen) {
+    const pos = payload.array(actor.pos);
     if (pos.length <= 3) return;
-    const present = actor.present ? film.array(actor.present) : null;
+    const present = actor.present ? payload.array(actor.present) : null;
     const weapon = actor.kind === "missile";
     pen.strokeStyle = withAlpha(paint, chosen ? 0.9 : 0.5);
     pen.lineWidth = weapon ? 1.2 : chosen ? 2.2 : 1.2;
@@ -289,10 +289,10 @@ export class Map2D {
     pen.stroke();
   }
 
-  drawCrowd(pen, view, film, moment, chosen) {
-    if (!film.head.crowd) return;
-    const sizes = film.array(film.head.crowd.sizes);
-    film.crowd(moment, (id, x, y, z, seen) => {
+  drawCrowd(pen, view, payload, moment, chosen) {
+    if (!payload.head.crowd) return;
+    const sizes = payload.array(payload.head.crowd.sizes);
+    payload.crowd(moment, (id, x, y, z, seen) => {
       const [px, py] = this.point(view, x, y);
       pen.fillStyle = seen && chosen ? colour("s5") : colour("s4");
       pen.beginPath();

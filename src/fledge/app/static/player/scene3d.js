@@ -46,23 +46,23 @@ export class Scene3D {
     this.dirty = true;
   }
 
-  setFilms(films, selected, tints) {
-    this.actors.set(films, selected, tints);
+  setPayloads(payloads, selected, tints) {
+    this.actors.set(payloads, selected, tints);
     this.dirty = true;
   }
 
   // Put everything where it is at `t` seconds; options: beams, trails, crowd, beamsOf.
   update(t, options) {
     this.actors.update(t, options);
-    this.crowd.update(this.actors.reels, options, t);
-    const reel = this.chosen();
-    const beams = reel?.shown && options.beams ? options.beamsOf(reel.film, reel.moment.frame) : null;
-    this.crowd.showBeams(beams, reel?.spot, beams ? reel.film.heading(0, reel.moment) ?? 0 : 0);
+    this.crowd.update(this.actors.items, options, t);
+    const item = this.chosen();
+    const beams = item?.shown && options.beams ? options.beamsOf(item.payload, item.moment.frame) : null;
+    this.crowd.showBeams(beams, item?.spot, beams ? item.payload.heading(0, item.moment) ?? 0 : 0);
     this.dirty = true;
   }
 
   chosen() {
-    return this.actors.reels.find((reel) => reel.chosen);
+    return this.actors.items.find((item) => item.chosen);
   }
 
   // ---- camera ------------------------------------------------------------------------------------------------------------
@@ -93,10 +93,10 @@ export class Scene3D {
 
   // From behind the chosen one, towards its goal.
   lookAfter(away) {
-    const reel = this.chosen();
-    const spot = reel?.spot ?? [0, 0, 1];
-    const goal = reel?.goal;
-    const turn = goal ? Math.atan2(goal[1] - spot[1], goal[0] - spot[0]) : reel?.moment ? reel.film.heading(0, reel.moment) ?? 0 : 0;
+    const item = this.chosen();
+    const spot = item?.spot ?? [0, 0, 1];
+    const goal = item?.goal;
+    const turn = goal ? Math.atan2(goal[1] - spot[1], goal[0] - spot[0]) : item?.moment ? item.payload.heading(0, item.moment) ?? 0 : 0;
     this.lookFrom([spot[0] - away * Math.cos(turn), spot[1] - away * Math.sin(turn), spot[2] + away * 0.6], spot);
     this.last = spot;
   }
@@ -113,15 +113,15 @@ export class Scene3D {
     this.controls.update();
   }
 
-  // Which film is drawn at a point of the page; null where there is none.
+  // The episode that is drawn at a point of the page, or null.
   pick(x, y) {
     const box = this.canvas.getBoundingClientRect();
     let [best, least] = [null, 22];
-    for (const reel of this.actors.reels) {
-      if (!reel.shown || !reel.spot) continue;
-      const at = new this.THREE.Vector3(...reel.spot).project(this.camera);
+    for (const item of this.actors.items) {
+      if (!item.shown || !item.spot) continue;
+      const at = new this.THREE.Vector3(...item.spot).project(this.camera);
       const away = Math.hypot(box.left + ((at.x + 1) / 2) * box.width - x, box.top + ((1 - at.y) / 2) * box.height - y);
-      if (at.z < 1 && away < least) [best, least] = [reel.film, away];
+      if (at.z < 1 && away < least) [best, least] = [item.payload, away];
     }
     return best;
   }

@@ -1,5 +1,5 @@
-// Where films come from: the server, or this page itself (a page that was saved).
-import { Film, unpackReel } from "./film.js";
+// Where episodes come from: the server, or this page itself (a saved page).
+import { EpisodePayload, unpackPayload } from "./episode_payload.js";
 
 export const BEAM_FRAMES = 128; // frames whose beams are asked for at once
 
@@ -9,14 +9,14 @@ async function checked(response) {
   try {
     sentence = (await response.json()).error ?? sentence;
   } catch {
-    // it has no sentence for us
+    // the answer has no message
   }
   throw new Error(sentence);
 }
 
 export class ServerSource {
   constructor(entry) {
-    this.base = `/film/${encodeURIComponent(entry)}`;
+    this.base = `/recordings/${encodeURIComponent(entry)}`;
   }
 
   async list() {
@@ -25,36 +25,36 @@ export class ServerSource {
     return told;
   }
 
-  async film(number, withStage) {
+  async episode(number, withStage) {
     const { of } = this;
     const response = await checked(await fetch(`${this.base}/${number}?stage=${withStage ? 1 : 0}&of=${of}`));
-    return Object.assign(new Film(await response.arrayBuffer()), { of });
+    return Object.assign(new EpisodePayload(await response.arrayBuffer()), { of });
   }
 
-  // The frames that were flown since; whether there were any.
-  async more(film) {
-    const response = await checked(await fetch(`${this.base}/${film.number}?stage=0&start=${film.next}&of=${film.of}`));
-    const before = film.frames;
-    film.extend(await response.arrayBuffer());
-    return film.frames > before;
+  // Load the frames that were added since; returns whether there were any.
+  async more(payload) {
+    const response = await checked(await fetch(`${this.base}/${payload.number}?stage=0&start=${payload.next}&of=${payload.of}`));
+    const before = payload.frames;
+    payload.extend(await response.arrayBuffer());
+    return payload.frames > before;
   }
 
   hasGraph() {
     return true;
   }
 
-  // What a frame means, where the world has such a graph.
-  async graph(film, frame) {
-    const response = await checked(await fetch(`${this.base}/${film.number}/graph?frame=${frame}&of=${film.of}`));
+  // The task's graph of a frame.
+  async graph(payload, frame) {
+    const response = await checked(await fetch(`${this.base}/${payload.number}/graph?frame=${frame}&of=${payload.of}`));
     return (await response.json()).graph;
   }
 
-  async beams(film, part) {
+  async beams(payload, part) {
     const start = part * BEAM_FRAMES;
     const response = await checked(
-      await fetch(`${this.base}/${film.number}/beams?start=${start}&stop=${start + BEAM_FRAMES}&of=${film.of}`),
+      await fetch(`${this.base}/${payload.number}/beams?start=${start}&stop=${start + BEAM_FRAMES}&of=${payload.of}`),
     );
-    return unpackReel(await response.arrayBuffer());
+    return unpackPayload(await response.arrayBuffer());
   }
 }
 
@@ -64,7 +64,7 @@ async function inflate(text) {
   return new Response(stream).arrayBuffer();
 }
 
-// `data` has list, films, beams and graphs, as export.py writes them.
+// `data` has list, payloads, beams and graphs, as exporters/html.py writes them.
 export class EmbeddedSource {
   constructor(data) {
     this.data = data;
@@ -74,30 +74,30 @@ export class EmbeddedSource {
     return this.data.list;
   }
 
-  async film(number) {
-    return new Film(await inflate(this.data.films[number]));
+  async episode(number) {
+    return new EpisodePayload(await inflate(this.data.payloads[number]));
   }
 
   async more() {
     return false;
   }
 
-  hasGraph(film) {
-    return this.data.graphs?.[film.number] !== undefined;
+  hasGraph(payload) {
+    return this.data.graphs?.[payload.number] !== undefined;
   }
 
   // The graph of the last moment before a frame that has one.
-  async graph(film, frame) {
-    film.graphs ??= inflate(this.data.graphs[film.number]).then((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
-    const { frames, graphs } = await film.graphs;
+  async graph(payload, frame) {
+    payload.graphs ??= inflate(this.data.graphs[payload.number]).then((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
+    const { frames, graphs } = await payload.graphs;
     return graphs[Math.max(0, frames.findLastIndex((each) => each <= frame))];
   }
 
-  async beams(film, part) {
-    const packed = this.data.beams[film.number];
+  async beams(payload, part) {
+    const packed = this.data.beams[payload.number];
     if (!packed) return { head: { beams: null }, arrays: {} };
-    if (!film.allBeams) film.allBeams = inflate(packed).then(unpackReel);
-    const { head, arrays } = await film.allBeams;
-    return part * BEAM_FRAMES < film.frames ? { head, arrays } : { head: { beams: null }, arrays: {} };
+    if (!payload.allBeams) payload.allBeams = inflate(packed).then(unpackPayload);
+    const { head, arrays } = await payload.allBeams;
+    return part * BEAM_FRAMES < payload.frames ? { head, arrays } : { head: { beams: null }, arrays: {} };
   }
 }

@@ -33,9 +33,9 @@ export class Transport {
     this.speed.value = String(SPEEDS[at]);
   }
 
-  // Where something happened: launches, and how each film that is shown ended.
+  // Marks on the timeline: launches, and the ends of the episodes that are shown.
   setMarks() {
-    const { group, film, length, tints } = this.player;
+    const { group, payload, length, tints } = this.player;
     this.bar.max = String(Math.max(length, 1e-3));
     const made = [];
     const put = (t, tint, text, kind) => {
@@ -44,9 +44,9 @@ export class Transport {
       made.push(mark);
     };
     for (const each of group.slice(0, 64)) {
-      if (!each.head.running) put(each.offset + each.end, tints[each.head.outcome] ?? "s7", `#${each.number} ${words(each.head.outcome)}`, each === film ? "end" : "other");
+      if (!each.head.running) put(each.offset + each.end, tints[each.head.outcome] ?? "s7", `#${each.number} ${words(each.head.outcome)}`, each === payload ? "end" : "other");
     }
-    for (const mark of film.head.marks) put(film.offset + mark.t, mark.colour === "red" ? "red" : "blue", mark.text, "event");
+    for (const mark of payload.head.marks) put(payload.offset + mark.t, mark.colour === "red" ? "red" : "blue", mark.text, "event");
     this.marks.replaceChildren(...made);
   }
 
@@ -58,7 +58,7 @@ export class Transport {
   }
 
   drawBefore() {
-    const { head } = this.player.film;
+    const { head } = this.player.payload;
     const crashed = head.actors[0]?.destroyed && head.actors[0].kind === "drone";
     this.before.textContent = crashed ? "Before the crash" : "Before the end";
     this.before.hidden = head.running;

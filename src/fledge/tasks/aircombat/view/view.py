@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 class AircombatView(TaskView):
     """Fighters, missiles, and the space-time graph of a moment."""
+
+    page = Path(__file__).parent / "page"
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
         """How the fight began, the kill radius, and where the physics are not the usual ones."""

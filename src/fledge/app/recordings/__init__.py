@@ -1,0 +1,1 @@
+"""Recordings as data for the player: read, packed into bytes, and kept open on the server."""

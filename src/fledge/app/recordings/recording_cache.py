@@ -1,0 +1,175 @@
+"""Recordings and live trainings that are open on the server; the player's routes answer from here.
+
+    cache = RecordingCache(files)
+    cache.list(id)                                    the list of episodes, JSON-able
+    cache.episode(id, 3), cache.beams(id, 3, 0, 128)
+
+Ids are those of the `FileIndex`. The id of a run stands for its live episodes (`train.live`): asking for the list makes the
+training record them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+from fledge.app.recordings.episode_packer import text
+from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pack_beams, pack_episode
+from fledge.app.recordings.trajectory import task_of
+from fledge.app.runs.file_index import Entry, FileIndex
+from fledge.app.server.assets import TaskPages
+from fledge.core.allocator import give_back
+from fledge.core.errors import FledgeError, InputError
+from fledge.storage import Recording
+from fledge.tasks.base import Task
+from fledge.train.live import FOLDER, ask_for_frames, captured_files, newest_capture
+
+MAX_OPEN = 4  # recordings that stay open
+QUIET_S = 15.0  # without live frames for so long, a training counts as ended
+CLOSE_S = 30.0  # after which a recording that left the cache is closed: a request may still read it
+MAX_BEAM_FRAMES = 512
+
+
+class RecordingCache:
+    """Opens recordings of the file index, and keeps the last few open.
+
+    Args:
+        files: Runs and recordings that may be shown.
+        task: Task of all recordings; by default the installed task that each names.
+        task_pages: Learns the page folders of their tasks.
+    """
+
+    def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
+        self.files, self.task = files, task
+        self.task_pages = TaskPages() if task_pages is None else task_pages
+        self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
+        self._leaving: deque[tuple[float, Recording]] = deque()  # with the time at which each left the cache
+        self._asked: dict[str, float] = {}  # by run, the time since which live frames are asked for
+        self._lock, self._graph_lock = threading.Lock(), threading.Lock()
+        # loading a task's code takes seconds: start before the first page needs it
+        threading.Thread(target=self._warm_up, daemon=True).start()
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(FledgeError):
+            for entry in self.files.recordings()[:1]:
+                self._recording(entry.path)
+
+    def entry(self, id: str) -> Entry:
+        """Return the entry of an id.
+
+        Raises:
+            InputError: There is none.
+        """
+        found = self.files.find(id)
+        if found is None:
+            raise InputError("This recording does not exist any more: go back to the list.")
+        return found
+
+    def list(self, id: str) -> dict[str, Any]:
+        """Return the episodes of an entry with their outcomes, and what the player needs to know once."""
+        entry = self.entry(id)
+        path = entry.path if entry.kind == "recording" else self._newest_live(entry)
+        if path is None:
+            quiet = time.monotonic() - self._asked[id] > QUIET_S
+            waiting = "This training sends no frames: it has ended." if quiet else "Asking the training for frames…"
+            nothing: dict[str, Any] = {"episodes": [], "outcomes": {}, "known_outcomes": [], "facts": {}, "left_out": 0}
+            texts = {"headline": "", "task": "", "damage": "", "generation": "", "waiting": waiting, "name": entry.name}
+            return {**nothing, **texts, "closed": False}
+        recording, task = self._recording(path)
+        generation = path.name if entry.kind == "run" else ""
+        script = next(iter(self.task_pages.urls(task.name, "graph.js")), None)
+        return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
+
+    def _newest_live(self, entry: Entry) -> Path | None:
+        ask_for_frames(entry.path)
+        self._asked.setdefault(entry.id, time.monotonic())
+        path = newest_capture(entry.path)
+        if path is not None:
+            self._asked[entry.id] = time.monotonic()
+        return path
+
+    def summary(self, entry: Entry) -> str:
+        """Return a recording in a few words for a list, or why it cannot be read."""
+        try:
+            recording, task = self._recording(entry.path)
+        except FledgeError as error:
+            return self.files.hide_path(str(error), entry.id)
+        found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
+        counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
+        return (
+            f"{text(task.name)}, {len(recording)} episodes: {counts}" if counts else f"{text(task.name)}, no episodes"
+        )
+
+    def episode(self, id: str, number: int, start: int = 0, with_stage: bool = True, generation: str = "") -> bytes:
+        """Return the payload of an episode, from frame `start` on; `generation` is the list's."""
+        recording, task = self._find(id, number, generation)
+        return pack_episode(recording, task, number, max(0, start), with_stage)
+
+    def beams(self, id: str, number: int, start: int, stop: int, generation: str = "") -> bytes:
+        """Return the beams of some frames, packed."""
+        recording, task = self._find(id, number, generation)
+        start = max(0, start)
+        return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
+
+    def graph(self, id: str, number: int, frame: int, generation: str = "") -> dict[str, Any]:
+        """Return the task's graph of a frame, None inside if it has none."""
+        recording, task = self._find(id, number, generation)
+        with self._graph_lock:  # graphs share buffers
+            return {"graph": frame_graph(recording, task, number, max(0, frame))}
+
+    def close(self) -> None:
+        with self._lock:
+            for recording in [each for each, _ in self._open.values()] + [each for _, each in self._leaving]:
+                release(recording)
+            self._open.clear()
+            self._leaving.clear()
+
+    def _find(self, id: str, number: int, generation: str) -> tuple[Recording, Task]:
+        """Return the open recording of an entry, which must have an episode of this number."""
+        entry = self.entry(id)
+        path: Path | None = entry.path
+        if entry.kind == "run":
+            known = {path.name: path for path in captured_files(entry.path / FOLDER)}
+            path = known.get(generation) if generation else newest_capture(entry.path)
+        if path is None:
+            raise InputError("This part of the training is not kept any more.")
+        recording, task = self._recording(path)
+        if not 0 <= number < len(recording):
+            raise InputError(f"There is no episode {number}: this recording has {len(recording)}, counted from 0.")
+        return recording, task
+
+    def _recording(self, path: Path) -> tuple[Recording, Task]:
+        """Return an open recording, with everything that has been written to it."""
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise InputError("This recording does not exist any more: go back to the list.") from error
+        key = (str(path), stat.st_dev, stat.st_ino)
+        with self._lock:
+            if key not in self._open:
+                recording = Recording(path)
+                task = task_of(recording, self.task)
+                if task.view.page is not None:
+                    self.task_pages[task.name] = task.view.page
+                self._open[key] = (recording, task)
+            self._open.move_to_end(key)
+            gone = [other for other in self._open if other != key and not Path(other[0]).exists()]
+            now = time.monotonic()
+            while gone or len(self._open) > MAX_OPEN:
+                self._leaving.append((now, self._open.pop(gone.pop() if gone else next(iter(self._open)))[0]))
+            while self._leaving and now - self._leaving[0][0] > CLOSE_S:
+                release(self._leaving.popleft()[1])
+            recording, task = self._open[key]
+        recording.refresh()
+        return recording, task
+
+
+def release(recording: Recording) -> None:
+    """Close a recording and return its memory to the system."""
+    recording.close()
+    recording.forget()
+    give_back()

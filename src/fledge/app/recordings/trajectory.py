@@ -1,0 +1,100 @@
+"""Reading a recording for display: its task, and an episode's frames, thinned out if there are too many.
+
+Recordings may come from strangers: a task is looked up by name and never loaded as code, and frames that do not fit the task
+raise a FormatError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fledge.app.recordings.episode_packer import text
+from fledge.core.errors import FledgeError, FormatError
+from fledge.core.overrides import from_plain, nested
+from fledge.storage import Recording
+from fledge.storage.recordings.episode import Episode
+from fledge.tasks.base import Task
+from fledge.tasks.registry import find_named_task
+from fledge.tasks.view.trajectory import Trajectory
+
+MAX_FRAMES = 20_000  # of an episode
+MAX_FRAME_BYTES = 48 * 2**20  # of an episode's frames, unpacked
+
+
+@dataclass
+class _Settings:
+    num_envs: int = 1
+
+
+class AnyTask(Task):
+    """Stands for a task whose code is not installed: shows positions, trails and figures."""
+
+    config = _Settings
+    primary_metric = "success"
+
+
+def task_of(recording: Recording, task: Task | None = None) -> Task:
+    """Return `task` if given, else the installed task that the recording names, else an `AnyTask`."""
+    if task is not None:
+        return task
+    try:
+        return find_named_task(recording.task, str(recording.path))
+    except FledgeError:
+        return AnyTask(text(recording.task) or "recording")
+
+
+def env_config_of(recording: Recording, task: Task) -> Any:
+    """Return the env settings that a recording was made with; the task's defaults if it has none, or invalid ones."""
+    settings = recording.facts.get("settings")
+    try:
+        return from_plain(task.config, nested(settings)) if isinstance(settings, dict) else task.config()
+    except (FledgeError, AttributeError, TypeError):  # the latter two: a key is both a value and a group
+        return task.config()
+
+
+@contextmanager
+def checked_frames(source: Path, task: Task) -> Iterator[None]:
+    """Raise FormatError if the task fails on frames of a recording."""
+    try:
+        yield
+    except FledgeError:
+        raise
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{source} names the task {task.name}, but its frames are not those of that task "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def stride_of(recording: Recording, episode: Episode) -> int:
+    """Return n if every n-th frame of an episode is shown, so that the payload is not too large."""
+    frame_bytes = sum(f.nbytes for f in recording.fields.values())
+    return max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FRAME_BYTES))
+
+
+def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
+    """Return an episode's frames from `start` on, every n-th of them, and n."""
+    stride = stride_of(recording, episode)
+    step = max(stride, MAX_FRAMES // stride * stride)
+    parts, index = [], []
+    end = max(episode.length, 1) if stop is None else stop
+    for first in range(start - start % stride, end, step):
+        numbers = episode.index(first, min(first + step, end))
+        chosen = np.flatnonzero((numbers % stride == 0) & (numbers >= start))
+        frames = episode.frames(None, first, min(first + step, end))
+        parts.append({name: value[chosen] for name, value in frames.items()})
+        index.append(numbers[chosen])
+    empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in recording.fields.items()}
+    frames = {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in recording.fields}
+    facts = {
+        **episode.facts,
+        "seconds_per_frame": recording.seconds_per_frame,
+        "index": np.concatenate([np.zeros(0, np.int64), *index]),
+    }
+    return Trajectory(frames, episode.scene, episode.outcome or "running", facts), stride

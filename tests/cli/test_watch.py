@@ -1,0 +1,64 @@
+"""`fledge watch` as it is called: what it prints, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.runs.test_runs import make_run
+
+pytest.importorskip("nicegui")
+
+
+def fledge(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fledge.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_json_has_what_the_page_shows_and_a_page_is_saved(tmp_path: Path) -> None:
+    make_run(tmp_path / "one")
+    make_run(tmp_path / "two", "task: navigation\ntotal_frames: 30\n")
+    page = tmp_path / "out" / "page.html"
+    done = fledge("watch", str(tmp_path), "--json", "--save", str(page))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert sorted(each["run"]["name"] for each in told["runs"]) == ["one", "two"]
+    assert told["runs"][0]["curves"]["values"]["success_recent"]["mean"] == [0.25, 0.5, 0.75]
+    assert [row["key"] for row in told["settings"]["rows"] if row["differs"]] == ["total_frames"]
+    assert all("doctor" in each for each in told["checkpoints"].values())
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = str(taken.getsockname()[1])
+    cases = [
+        (["watch", str(tmp_path / "nowhere")], "does not exist. Pass a run's folder"),
+        (["watch", str(tmp_path / "notes.txt")], "is not a recording"),
+        (["watch", str(tmp_path / "empty"), "--json"], "no run found"),
+        (["watch", str(tmp_path), "--save", str(tmp_path / "page.txt")], "must end in .html"),
+        (["watch", str(tmp_path), "--port", port], f"Port {port} on 127.0.0.1 cannot be used (Address already in use)"),
+        (["watch", str(tmp_path), "--port", "0", "--host", "203.0.113.9"], "cannot be used"),
+        (["watch", str(tmp_path), "--host", "0.0.0.0", "--token", "1234"], "at least 16"),
+        (["replay", str(tmp_path / "no.frec")], "does not exist. Pass a recording"),
+    ]
+    for words, sentence in cases:
+        done = fledge(*words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert sentence in done.stderr, (words, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    taken.close()
+
+
+def test_a_server_whose_training_is_gone_already_ends(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = fledge("watch", str(tmp_path), "--port", "0", "--no-browser", "--with-parent", str(gone.pid))
+    assert done.returncode == 0, done.stderr
