@@ -12,12 +12,12 @@ class StandingDuels(AircombatEnv):
     """AircombatEnv without its auto-reset, and with what `states` shows of the last step."""
 
     def _restart_ended(self, programs: Programs) -> None:
-        self._note_seen(programs)
+        self._keep_seen(programs)
 
     @property
     def throttle(self) -> Tensor:
         """What was asked for last, [2 N]."""
-        return self._asked["throttle"].clamp(0.0, 1.0)
+        return self._controls["throttle"].clamp(0.0, 1.0)
 
     @property
     def shots(self) -> Tensor:

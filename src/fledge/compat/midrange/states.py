@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fledge.compat.midrange.duels import StandingDuels
+from fledge.tasks.aircombat.observations import State
 
 P1, P2, FIRST_MISSILE = 0, 1, 2
 SPEED = 400.0  # m/s that observed speeds are in
@@ -72,7 +73,7 @@ def side_observations(
     duel: StandingDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
     """What P1 and P2 see, all [N]; and our own observations, in which missiles are `missile_tokens`."""
-    s = duel.state
+    s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
     apart = (pos[:, 1] - pos[:, 0]).norm(dim=-1) / size_m
     carried = duel.cfg.missile.carried
@@ -84,7 +85,7 @@ def side_observations(
         "missiles": (carried - s["fired"]).float() / carried,
         "alive": (s["alive"] > 0).float(),
         "enemy_distance": apart.repeat_interleave(2),
-        "enemy_relative_angle": torch.atan2(ours["state"][:, 2], ours["state"][:, 3]) / math.pi,  # from one's own nose
+        "enemy_relative_angle": torch.atan2(state[:, State.BEARING_SIN], state[:, State.BEARING_COS]) / math.pi,  # from one's own nose
     }
     other = torch.arange(duel.num_envs, device=duel.device).view(-1, 2).flip(1).flatten()
     whole |= {"enemy_speed": whole["speed"][other], "enemy_alive": whole["alive"][other]}

@@ -20,11 +20,6 @@ from fledge.tasks.aircombat.physics.structs import (
     missile_of,
 )
 
-WIN = wp.constant(wp.uint8(int(Outcome.WIN)))
-LOSS = wp.constant(wp.uint8(int(Outcome.LOSS)))
-DRAW = wp.constant(wp.uint8(int(Outcome.DRAW)))
-SPENT = wp.constant(wp.uint8(int(Outcome.SPENT)))
-TIMEOUT = wp.constant(wp.uint8(int(Outcome.TIMEOUT)))
 FAR = wp.constant(1.0e9)
 wp.set_module_options({"fuse_fp": False})  # a fused product would round x and y differently: see sim/airframe.py
 
@@ -146,15 +141,15 @@ def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, resu
             mine = d.alive[row]
             theirs = d.alive[a + 1 - side]
             if mine == 1 and theirs == 1:
-                outcome = SPENT
+                outcome = wp.uint8(Outcome.SPENT)
             elif mine == 1:
-                outcome = WIN
+                outcome = wp.uint8(Outcome.WIN)
             elif theirs == 1:
-                outcome = LOSS
+                outcome = wp.uint8(Outcome.LOSS)
             else:
-                outcome = DRAW
+                outcome = wp.uint8(Outcome.DRAW)
         elif late:
-            outcome = TIMEOUT
+            outcome = wp.uint8(Outcome.TIMEOUT)
         result.outcome[row] = outcome
         result.terminated[row] = over == 1
         result.truncated[row] = late

@@ -9,7 +9,7 @@ import numpy as np
 import warp as wp
 
 from fledge.envs.launch import Call, Launcher, default_threads
-from fledge.tasks.aircombat.spacetime.flyout import Physics
+from fledge.tasks.aircombat.physics.structs import Physics
 from fledge.tasks.aircombat.spacetime.solve import solve_ranges
 
 DT = 0.1  # s, of the fly-outs

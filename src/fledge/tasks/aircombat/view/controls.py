@@ -48,7 +48,7 @@ def hold_duel(action: Tensor | Mapping[str, Tensor]) -> Any:
 
 def graph_duel(cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The space-time graph of a moment; from any thread, one at a time."""
-    from fledge.tasks.aircombat.spacetime.moment import Moment
+    from fledge.tasks.aircombat.spacetime.graph import Moment
 
     with _making:
         plain = to_plain(cfg)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.aircombat.spacetime.along import Frames, config_of, misses, ranges_of, reaches
+from fledge.tasks.aircombat.spacetime.recorded import Frames, config_of, distances, predicted_misses, shot_ranges
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 from fledge.tasks.base import LossReason, Trajectory
@@ -94,8 +94,8 @@ def tell_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> st
     """Where the missile was fired."""
     if kill.fired is None:
         return "that was on its way from the start"
-    r_max, r_tr, r_ne = reaches(frames, envelope)[kill.fired, 1 - side] / 1000.0
-    away = ranges_of(frames)[kill.fired] / 1000.0
+    r_max, r_tr, r_ne = shot_ranges(frames, envelope)[kill.fired, 1 - side] / 1000.0
+    away = distances(frames)[kill.fired] / 1000.0
     bounds = (("R_ne", r_ne), ("R_tr", r_tr), ("R_max", r_max))
     inside = next((f"inside {name} ({reach:.1f} km)" for name, reach in bounds if away <= reach), "outside R_max")
     return f"fired {kill.end_s - frames['time_s'][kill.fired]:.0f} s before at {away:.1f} km, {inside}"
@@ -105,7 +105,7 @@ def tell_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tu
     """What a defence would have done, and what was done: in a few words, and as part of a sentence."""
     if kill.slot is None:
         return "fired point-blank", "there was no time left to turn"
-    near = misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
+    near = predicted_misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
     if np.isnan(near).all():
         return "not known", "whether a defence would have helped is not known"
     before = kill.end_s - frames["time_s"]  # seconds before the hit
@@ -138,7 +138,7 @@ def tell_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> 
     """How a side came to be where a shot was certain to kill."""
     if kill.fired is None:
         return "lost from the start", "so it was from the start"
-    inside = ranges_of(frames) <= reaches(frames, envelope)[:, 1 - side, 1]
+    inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
     outside = np.flatnonzero(~inside[: kill.fired + 1])
     if not len(outside):
         return "began inside R_tr", "it began inside the enemy's R_tr"

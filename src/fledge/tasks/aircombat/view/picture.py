@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fledge.tasks.aircombat.spacetime.along import config_of, ranges_of, reaches
+from fledge.tasks.aircombat.spacetime.recorded import config_of, distances, shot_ranges
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.base import Trajectory
 
@@ -92,7 +92,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
     above, *graphs = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     draw_fight(above, track)
     with Envelope(config_of(track.scene)) as envelope:
-        reach = reaches(track.frames, envelope) / 1000.0
+        reach = shot_ranges(track.frames, envelope) / 1000.0
     for side, axes in enumerate(graphs):
         draw_reach(axes, track, side, reach[:, side])
     graphs[1].set_ylabel("")
@@ -112,7 +112,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
     """One side's reach [T, 3], km, with the range and its missiles on their way, time upwards."""
     frames, enemy = track.frames, 1 - side
-    time, away = frames["time_s"], ranges_of(frames) / 1000.0
+    time, away = frames["time_s"], distances(frames) / 1000.0
     inner = np.zeros(len(time))
     for tint, outer in zip(TINTS, reach.T[::-1], strict=True):  # R_ne, R_tr, R_max
         axes.fill_betweenx(time, inner, np.maximum(outer, inner), color=tint, linewidth=0)

@@ -32,9 +32,9 @@ from torch import Tensor
 from fledge.core.errors import InputError
 from fledge.envs.launch import Call
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.spacetime import curves, words
+from fledge.tasks.aircombat.spacetime import curves, verdict
 from fledge.tasks.aircombat.spacetime.envelope import RUDDERS, Envelope
-from fledge.tasks.aircombat.spacetime.foresight import Cases, foresee_shots, judge_pairs
+from fledge.tasks.aircombat.spacetime.curves import Shots as Cases, trace_shots as foresee_shots, judge_pairs
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 from fledge.tasks.aircombat.spacetime.store import load_table
 
@@ -95,7 +95,7 @@ class Moment:
             shot = dict(zip(("r_max_m", "r_tr_m", "r_ne_m"), _rounded(ranges[side]), strict=True))
             told = {
                 "name": NAMES[side],
-                "shot": shot | {"words": words.of_shot(away, shot)},
+                "shot": shot | {"words": verdict.of_shot(away, shot)},
                 "decide_s": None if decide[side] > NEVER_S else round(float(decide[side]), 1),
                 "rings": rings[side],
                 "reach_m": reach[side],
@@ -105,7 +105,7 @@ class Moment:
             }
             sides.append(told)
         for side, told in enumerate(sides):
-            told["verdict"] = words.verdict(told, away, sides[1 - side]["shot"])
+            told["verdict"] = verdict.verdict(told, away, sides[1 - side]["shot"])
         return {
             "range_m": round(away, 1),
             "closing": round(float(line @ (velocity[0] - velocity[1])), 1),
