@@ -104,7 +104,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         AircombatEnv(settings(3), num_threads=1)
     with pytest.raises(ConfigError, match="swap them"):
         AircombatEnv(settings(2, min_range_m=9e4), num_threads=1)
-    with pytest.raises(ConfigError, match="no pilot 'ace'"):
+    with pytest.raises(ConfigError, match="'ace' is not a known pilot"):
         find_task("aircombat").make_env(settings(2, opponent="ace"))
 
 

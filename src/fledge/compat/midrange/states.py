@@ -85,7 +85,7 @@ def side_observations(
         "missiles": (carried - s["fired"]).float() / carried,
         "alive": (s["alive"] > 0).float(),
         "enemy_distance": apart.repeat_interleave(2),
-        "enemy_relative_angle": torch.atan2(state[:, State.BEARING_SIN], state[:, State.BEARING_COS]) / math.pi,  # from one's own nose
+        "enemy_relative_angle": torch.atan2(state[:, State.BEARING_SIN], state[:, State.BEARING_COS]) / math.pi,
     }
     other = torch.arange(duel.num_envs, device=duel.device).view(-1, 2).flip(1).flatten()
     whole |= {"enemy_speed": whole["speed"][other], "enemy_alive": whole["alive"][other]}

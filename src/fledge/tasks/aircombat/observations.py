@@ -102,9 +102,7 @@ class Observation:
         """Return its spec; `rows` are the axes before the columns."""
         bound = max(max(-column.low, column.high) for column in self.columns)
         names = ", ".join(column.name.lower() for column in self.columns)
-        return TensorSpec(
-            (*rows, len(self.columns)), torch.float32, -bound, bound, doc=f"{self.doc}; columns: {names}"
-        )
+        return TensorSpec((*rows, len(self.columns)), torch.float32, -bound, bound, doc=f"{self.doc}; columns: {names}")
 
 
 STATE = Observation("state", State, "the two fighters")

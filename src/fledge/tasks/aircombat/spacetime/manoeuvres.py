@@ -81,7 +81,11 @@ def choose_rudder(frame: Airframe, body: Flyer, missile: Flyer, manoeuvre: int, 
     side = side_of(manoeuvre)
     if manoeuvre == Manoeuvre.HOLD:
         return 0.0
-    if manoeuvre == Manoeuvre.HARD_LEFT or manoeuvre == Manoeuvre.HARD_RIGHT or (manoeuvre >= Manoeuvre.BREAK_LEFT and late):
+    if (
+        manoeuvre == Manoeuvre.HARD_LEFT
+        or manoeuvre == Manoeuvre.HARD_RIGHT
+        or (manoeuvre >= Manoeuvre.BREAK_LEFT and late)
+    ):
         return side
     if manoeuvre >= Manoeuvre.LATE_LEFT:
         return 0.0

@@ -8,8 +8,7 @@ import warp as wp
 
 from fledge.tasks.aircombat.observations import Spacetime
 from fledge.tasks.aircombat.physics.airframe import Flyer, move
-from fledge.tasks.aircombat.physics.structs import Duels, Obs, Result, fighter_of, limits_of, missile_of
-from fledge.tasks.aircombat.physics.structs import Physics
+from fledge.tasks.aircombat.physics.structs import Duels, Obs, Physics, Result, fighter_of, limits_of, missile_of
 from fledge.tasks.aircombat.spacetime.flyout import fly_out
 from fledge.tasks.aircombat.spacetime.manoeuvres import FAR, Manoeuvre, left_angle, time_to_go
 from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_turning

@@ -36,7 +36,9 @@ def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
     """
     changed = scene.get("physics") or {}
     if not isinstance(changed, Mapping) or not all(str(key).startswith(PHYSICS) for key in changed):
-        raise FormatError(f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s.")
+        raise FormatError(
+            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s."
+        )
     cfg: AircombatConfig = from_plain(AircombatConfig, nested(dict(changed)))
     check_settings(cfg, "env.")
     return cfg
@@ -57,7 +59,9 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
     return np.stack([found[name].cpu().numpy() for name in ("r_max_m", "r_tr_m", "r_ne_m")], axis=-1)
 
 
-def predicted_misses(frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]) -> np.ndarray:
+def predicted_misses(
+    frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
+) -> np.ndarray:
     """Return the closest approach of a missile if its target flies a manoeuvre from each frame on, [manoeuvres, T] m.
 
     NaN where the missile does not fly, and where the frames lack the burn time of its motor.

@@ -24,8 +24,8 @@ import warp as wp
 from fledge.core.terminal import counting, make_console, say
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.physics.parameters import physics_of
-from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table, complete
 from fledge.tasks.aircombat.physics.structs import Physics
+from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table, complete
 from fledge.tasks.aircombat.spacetime.solve import NEAREST
 from fledge.tasks.aircombat.spacetime.table import Axis, ReachTable
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.aircombat.spacetime.recorded import Frames, config_of, distances, predicted_misses, shot_ranges
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
+from fledge.tasks.aircombat.spacetime.recorded import Frames, config_of, distances, predicted_misses, shot_ranges
 from fledge.tasks.base import LossReason, Trajectory
 
 DEAD = ({"loss", "draw"}, {"win", "draw"})  # outcomes in which side 0, and side 1, dies

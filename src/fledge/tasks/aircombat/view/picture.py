@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fledge.tasks.aircombat.spacetime.recorded import config_of, distances, shot_ranges
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.recorded import config_of, distances, shot_ranges
 from fledge.tasks.base import Trajectory
 
 SIDES = ("#2f6db3", "#c8433f")
