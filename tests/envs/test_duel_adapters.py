@@ -108,7 +108,7 @@ def test_the_mask_of_a_single_env_is_what_its_space_samples_by() -> None:
 
 
 def test_misuse_gets_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="no pilot 'ace'; there are placeholder"):
+    with pytest.raises(ConfigError, match=r"'ace' is not a known pilot\. Choose one of placeholder"):
         vector(opponent="ace")
     with pytest.raises(ConfigError, match="two rows make a duel"):
         vector(3, opponent="")

@@ -6,6 +6,7 @@ from fledge.tasks.aircombat.observations import Missile, State
 from fledge.tasks.aircombat.physics.airframe import Flyer
 from fledge.tasks.aircombat.physics.missile import cross2
 from fledge.tasks.aircombat.physics.structs import (
+    FAR,
     Duels,
     Obs,
     Params,
@@ -16,7 +17,6 @@ from fledge.tasks.aircombat.physics.structs import (
     missile_of,
 )
 
-FAR = wp.constant(1.0e9)
 STATE_COLUMNS = wp.constant(len(State))
 STATE_LIMITS = limits_of(State)
 MISSILE_COLUMNS = wp.constant(len(Missile))

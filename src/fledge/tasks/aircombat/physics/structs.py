@@ -11,9 +11,10 @@ import warp as wp
 
 from fledge.tasks.aircombat.config import Scenario
 from fledge.tasks.aircombat.observations import Columns
-from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, flyer
 from fledge.tasks.aircombat.physics.missile import Motor
 
+FAR = wp.constant(1.0e9)  # m or s
 SCENARIOS = {kind: number for number, kind in enumerate(Scenario)}
 
 
@@ -71,7 +72,7 @@ class Duels:
     pos: wp.array(dtype=wp.vec2)  # [2 N] m
     dir: wp.array(dtype=wp.vec2)  # [2 N] unit vector of the velocity
     speed: wp.array(dtype=wp.float32)  # [2 N] m/s
-    rudder: wp.array(dtype=wp.float32)  # [2 N] where the rudder stands, -1..1
+    rudder: wp.array(dtype=wp.float32)  # [2 N] position of the rudder, -1..1
     alive: wp.array(dtype=wp.int32)  # [2 N]
     fired: wp.array(dtype=wp.int32)  # [2 N] missiles fired so far
     wait: wp.array(dtype=wp.float32)  # [2 N] s until the next shot is possible
@@ -85,7 +86,7 @@ class Duels:
     decisions: wp.array(dtype=wp.int32)  # [N]
     episode: wp.array(dtype=wp.int32)  # [N] fights begun, minus one
     kind: wp.array(dtype=wp.int32)  # [N] scenario of this fight
-    over: wp.array(dtype=wp.int32)  # [N] 1: ended by a death or for want of missiles
+    over: wp.array(dtype=wp.int32)  # [N] 1: a side has died, or no missile is left
 
 
 @wp.struct
@@ -126,20 +127,12 @@ class Result:
 
 @wp.func
 def fighter_of(d: Duels, row: int) -> Flyer:
-    out = Flyer()
-    out.pos = d.pos[row]
-    out.dir = d.dir[row]
-    out.speed = d.speed[row]
-    return out
+    return flyer(d.pos[row], d.dir[row], d.speed[row])
 
 
 @wp.func
 def missile_of(d: Duels, row: int, slot: int) -> Flyer:
-    out = Flyer()
-    out.pos = d.m_pos[row, slot]
-    out.dir = d.m_dir[row, slot]
-    out.speed = d.m_speed[row, slot]
-    return out
+    return flyer(d.m_pos[row, slot], d.m_dir[row, slot], d.m_speed[row, slot])
 
 
 @wp.func

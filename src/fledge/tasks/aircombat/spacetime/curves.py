@@ -2,13 +2,12 @@
 
 import warp as wp
 
-from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.airframe import Flyer, flyer, move
 from fledge.tasks.aircombat.physics.fight import slew
 from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.physics.structs import Physics
+from fledge.tasks.aircombat.physics.structs import FAR, Physics
 from fledge.tasks.aircombat.spacetime.flyout import fly_out, launch_at, unit
 from fledge.tasks.aircombat.spacetime.manoeuvres import (
-    FAR,
     LATE,
     Manoeuvre,
     choose_rudder,
@@ -34,15 +33,6 @@ class Shots:
     delay: wp.array(dtype=wp.float32)  # [C] s that the target holds its course before
 
 
-@wp.func
-def flyer(place: wp.vec4, speed: float) -> Flyer:
-    out = Flyer()
-    out.pos = wp.vec2(place[0], place[1])
-    out.dir = wp.vec2(place[2], place[3])
-    out.speed = speed
-    return out
-
-
 @wp.kernel(enable_backward=False)
 def reach_missile(
     first: int,
@@ -60,9 +50,7 @@ def reach_missile(
     """
     i = first + wp.tid()
     wanted = unit(directions[i])
-    missile = Flyer()
-    missile.dir = wp.vec2(1.0, 0.0)
-    missile.speed = speed
+    missile = flyer(wp.vec2(), wp.vec2(1.0, 0.0), speed)
     left = float(p.motor.burn)
     spent = bool(False)
     for k in range(out.shape[1]):
@@ -126,11 +114,12 @@ def hold_both(
 
 @wp.func
 def flyer_of(v: wp.vec4) -> Flyer:
-    out = Flyer()
-    out.pos = wp.vec2(v[0], v[1])
-    out.dir = unit(v[2])
-    out.speed = v[3]
-    return out
+    return flyer(wp.vec2(v[0], v[1]), unit(v[2]), v[3])
+
+
+@wp.func
+def flyer_at(place: wp.vec4, speed: float) -> Flyer:
+    return flyer(wp.vec2(place[0], place[1]), wp.vec2(place[2], place[3]), speed)
 
 
 @wp.kernel(enable_backward=False)
@@ -164,8 +153,8 @@ def trace_shots(
     A missile that is gone stays at its last place; the target flies on.
     """
     i = first + wp.tid()
-    missile = flyer(shots.missile[i], shots.missile_speed[i])
-    target = flyer(shots.target[i], shots.target_speed[i])
+    missile = flyer_at(shots.missile[i], shots.missile_speed[i])
+    target = flyer_at(shots.target[i], shots.target_speed[i])
     left = shots.burn[i]
     rudder = shots.rudder[i]
     late = bool(False)
@@ -213,7 +202,7 @@ def judge_pairs(
 ):
     """R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
     i = first + wp.tid()
-    pair = judge_pair(p, t, flyer(ones[i], speeds[i][0]), flyer(twos[i], speeds[i][1]))
+    pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
     ranges[i, 0] = pair.by_one
     ranges[i, 1] = pair.by_two
     times[i] = pair.times

@@ -10,11 +10,11 @@ is that within the step.
 
 import warp as wp
 
-from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.airframe import Flyer, flyer, move
 from fledge.tasks.aircombat.physics.fight import slew
 from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.physics.structs import Physics
-from fledge.tasks.aircombat.spacetime.manoeuvres import FAR, LATE, Manoeuvre, choose_rudder, time_to_go
+from fledge.tasks.aircombat.physics.structs import FAR, Physics
+from fledge.tasks.aircombat.spacetime.manoeuvres import LATE, Manoeuvre, choose_rudder, time_to_go
 
 PI = wp.constant(3.14159265358979)
 STRAIGHT = wp.constant(0.05)  # largest rudder of a target that counts as flying straight
@@ -40,12 +40,8 @@ def unit(angle: float) -> wp.vec2:
 def launch_at(geometry: wp.vec4, away: float) -> Launch:
     """Place both sides in a geometry at a range, m."""
     out = Launch()
-    out.shooter.dir = wp.vec2(1.0, 0.0)
-    out.shooter.speed = geometry[0]
-    line = unit(geometry[2])
-    out.target.pos = wp.vec2(away * line[0], away * line[1])
-    out.target.dir = unit(geometry[2] + PI - geometry[3])
-    out.target.speed = geometry[1]
+    out.shooter = flyer(wp.vec2(), wp.vec2(1.0, 0.0), geometry[0])
+    out.target = flyer(away * unit(geometry[2]), unit(geometry[2] + PI - geometry[3]), geometry[1])
     return out
 
 

@@ -19,6 +19,7 @@ import warp as wp
 
 from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
 from fledge.tasks.aircombat.physics.missile import cross2
+from fledge.tasks.aircombat.physics.structs import FAR
 
 
 class Manoeuvre(enum.IntEnum):
@@ -39,25 +40,24 @@ class Manoeuvre(enum.IntEnum):
 
 
 LATE = wp.constant(3.0)  # s
-FAR = wp.constant(1.0e9)
 LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees, and a little
 
 
 @wp.func
 def left_angle(a: wp.vec2, b: wp.vec2) -> float:
-    """Angle from a to b, positive to the left, -pi to pi."""
+    """Return the angle from a to b, positive to the left, -pi to pi."""
     return wp.atan2(cross2(a, b), wp.dot(a, b))
 
 
 @wp.func
 def turn_by(frame: Airframe, body: Flyer, angle: float, dt: float) -> float:
-    """Rudder that turns by an angle within dt, as far as one step gets."""
+    """Return the rudder that turns by an angle within dt, or as far as possible."""
     return wp.clamp(angle * frame.rmin / wp.max(body.speed * dt, 1.0e-3), -1.0, 1.0)
 
 
 @wp.func
 def time_to_go(missile: Flyer, target: Flyer) -> float:
-    """Seconds until the missile is there, at the speed at which it closes now; FAR if it does not."""
+    """Return the seconds until the missile arrives at its current closing speed; FAR if it does not close."""
     r = target.pos - missile.pos
     closing = wp.dot(missile.speed * missile.dir - target.speed * target.dir, r)  # m/s times range
     if closing <= 0.0:
@@ -67,7 +67,7 @@ def time_to_go(missile: Flyer, target: Flyer) -> float:
 
 @wp.func
 def side_of(manoeuvre: int) -> float:
-    """1 of those to the left, -1 of those to the right, 0 of those to neither."""
+    """Return 1 for manoeuvres to the left, -1 to the right, 0 for the others."""
     if manoeuvre == Manoeuvre.HOLD or manoeuvre == Manoeuvre.AWAY:
         return 0.0
     if manoeuvre == Manoeuvre.AWAY_LEFT or (manoeuvre > Manoeuvre.AWAY and manoeuvre % 2 == 0):
@@ -77,7 +77,7 @@ def side_of(manoeuvre: int) -> float:
 
 @wp.func
 def choose_rudder(frame: Airframe, body: Flyer, missile: Flyer, manoeuvre: int, late: bool, dt: float) -> float:
-    """Rudder for the next step; `late` if the missile has been less than LATE seconds away."""
+    """Return the rudder of the next step; `late` if the missile has been less than LATE seconds away."""
     side = side_of(manoeuvre)
     if manoeuvre == Manoeuvre.HOLD:
         return 0.0

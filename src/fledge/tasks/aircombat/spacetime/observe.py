@@ -8,9 +8,9 @@ import warp as wp
 
 from fledge.tasks.aircombat.observations import Spacetime
 from fledge.tasks.aircombat.physics.airframe import Flyer, move
-from fledge.tasks.aircombat.physics.structs import Duels, Obs, Physics, Result, fighter_of, limits_of, missile_of
+from fledge.tasks.aircombat.physics.structs import FAR, Duels, Obs, Physics, Result, fighter_of, limits_of, missile_of
 from fledge.tasks.aircombat.spacetime.flyout import fly_out
-from fledge.tasks.aircombat.spacetime.manoeuvres import FAR, Manoeuvre, left_angle, time_to_go
+from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre, left_angle, time_to_go
 from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_turning
 
 NEVER = wp.constant(1.0e6)  # s
