@@ -42,9 +42,7 @@ class AgentAdapter(BaseAgent):
 
     def act(self, obs: Obs, deterministic: bool = True) -> dict[str, Tensor]:
         if missing := [name for name in self.agent.observes if name not in obs]:
-            raise ConfigError(
-                f"{self.get_name()} needs the observations {', '.join(missing)}, which this env does not have."
-            )
+            raise ConfigError(f"{self.get_name()} reads {', '.join(missing)}, which this env does not observe.")
         seen = {**obs, "missiles": obs["missile_tokens"]} if "missile_tokens" in obs else obs
         action = self.agent.act(seen, deterministic)
         if isinstance(action, Tensor):  # the discrete form

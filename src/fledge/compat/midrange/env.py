@@ -102,11 +102,14 @@ class MidrangeEnv:
             Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0 draw or none, 1,
             2), p1_alive, p2_alive, truncated, and the `info` of Fledge's rewards, of P1 and under "p1" and "p2".
         """
-        held = self._copy_held()
+        standing = self.done.repeat_interleave(2)
+        tensors = [*self.duel.state.values(), *self._buffers["obs"].values()]
+        before = [tensor.clone() for tensor in tensors] if self.done.any() else []
         self.duel.step(self._read(actions), dt, out=self._buffers)
-        self._restore(held)
-        out, standing = self._buffers, self.done.repeat_interleave(2)
-        outcome = out["outcome"].masked_fill(standing, int(Outcome.RUNNING))
+        for tensor, old in zip(tensors, before, strict=False):  # fights that are done stay as they were
+            rows = self.done if len(old) == self.num_envs else standing
+            tensor[rows] = old[rows]
+        outcome = self._buffers["outcome"].masked_fill(standing, int(Outcome.RUNNING))
         ended = outcome[0::2] != Outcome.RUNNING
         truncated = outcome[0::2] == Outcome.TIMEOUT
         won, lost = outcome[0::2] == Outcome.WIN, outcome[0::2] == Outcome.LOSS
@@ -144,24 +147,6 @@ class MidrangeEnv:
     def close(self) -> None:
         """Release threads."""
         self.duel.close()
-
-    # ---- parts of a step -----------------------------------------------------------------------------------------
-
-    def _copy_held(self) -> dict[str, dict[str, Tensor]]:
-        """Return copies of state and observations, to restore those of fights that are done; empty if none is."""
-        if not self.done.any():
-            return {}
-        return {
-            "state": {name: value.clone() for name, value in self.duel.state.items()},
-            "obs": {name: value.clone() for name, value in self._buffers["obs"].items()},
-        }
-
-    def _restore(self, held: Mapping[str, Mapping[str, Tensor]]) -> None:
-        for name, values in held.items():
-            places = self.duel.state if name == "state" else self._buffers["obs"]
-            for key, before in values.items():
-                rows = self.done if len(before) == self.num_envs else self.done.repeat_interleave(2)
-                places[key][rows] = before[rows]
 
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the actions of both sides as rows."""
