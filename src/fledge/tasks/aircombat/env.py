@@ -6,6 +6,7 @@ side. An episode ends for both at once (`group` is 2).
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Mapping
@@ -99,8 +100,8 @@ class AircombatEnv(WarpEnv):
 
     # ---- specs -------------------------------------------------------------------------------------------------
 
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
+    @functools.cached_property
+    def observation_spec(self) -> dict[str, TensorSpec]:  # read in every step
         return observation_spec(self.cfg)
 
     @property
