@@ -11,8 +11,6 @@ import click
 from fledge.cli.flying import check_picture
 from fledge.cli.group import as_json, main
 
-QUERY = "fledge.tasks.aircombat.spacetime.query"
-
 
 @main.command()
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
@@ -31,12 +29,15 @@ def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as
     check_picture(picture)
     from fledge.core.code import find_object
     from fledge.core.terminal import counting, make_console
+    from fledge.tasks.registry import find_task
 
+    world = type(find_task("aircombat")).__module__.rpartition(".")[0]
+    query = f"{world}.spacetime.query"
     if check is not None:
         with counting(make_console(stderr=True), "brute force", check) as on_progress:
-            found = find_object(f"{QUERY}:check_envelope")(words, check, on_progress)
+            found = find_object(f"{query}:check_envelope")(words, check, on_progress)
     else:
-        found = find_object(f"{QUERY}:query_envelope")(words, picture)
+        found = find_object(f"{query}:query_envelope")(words, picture)
     if as_json:
         print(json.dumps(found))
     else:
