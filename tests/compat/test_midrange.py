@@ -224,9 +224,9 @@ def test_every_pilot_that_needs_no_graph_and_a_new_network_act_on_what_is_observ
         env.step({f"p2_{part}": value for part, value in action.items()})
     with pytest.raises(ConfigError, match="crank reads spacetime, which this env does not observe"):
         fledge.create_agent("rule_based", "cpu", 4).act(obs["p1"])
-    with pytest.raises(ConfigError, match="There is no agent 'ace'"):
+    with pytest.raises(ConfigError, match="'ace' is not a known agent"):
         fledge.create_agent("ace")
-    with pytest.raises(ConfigError, match=r"There is no policy file x\.fledge"):
+    with pytest.raises(ConfigError, match=r"The policy file x\.fledge does not exist"):
         fledge.create_agent("x.fledge")
     env.close()
 

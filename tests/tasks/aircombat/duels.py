@@ -11,6 +11,7 @@ import torch
 
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.observations import State
 
 Action = dict[str, torch.Tensor]
 PLAIN = AircombatConfig(spacetime=False)
@@ -50,7 +51,7 @@ def fight_out(env: AircombatEnv, control: Callable[[int], Action]) -> tuple[np.n
         env.step(control(k), out=out)
         news = (outcome == 0) & (out["outcome"].numpy() > 0)
         outcome[news] = out["outcome"].numpy()[news]
-        ended[news] = 240 * out["final_obs", "state"].numpy()[news, 12]
+        ended[news] = State.TIME.read(out["final_obs", "state"]).numpy()[news]
         if (outcome > 0).all():
             break
     return outcome, ended

@@ -38,7 +38,7 @@ def test_settings_that_cannot_be_flown_are_refused(changes: dict[str, Any], mess
 
 
 def test_odd_rows_against_an_opponent_are_refused_by_the_env_that_flies_both_sides() -> None:
-    with pytest.raises(InputError, match=r"^num_envs is 3, but two rows make a duel: take an even number\.$"):
+    with pytest.raises(InputError, match=r"^num_envs is 3, but must be even: two rows make a duel\.$"):
         AircombatEnv(dataclasses.replace(PLAIN, num_envs=3, opponent="crank"))
 
 
@@ -75,7 +75,7 @@ def test_a_discrete_action_beyond_six_is_refused() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1001.0])
 def test_a_decision_of_no_length_is_refused(seconds: float) -> None:
-    with pytest.raises(InputError, match=r"^dt is .*, but a decision lasts more than 0 and at most 1000 s\.$"):
+    with pytest.raises(InputError, match=r"^dt is .*, but must be more than 0 and at most 1000 s\.$"):
         make(2).step(action(4), dt=seconds)
 
 
@@ -134,7 +134,7 @@ def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> N
     env = make(2)
     with pytest.raises(InputError, match=r"^env_mask must be a bool tensor of shape \(4,\), not a list\.$"):
         env.reset([True] * 4)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^dt is '1', but a decision lasts"):
+    with pytest.raises(InputError, match=r"^dt is '1', but must be"):
         env.step(action(4), "1")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="dense"):
         env.step({**action(4), "rudder": torch.zeros(4).to_sparse()})

@@ -13,7 +13,7 @@ from fledge.evaluate.matches import play
 from fledge.tasks import policies
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.pilots import PILOTS, CrankPilot, DragPilot, Pilot, Sight
+from fledge.tasks.aircombat.pilots import PILOTS, CrankPilot, DecodedObs, DragPilot, Pilot
 from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 
@@ -26,14 +26,16 @@ def make_pilot(name: str) -> Pilot:
     return pilot
 
 
-def fight(first: Pilot, second: Pilot, seconds: int = 90, **settings: object) -> Iterator[tuple[AircombatEnv, Sight]]:
+def fight(
+    first: Pilot, second: Pilot, seconds: int = 90, **settings: object
+) -> Iterator[tuple[AircombatEnv, DecodedObs]]:
     """One head-on fight; yields the env and what the first pilot sees, decision by decision, until it is over."""
     chosen = {"num_envs": 2, "scenario": Scenario.head_on, **settings}
     env = AircombatEnv(AircombatConfig(**chosen), num_threads=1)  # type: ignore[arg-type]
     try:
         out = env.reset()
         for _ in range(seconds):
-            yield env, Sight({name: value[:1] for name, value in out["obs"].items()})
+            yield env, DecodedObs({name: value[:1] for name, value in out["obs"].items()})
             seats = [
                 pilot.act({k: v[i : i + 1] for k, v in out["obs"].items()}) for i, pilot in enumerate((first, second))
             ]

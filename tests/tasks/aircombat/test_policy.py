@@ -10,6 +10,7 @@ from fledge.evaluate.env_config import eval_env
 from fledge.evaluate.export import export_policy
 from fledge.evaluate.matches import cross_table
 from fledge.tasks.aircombat.config import ActionForm
+from fledge.tasks.aircombat.observations import Missile, Spacetime
 from fledge.tasks.aircombat.policy import POOLS, DuelPolicy
 from fledge.tasks.policies import load_policy, make_pilot
 from tests.tasks.aircombat.duels import make
@@ -23,7 +24,7 @@ def test_fire_is_held_where_a_target_outlasts_the_missile(form: ActionForm, pool
         head = policy.head.heads["fire"] if form is ActionForm.continuous else policy.head  # type: ignore[attr-defined]
         head.layer.bias[1::2] += 100.0
     obs = policy.example_inputs(64)
-    obs["spacetime"][:32, 0], obs["spacetime"][32:, 0] = 0.99, 1.01
+    obs["spacetime"][:32, Spacetime.OVER_R_MAX], obs["spacetime"][32:, Spacetime.OVER_R_MAX] = 0.99, 1.01
     action = policy.act(obs)
     fire = action["fire"] if isinstance(action, dict) else action % 2
     assert fire[:32].all()
@@ -39,7 +40,7 @@ def test_the_order_of_missiles_means_nothing_and_spent_ones_are_not_read(pool: s
     obs = policy.example_inputs(8)
     turned = {**obs, "missiles": obs["missiles"].clone()}
     turned["missiles"][:, :6] = obs["missiles"][:, torch.tensor([5, 3, 1, 0, 2, 4])]
-    spent = turned["missiles"][..., 0] < 0.5
+    spent = turned["missiles"][..., Missile.FLYING] < 0.5
     turned["missiles"][..., 1:][spent] = 7.0
     for name, value in policy.act(obs).items():  # type: ignore[union-attr]
         torch.testing.assert_close(policy.act(turned)[name], value)  # type: ignore[index]

@@ -1,1 +1,1 @@
-"""The duel under the names that midrangeRL's users write: a thin face over AircombatEnv."""
+"""The duel under midrangeRL's names: a thin layer over AircombatEnv."""

@@ -1,4 +1,4 @@
-"""Agents for MidrangeEnv's observations: the placeholder, and any of ours by name.
+"""Agents for MidrangeEnv's observations: the placeholder, and Fledge's own by name.
 
 agent = create_agent("crank", device="cpu", num_envs=32)
 agent.act(obs["p2"])                          {"rudder", "throttle", "fire"}, each [num_envs]
@@ -22,19 +22,19 @@ from fledge.tasks.policies import find_agent, load_policy
 
 
 class PlaceholderAgent(BaseAgent):
-    """Flies straight ahead at full throttle, and never shoots."""
+    """Flies straight ahead at full throttle and never fires."""
 
     def act(self, obs: Obs, deterministic: bool = True) -> dict[str, Tensor]:
-        some = next(iter(obs.values()))
-        still = torch.zeros(len(some), device=some.device)
+        first = next(iter(obs.values()))
+        still = torch.zeros(len(first), device=first.device)
         return {"rudder": still, "throttle": still + 1.0, "fire": still.bool()}
 
 
-class SeatedAgent(BaseAgent):
-    """One of our agents in a seat of MidrangeEnv: reads our part of what is observed there, acts by those names.
+class AgentAdapter(BaseAgent):
+    """One of Fledge's agents for MidrangeEnv: reads Fledge's part of its observations, and acts by its names.
 
     Args:
-        agent: A pilot, or a learned policy.
+        agent: A pilot or a learned policy.
     """
 
     def __init__(self, agent: BaseAgent, device: str | torch.device = "cpu", num_envs: int = 1) -> None:
@@ -72,15 +72,15 @@ def create_agent(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> BaseAgent:
-    """An agent by name: a pilot (`crank`, `crank(shot=0.8)`), `ppo` for a network that has learned nothing yet, or a file.
+    """Create an agent by name: a pilot (`crank`, `crank(shot=0.8)`), `ppo` for an untrained network, or a policy file.
 
     Args:
         agent_type: placeholder, random, pursuit, crank (also rule_based), drag, notch, envelope, ppo, or NAME.fledge.
-        args: Taken and not used: how to learn is a learner's business (`fledge train aircombat`).
-        config: Of the env that a network is for, as MidrangeEnv takes it.
+        args: Ignored; train with `fledge train aircombat`.
+        config: Of the env that `ppo` is for, as MidrangeEnv takes it.
 
     Raises:
-        ConfigError: when there is none of that name.
+        ConfigError: if the name is not known.
     """
     if agent_type == "placeholder":
         return PlaceholderAgent(num_envs, device)
@@ -93,7 +93,7 @@ def create_agent(
         agent = task.policy.build(task.policy.describe(task, "ppo", cfg, task.policy.config()))
     elif agent_type.endswith(".fledge"):
         if not Path(agent_type).is_file():
-            raise ConfigError(f"There is no policy file {agent_type}.")
+            raise ConfigError(f"The policy file {agent_type} does not exist.")
         found = find_agent(AircombatTask(), agent_type)
         assert found is not None
         agent = found
@@ -101,5 +101,5 @@ def create_agent(
         agent = load_policy(agent_type, AircombatTask()).agent
     else:
         known = ", ".join([*PILOTS, *OTHER_NAMES, "ppo"])
-        raise ConfigError(f"There is no agent {agent_type!r}; there are {known}, or a policy's file.")
-    return SeatedAgent(agent, device, num_envs)
+        raise ConfigError(f"{agent_type!r} is not a known agent. Choose one of {known}, or pass a policy file.")
+    return AgentAdapter(agent, device, num_envs)

@@ -1,4 +1,4 @@
-"""midrangeRL's config, a dict of numbers by name, as our settings."""
+"""midrangeRL's config, a dict of numbers by name, as Fledge's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fledge.core.overrides import build_config, field_help, nested, unknown_key
 from fledge.core.settings import check_settings
 from fledge.tasks.aircombat.config import GRAVITY, AircombatConfig, Scenario
 
-SETTINGS: dict[str, tuple[str, float]] = {  # theirs: ours, and what to multiply by
+SETTINGS: dict[str, tuple[str, float]] = {  # midrangeRL's name: Fledge's name, and a factor
     "FIGHTER_TERMINAL_VELOCITY": ("fighter.terminal_speed", 1.0),
     "FIGHTER_MIN_TURN_RADIUS": ("fighter.min_turn_radius_m", 1.0),
     "FIGHTER_MAX_THRUST": ("fighter.thrust_g", 1.0 / GRAVITY),
@@ -30,7 +30,7 @@ SETTINGS: dict[str, tuple[str, float]] = {  # theirs: ours, and what to multiply
 }
 SIZES = ("BATTLEFIELD_SIZE", "battlefield_size")
 PAYS = {"win": 500.0, "lose": -500.0, "draw": -50.0, "survive": 0.1}  # reward_win and so on
-# of the window, of what is a constant there too, and of what its env never reads or pays
+# names that midrangeRL's env does not read: of its window, of constants, of rewards that it never pays
 UNUSED = (
     *("G", "INITIAL_DISTANCE_RATIO", "WINDOW_WIDTH", "WINDOW_HEIGHT", "VIEW_WORLD_WIDTH", "VIEW_WORLD_HEIGHT"),
     *("GRID_SPACING", "PLAYER_ANCHOR_X_RATIO", "MISSILE_GUIDANCE_GAIN", "missile_launch_offset", "use_torch_compile"),
@@ -41,24 +41,24 @@ EDGE_M = 10_000.0  # from the field's edge to where a fighter starts
 
 @dataclass(frozen=True)
 class Midrange:
-    """A config, read: the env's settings, and what only the face needs."""
+    """A config: the env's settings, and those of MidrangeEnv."""
 
     cfg: AircombatConfig
     size_m: float = 50_000.0
-    """Side of the field; x, y and distances are in shares of it."""
+    """Side of the field, m: the unit of observed x, y and distances."""
     pays: Mapping[str, float] = dataclasses.field(default_factory=PAYS.copy)
 
     @property
     def origin_m(self) -> float:
-        """Where our origin lies on their field, along both axes."""
+        """Place of Fledge's origin on midrangeRL's field, along both axes, m."""
         return 0.0 if self.cfg.scenario is Scenario.reference else self.size_m / 2
 
 
 def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: int) -> Midrange:
-    """What a config means for `num_envs` duels; it may name our settings too (`scenario`, "missile.burn_s").
+    """Read a config for `num_envs` duels; it may name Fledge's settings too (`scenario`, "missile.burn_s").
 
     Raises:
-        ConfigError: for a name that neither has, or a value that does not fit.
+        ConfigError: for an unknown name or a value out of range.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs!r}, but must be a whole number of duels, at least 1.")
@@ -79,7 +79,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
     ours: dict[str, Any] = {"start_range_m": size - 2 * EDGE_M}
     for name, value in given.items():
         if not isinstance(name, str):
-            raise ConfigError(f"config has {name!r} for a name, but names are text.")
+            raise ConfigError(f"config has the key {name!r}, but keys must be strings.")
         if name in SETTINGS:
             key, factor = SETTINGS[name]
             ours[key] = value if isinstance(factor, int) else number_of(name, value) * factor  # a count stays one
@@ -94,7 +94,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
 
 
 def number_of(name: str, value: Any) -> float:
-    """A value as a number."""
+    """Return a value as a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,11 +1,11 @@
-"""MidrangeEnv: duels as midrangeRL's TensorEnv offers them, over AircombatEnv. `fledge.TensorEnv(config)` makes one.
+"""MidrangeEnv: midrangeRL's TensorEnv over AircombatEnv. `fledge.TensorEnv(config)` makes one.
 
     env = fledge.TensorEnv(config, num_envs=32, device="cpu")
     obs = env.reset()                                           {"p1": {...}, "p2": {...}}, all [num_envs]
     obs, rewards, dones, infos = env.step(actions, dt=time_scale / 60)
-    obs = env.reset(env_mask=dones)                             only where the mask is true; the others fly on
+    obs = env.reset(env_mask=dones)                             only where the mask is true; the others continue
 
-Nothing resets by itself: a fight that has ended stands still, `done`, until it is reset.
+There is no auto-reset: a fight that has ended stays as it is, `done`, until it is reset.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ import torch
 from torch import Tensor
 
 from fledge.compat.midrange.config import read_config
-from fledge.compat.midrange.duels import StandingDuels
-from fledge.compat.midrange.states import FIRST_MISSILE, P1, P2, side_observations, slots_of
+from fledge.compat.midrange.states import FIRST_MISSILE, P1, P2, StandingDuels, side_observations, slots_of
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.machine import pick_device
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
 from fledge.tasks.aircombat.physics.structs import Outcome
 
 FRAME_S = 1.0 / 60.0
-USUAL = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # of an action that is not given
+DEFAULTS = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # of parts of an action that are not given
 
 
 class MidrangeEnv:
-    """Duels flown on both sides by the caller.
+    """Duels with both sides controlled by the caller.
 
     Args:
-        config: midrangeRL's settings by name, ours too; or an AircombatConfig.
-        num_envs: Duels.
-        max_entities_per_env: Slots of `states`; two, and one for each missile carried, is the least.
-        device: "cpu", "cuda", or "auto": cuda where there is one.
-        seed: Decides everything random: of starts other than head-on.
+        config: Settings of midrangeRL or Fledge by name; or an AircombatConfig.
+        num_envs: Number of duels.
+        max_entities_per_env: Slots of `states`; at least two, and one for each missile carried.
+        device: "cpu", "cuda", or "auto": cuda if available.
+        seed: Seed of random starts.
     """
 
     P1_IDX, P2_IDX, FIRST_MISSILE_IDX = P1, P2, FIRST_MISSILE
@@ -54,7 +53,7 @@ class MidrangeEnv:
         self._given = read_config(config, num_envs)
         cfg = self._given.cfg
         if cfg.action_form is ActionForm.discrete:
-            raise ConfigError("action_form is discrete, but here actions are rudder, throttle and fire: leave it out.")
+            raise ConfigError("action_form must be continuous: MidrangeEnv takes rudder, throttle and fire.")
         needed = FIRST_MISSILE + 2 * cfg.missile.carried
         if max_entities_per_env < needed:
             raise ConfigError(
@@ -72,18 +71,18 @@ class MidrangeEnv:
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """All entities as they are now, [num_envs, slots] each; a copy (see `states.py` for slots and units)."""
+        """All entities, [num_envs, slots] each; a copy (see `states.py` for slots and units)."""
         return slots_of(self.duel, self._given.origin_m, self.max_entities)
 
     def reset(self, env_mask: Tensor | None = None) -> dict[str, dict[str, Tensor]]:
-        """Begin new fights, everywhere or where the mask [num_envs] is true; what both sides of all fights see."""
+        """Start new fights, everywhere or where the mask [num_envs] is true; return the observations of all fights."""
         if env_mask is None:
             env_mask = torch.ones_like(self.done)
         if not isinstance(env_mask, Tensor) or env_mask.dtype != torch.bool or env_mask.shape != self.done.shape:
-            came = (
-                f"{env_mask.dtype} {tuple(env_mask.shape)}" if isinstance(env_mask, Tensor) else type(env_mask).__name__
-            )
-            raise InputError(f"env_mask is {came}, but must be a bool tensor of shape ({self.num_envs},).")
+            given = type(env_mask).__name__
+            if isinstance(env_mask, Tensor):
+                given = f"{env_mask.dtype} {tuple(env_mask.shape)}"
+            raise InputError(f"env_mask is {given}, but must be a bool tensor of shape ({self.num_envs},).")
         env_mask = env_mask.to(self.device)
         self.duel.reset(env_mask.repeat_interleave(2), out=self._buffers)
         self.done = self.done & ~env_mask
@@ -93,21 +92,24 @@ class MidrangeEnv:
     def step(
         self, actions: Mapping[str, Any], dt: float = FRAME_S
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor], Tensor, dict[str, Any]]:
-        """Advance all fights that go on by `dt` seconds: observations, rewards, dones, infos.
+        """Advance all fights that are not done by `dt` seconds; return observations, rewards, dones, infos.
 
         Args:
-            actions: p1_rudder, p1_throttle, p1_fire, and the same of p2: tensors [num_envs], or numbers for all. What is
-                not given is rudder 0, full throttle, no shot.
+            actions: p1_rudder, p1_throttle, p1_fire, and the same for p2: tensors [num_envs], or numbers for all. Defaults:
+                rudder 0, full throttle, no shot.
 
         Returns:
             Rewards of "p1" and "p2"; dones [num_envs], which stay true until a reset; infos with winner (0 draw or none, 1,
-            2), p1_alive, p2_alive, truncated (ended by the clock), and what our rewards read, of P1 and under "p1" and "p2".
+            2), p1_alive, p2_alive, truncated, and the `info` of Fledge's rewards, of P1 and under "p1" and "p2".
         """
-        held = self._hold()
+        standing = self.done.repeat_interleave(2)
+        tensors = [*self.duel.state.values(), *self._buffers["obs"].values()]
+        before = [tensor.clone() for tensor in tensors] if self.done.any() else []
         self.duel.step(self._read(actions), dt, out=self._buffers)
-        self._put_back(held)
-        out, standing = self._buffers, self.done.repeat_interleave(2)
-        outcome = out["outcome"].masked_fill(standing, int(Outcome.RUNNING))
+        for tensor, old in zip(tensors, before, strict=False):  # fights that are done stay as they were
+            rows = self.done if len(old) == self.num_envs else standing
+            tensor[rows] = old[rows]
+        outcome = self._buffers["outcome"].masked_fill(standing, int(Outcome.RUNNING))
         ended = outcome[0::2] != Outcome.RUNNING
         truncated = outcome[0::2] == Outcome.TIMEOUT
         won, lost = outcome[0::2] == Outcome.WIN, outcome[0::2] == Outcome.LOSS
@@ -123,10 +125,10 @@ class MidrangeEnv:
         return self.get_observations(), rewards, self.done.clone(), infos | infos["p1"]
 
     def compute_rewards(self, done_mask: Tensor, winner_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """What both sides get: for the end where `done_mask` is true, and for being alive while a fight goes on.
+        """Return both sides' rewards: for the end where `done_mask` is true, and for being alive while a fight continues.
 
         Args:
-            winner_mask: 0 for a draw, 1 or 2. By default the env's own.
+            winner_mask: 0 for a draw, 1 or 2; by default the env's own.
         """
         winner = self.winner if winner_mask is None else winner_mask
         pays, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
@@ -139,48 +141,32 @@ class MidrangeEnv:
         return rewards
 
     def get_observations(self) -> dict[str, dict[str, Tensor]]:
-        """What both sides see now. Ours are there too: state, missile_tokens, spacetime, mask."""
+        """Return both sides' observations, with Fledge's own: state, missile_tokens, spacetime, mask."""
         return side_observations(self.duel, self._buffers["obs"], self._given.origin_m, self._given.size_m)
 
     def close(self) -> None:
         """Release threads."""
         self.duel.close()
 
-    # ---- fights that stand still ---------------------------------------------------------------------------------
-
-    def _hold(self) -> dict[str, dict[str, Tensor]]:
-        """What must not move in this step, if any fight stands still."""
-        if not self.done.any():
-            return {}
-        return {
-            "state": {name: value.clone() for name, value in self.duel.state.items()},
-            "obs": {name: value.clone() for name, value in self._buffers["obs"].items()},
-        }
-
-    def _put_back(self, held: Mapping[str, Mapping[str, Tensor]]) -> None:
-        for name, values in held.items():
-            places = self.duel.state if name == "state" else self._buffers["obs"]
-            for key, before in values.items():
-                rows = self.done if len(before) == self.num_envs else self.done.repeat_interleave(2)
-                places[key][rows] = before[rows]
-
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Actions of both sides as rows."""
+        """Return the actions of both sides as rows."""
         if not isinstance(actions, Mapping):
-            raise InputError(f"actions is a {type(actions).__name__}, but must be a dict with p1_rudder, and so on.")
-        names = [f"{side}_{part}" for side in ("p1", "p2") for part in USUAL]
+            raise InputError(f"actions is a {type(actions).__name__}, but must be a dict with p1_rudder and so on.")
+        names = [f"{side}_{part}" for side in ("p1", "p2") for part in DEFAULTS]
         if unknown := [str(name) for name in actions if name not in names]:
             raise InputError(f"actions has {', '.join(unknown)}, but only {', '.join(names)} are known.")
         rows = {
             part: torch.stack([self._one(actions.get(f"{side}_{part}"), part) for side in ("p1", "p2")], 1).flatten()
-            for part in USUAL
+            for part in DEFAULTS
         }
         return rows | {"fire": (rows["fire"] > 0.5).long()}
 
     def _one(self, value: Any, part: str) -> Tensor:
         try:
-            tensor = torch.as_tensor(USUAL[part] if value is None else value, dtype=torch.float32, device=self.device)
+            tensor = torch.as_tensor(
+                DEFAULTS[part] if value is None else value, dtype=torch.float32, device=self.device
+            )
             return tensor.expand(self.num_envs)
         except (TypeError, ValueError, RuntimeError) as error:
-            came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise InputError(f"A {part} is {came}, but must be a number, or a tensor ({self.num_envs},).") from error
+            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise InputError(f"A {part} is {given}, but must be a number, or a tensor ({self.num_envs},).") from error

@@ -1,7 +1,7 @@
-"""GymWrapper: MidrangeEnv with NumPy arrays, as midrangeRL wraps its own: both sides act, P1's observation comes back.
+"""GymWrapper: MidrangeEnv with NumPy arrays, as in midrangeRL: both sides act, P1's observation is returned.
 
-It follows those documents, in which one object is many duels: rewards are {"p1", "p2"}, everything is [num_envs]. One
-side against an opponent, as Gymnasium means it, is `gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
+One object is many duels: rewards are {"p1", "p2"}, everything is [num_envs]. For one side against an opponent, use
+`gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gymnasium import spaces
 from fledge.compat.midrange.env import FRAME_S, MidrangeEnv
 from fledge.tasks.aircombat.config import AircombatConfig
 
-LIMITS = {  # of what is observed; positions and distances have none: nobody is stopped at the field's edge
+LIMITS = {  # of observations; positions have none: fighters may leave the field
     "x": (-np.inf, np.inf),
     "y": (-np.inf, np.inf),
     "angle": (0.0, 1.0),
@@ -32,10 +32,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class GymWrapper(gymnasium.Env):
-    """Duels, both sides flown by the caller; ended ones stand still until `reset`.
+    """Duels with both sides controlled by the caller; a fight that ended stays as it is until `reset`.
 
     Args:
-        config, num_envs, device: As `fledge.TensorEnv(config)` takes them.
+        config, num_envs, device: See `fledge.TensorEnv(config)`.
         time_scale: A step lasts time_scale / 60 s.
     """
 
@@ -66,11 +66,11 @@ class GymWrapper(gymnasium.Env):
         self.action_space = spaces.Dict(actions)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
-        """Begin new fights: P1's observations, and who is alive.
+        """Start new fights; return P1's observations, and p1_alive and p2_alive.
 
         Args:
-            seed: Start over as a new env of this seed would.
-            options: {"env_mask": [num_envs] bool} begins new fights only where it is true.
+            seed: Restart with this seed, like a new env.
+            options: {"env_mask": [num_envs] bool} starts new fights only where it is true.
         """
         super().reset(seed=seed)
         if seed is not None and seed != self.env.seed:
@@ -82,7 +82,7 @@ class GymWrapper(gymnasium.Env):
         return self._numpy(obs["p1"]), {"p1_alive": alive[:, 0], "p2_alive": alive[:, 1]}
 
     def step(self, action: Mapping[str, Any]) -> tuple[Arrays, Any, Any, Any, dict[str, Any]]:
-        """P1's observations, rewards of both sides, dones, which of these were the clock's, and info."""
+        """Return P1's observations, rewards of both sides, dones, truncated and info."""
         tensors = {name: np.asarray(value) for name, value in action.items()}
         obs, rewards, dones, infos = self.env.step(tensors, self.time_scale * FRAME_S)
         known = {name: infos[name].cpu().numpy() for name in ("winner", "p1_alive", "p2_alive")}

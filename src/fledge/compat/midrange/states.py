@@ -1,4 +1,4 @@
-"""What midrangeRL shows of its fights: entities in slots, and each side's observation.
+"""midrangeRL's view of fights: entities in slots, and each side's observation.
 
 slot            0 P1        1 P2        2, 4, 6 ... P1's missiles, 3, 5, 7 ... P2's, in the order of firing
 states[name]    [num_envs, slots]: m, m/s, degrees counter-clockwise from east in [0, 360), s
@@ -12,24 +12,43 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fledge.compat.midrange.duels import StandingDuels
+from fledge.envs.warp_env import Programs
+from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.observations import State
 
 P1, P2, FIRST_MISSILE = 0, 1, 2
-SPEED = 400.0  # m/s that observed speeds are in
+SPEED = 400.0  # m/s, unit of observed speeds
+
+
+class StandingDuels(AircombatEnv):
+    """AircombatEnv without auto-reset: a fight that ended stays as it is until it is reset."""
+
+    def _restart_ended(self, programs: Programs) -> None:
+        self._keep_seen(programs)
+
+    @property
+    def throttle(self) -> Tensor:
+        """Throttle of the last action, [2 N]."""
+        return self._controls["throttle"].clamp(0.0, 1.0)
+
+    @property
+    def shots(self) -> Tensor:
+        """Missiles fired in the last step, [2 N]."""
+        return self.state["fired"] - self._fired_before
 
 
 def degrees_of(direction: Tensor) -> Tensor:
-    """Headings [...] of unit vectors [..., 2]."""
+    """Return the headings [...] of unit vectors [..., 2]."""
     return torch.rad2deg(torch.atan2(direction[..., 1], direction[..., 0])) % 360.0
 
 
 def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
-    """All entities of all duels, copied, each [N, slots]."""
+    """Return all entities of all duels, copied, [N, slots] each."""
     n, s = duel.num_duels, duel.state
     fired = duel.cfg.missile.carried
 
     def filled(fighters: Tensor, missiles: Tensor) -> Tensor:
-        """[2 N] and [2 N, S] in slots: fighters, then missiles of either side in turn."""
+        """Put [2 N] and [2 N, S] in slots: fighters, then missiles of either side in turn."""
         flying = missiles.view(n, 2, fired).transpose(1, 2).reshape(n, 2 * fired)
         rest = torch.zeros((n, slots - 2 - 2 * fired), dtype=missiles.dtype, device=missiles.device)
         return torch.cat([fighters.view(n, 2).to(missiles.dtype), flying, rest], dim=1)
@@ -64,15 +83,15 @@ def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tens
 
 
 def _index(number: Tensor) -> Tensor:
-    """Slots counted from 1, 0 for none, as slots counted from 0, -1 for none."""
+    """Convert slots counted from 1, 0 for none, to slots counted from 0, -1 for none."""
     return number.long() - 1
 
 
 def side_observations(
     duel: StandingDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
-    """What P1 and P2 see, all [N]; and our own observations, in which missiles are `missile_tokens`."""
-    s = duel.state
+    """Return the observations of P1 and P2, [N] each, and Fledge's own, in which missiles are `missile_tokens`."""
+    s, state = duel.state, ours["state"]
     pos = s["pos"].view(-1, 2, 2)
     apart = (pos[:, 1] - pos[:, 0]).norm(dim=-1) / size_m
     carried = duel.cfg.missile.carried
@@ -84,7 +103,7 @@ def side_observations(
         "missiles": (carried - s["fired"]).float() / carried,
         "alive": (s["alive"] > 0).float(),
         "enemy_distance": apart.repeat_interleave(2),
-        "enemy_relative_angle": torch.atan2(ours["state"][:, 2], ours["state"][:, 3]) / math.pi,  # from one's own nose
+        "enemy_relative_angle": torch.atan2(state[:, State.BEARING_SIN], state[:, State.BEARING_COS]) / math.pi,
     }
     other = torch.arange(duel.num_envs, device=duel.device).view(-1, 2).flip(1).flatten()
     whole |= {"enemy_speed": whole["speed"][other], "enemy_alive": whole["alive"][other]}

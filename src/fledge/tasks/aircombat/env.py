@@ -1,11 +1,12 @@
-"""AircombatEnv: duels flown on both sides. See `TensorEnv` for the contract; `OpponentWrapper` has it against an opponent.
+"""AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` puts an opponent on one of them.
 
-Rows 2 i and 2 i + 1 are the two sides of duel i. They observe the same fight, each from its own seat, so one network flies
-either side. An episode ends for both at once (`group` is 2).
+Rows 2 i and 2 i + 1 are the two sides of duel i. Each observes the fight from its own fighter, so one network flies either
+side. An episode ends for both at once (`group` is 2).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Mapping
@@ -24,13 +25,11 @@ from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.reward_wrapper import call_reward, check_reward
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
+from fledge.tasks.aircombat.observations import observation_spec
 from fledge.tasks.aircombat.physics import episode, fight, observe
-from fledge.tasks.aircombat.physics.parameters import airframe_of, motor_of, physics_of
+from fledge.tasks.aircombat.physics.parameters import physics_of
 from fledge.tasks.aircombat.physics.structs import (
     SCENARIOS,
-    SPACETIME,
-    STATE,
-    TOKEN,
     Controls,
     Duels,
     Obs,
@@ -40,24 +39,24 @@ from fledge.tasks.aircombat.physics.structs import (
     Timing,
 )
 from fledge.tasks.aircombat.rewards import create_reward
-from fledge.tasks.aircombat.spacetime import features
+from fledge.tasks.aircombat.spacetime.observe import observe_spacetime
 from fledge.tasks.aircombat.spacetime.store import load_table
 
-RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, of the discrete form
+RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, in the discrete form
 
 
 class AircombatEnv(WarpEnv):
-    """Thousands of duels, both sides flown by the caller.
+    """Thousands of duels, both sides controlled by the caller.
 
     Args:
-        cfg: The task; `num_envs` rows are half as many duels.
-        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says, in rows.
+        cfg: Settings; `num_envs` rows are half as many duels.
+        device, seed, num_threads, env_offset, total_envs: See `WarpEnv`; in rows.
     """
 
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
     config, unit, parts = AircombatConfig, "rows", ("duels",)
     group = 2
-    observed_copies = 6  # also what was seen before the step, and the rows that a view hands on
+    observed_copies = 6  # also the observations before the step, and the rows that OpponentWrapper passes on
     cfg: AircombatConfig
 
     def __init__(
@@ -72,10 +71,11 @@ class AircombatEnv(WarpEnv):
         self.cfg = cfg = cfg or AircombatConfig()
         check_settings(cfg, "env.")
         if cfg.num_envs % 2:
-            raise InputError(f"num_envs is {cfg.num_envs}, but two rows make a duel: take an even number.")
+            raise InputError(f"num_envs is {cfg.num_envs}, but must be even: two rows make a duel.")
         super().__init__(cfg, device, seed, num_threads, env_offset, total_envs)
         self.num_duels = self.num_envs // 2
         self.decision_s = cfg.decision_s
+        self.physics = physics_of(cfg)
         self.params = self._make_params()
         self.table = load_table(cfg, str(self.device)) if cfg.spacetime else None
         self.state = self._make_state()
@@ -89,30 +89,21 @@ class AircombatEnv(WarpEnv):
         for name, tensor in self._timing_tensors.items():
             setattr(self._timing, name, wp.from_torch(tensor))
         self._duration = math.nan  # none yet
-        self._asked = {
+        self._controls = {
             "rudder": torch.zeros(self.num_envs, device=self.device),
             "throttle": torch.ones(self.num_envs, device=self.device),
             "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
         }
         self._action: Action = {}
-        self._seen: dict[str, torch.Tensor] = {}  # before the step, for rewards that look at it
+        self._seen: dict[str, torch.Tensor] = {}  # observations before the step, for rewards that read them
         if self.reward.looks_back:
             self._seen = dict(self.make_buffers()["obs"].items())
 
     # ---- specs -------------------------------------------------------------------------------------------------
 
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        f32, slots = torch.float32, self.cfg.missile.carried
-        specs = {
-            "state": TensorSpec((STATE,), f32, -4.0, 4.0, doc="geometry, speeds, energy, missiles, clock: observe.py"),
-            "missiles": TensorSpec((2 * slots, TOKEN), f32, -4.0, 4.0, doc="own, then incoming; zeros: none"),
-        }
-        if self.cfg.spacetime:
-            specs["spacetime"] = TensorSpec((SPACETIME,), f32, -4.0, 4.0, doc="reach of both sides' missiles")
-        values = 6 if self.cfg.action_form is ActionForm.discrete else 2
-        specs["mask"] = TensorSpec((values,), torch.bool, 0, 1, doc="what is possible: shots need a missile, and time")
-        return specs
+    @functools.cached_property
+    def observation_spec(self) -> dict[str, TensorSpec]:  # read in every step
+        return observation_spec(self.cfg)
 
     @property
     def action_spec(self) -> ActionSpec:
@@ -127,11 +118,11 @@ class AircombatEnv(WarpEnv):
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def set_duration(self, seconds: float) -> None:
-        """Any length: physics steps stay as fine as `dt_s`."""
+        """Set the length of a decision; physics steps are at most `dt_s`."""
         if seconds == self._duration:
             return
         if not (isinstance(seconds, numbers.Real) and math.isfinite(seconds) and 0.0 < seconds <= 1000.0):
-            raise InputError(f"dt is {seconds!r}, but a decision lasts more than 0 and at most 1000 s.")
+            raise InputError(f"dt is {seconds!r}, but must be more than 0 and at most 1000 s.")
         steps = max(1, math.ceil(seconds / self.cfg.dt_s - 1e-6))
         self._timing_tensors["dt"].fill_(seconds / steps)
         self._timing_tensors["steps"].fill_(steps)
@@ -141,11 +132,11 @@ class AircombatEnv(WarpEnv):
         self._action = action
         if isinstance(action, torch.Tensor):
             rudder = torch.tensor(RUDDERS, device=self.device)
-            self._asked["rudder"].copy_(rudder[action.long() // 2])
-            self._asked["throttle"].fill_(1.0)
-            self._asked["fire"].copy_(action % 2)
+            self._controls["rudder"].copy_(rudder[action.long() // 2])
+            self._controls["throttle"].fill_(1.0)
+            self._controls["fire"].copy_(action % 2)
         else:
-            for name, place in self._asked.items():
+            for name, place in self._controls.items():
                 place.copy_(action[name])
 
     def before_advance(self) -> None:
@@ -153,7 +144,7 @@ class AircombatEnv(WarpEnv):
         self._fired_before = self.state["fired"].clone()
 
     def after_advance(self, programs: Programs) -> None:
-        """Pay for the step, and note what was seen, before fights that ended begin again."""
+        """Compute the rewards of the step, before fights that ended restart."""
         tensors = programs.tensors
         after = {name: tensors[("obs", name)] for name in self.observation_spec}
         done = programs.ended()
@@ -163,8 +154,8 @@ class AircombatEnv(WarpEnv):
             "shots": self.state["fired"] - self._fired_before,
         }
         name = self.reward.get_name()
-        paid = call_reward(name, lambda: self.reward.compute(self._seen, after, self._action, done, info))
-        reward = check_reward(name, paid, self.num_envs)
+        computed = call_reward(name, lambda: self.reward.compute(self._seen, after, self._action, done, info))
+        reward = check_reward(name, computed, self.num_envs)
         tensors[("reward",)].copy_(reward)
         self.state["episode_return"] += reward
         tensors[("episode_return",)].copy_(self.state["episode_return"])
@@ -174,9 +165,9 @@ class AircombatEnv(WarpEnv):
 
     def _restart_ended(self, programs: Programs) -> None:
         super()._restart_ended(programs)
-        self._note_seen(programs)
+        self._keep_seen(programs)
 
-    def _note_seen(self, programs: Programs) -> None:
+    def _keep_seen(self, programs: Programs) -> None:
         for name, tensor in self._seen.items():
             tensor.copy_(programs.tensors[("obs", name)])
 
@@ -190,13 +181,6 @@ class AircombatEnv(WarpEnv):
             tensor.copy_(result["obs"][name])
         return result
 
-    def _look(self) -> None:
-        """Fill `_seen`, which is a function of the state, anew."""
-        if self._seen and self._has_reset:
-            programs = self._programs(self._scratch())
-            self.launcher.run(programs.observe)
-            self._note_seen(programs)
-
     def restart_call(self, mask: Any) -> Call:
         return Call(episode.restart_masked, [self.params, self.duels, mask])
 
@@ -204,18 +188,18 @@ class AircombatEnv(WarpEnv):
         obs, final, result = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs"), Result()
         for name in ("terminated", "truncated", "outcome"):
             setattr(result, name, wp.from_torch(tensors[(name,)]))
-        asked = Controls()
-        for name, tensor in self._asked.items():
-            setattr(asked, name, wp.from_torch(tensor))
+        controls = Controls()
+        for name, tensor in self._controls.items():
+            setattr(controls, name, wp.from_torch(tensor))
 
         def look(only_ended: int) -> list[Call]:
             calls = [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
             if self.cfg.spacetime:
-                shared = [physics_of(self.cfg), self.table, self.duels, result, obs]
-                calls.append(Call(features.observe_spacetime, [only_ended, *shared]))
+                shared = [self.physics, self.table, self.duels, result, obs]
+                calls.append(Call(observe_spacetime, [only_ended, *shared]))
             return calls
 
-        fly = Call(fight.fight, [self.params, self._timing, asked, self.duels, result])
+        fly = Call(fight.fight, [self.params, self._timing, controls, self.duels, result])
         again = Call(episode.restart, [self.params, self.duels, result, obs, final])
         record, n = self.launcher.record, self.num_duels
         return Programs(
@@ -228,7 +212,7 @@ class AircombatEnv(WarpEnv):
     # ---- state -------------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
-        # with an opponent, this is the world below a OpponentWrapper, and env.num_envs counts what that one shows
+        # with an opponent, this env is inside an OpponentWrapper, whose rows are what env.num_envs counts
         return ("duels", 2) if self.cfg.opponent else (self.unit, 1)
 
     def state_bytes(self) -> int:
@@ -255,7 +239,10 @@ class AircombatEnv(WarpEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._look()
+        if self._seen and self._has_reset:  # observations are a function of the state
+            programs = self._programs(self._scratch())
+            self.launcher.run(programs.observe)
+            self._keep_seen(programs)
 
     @classmethod
     def from_identity(cls, cfg: AircombatConfig, state: Mapping[str, Any]) -> AircombatEnv:
@@ -265,14 +252,12 @@ class AircombatEnv(WarpEnv):
     # ---- construction ------------------------------------------------------------------------------------------
 
     def _make_params(self) -> Params:
-        cfg, p = self.cfg, Params()
+        cfg, physics, p = self.cfg, self.physics, Params()
         p.seed = wp.vec2ui(*split_seed(self.seed))
         p.env_offset = self.env_offset // 2
-        p.fighter = airframe_of(cfg.fighter, cfg.load_limits)
-        p.motor = motor_of(cfg.missile, cfg.load_limits)
-        p.slots, p.interval, p.rudder_rate = cfg.missile.carried, cfg.missile.interval_s, cfg.rudder_rate
-        p.max_time = cfg.max_episode_s
-        p.top_speed = math.sqrt(cfg.fighter.thrust_g) * cfg.fighter.terminal_speed
+        p.fighter, p.motor = physics.fighter, physics.motor
+        p.rudder_rate, p.top_speed = physics.rudder_rate, physics.top_speed
+        p.slots, p.interval, p.max_time = cfg.missile.carried, cfg.missile.interval_s, cfg.max_episode_s
         p.scenario, p.start_speed, p.start_range = SCENARIOS[cfg.scenario], cfg.start_speed, cfg.start_range_m
         p.min_range, p.max_range = cfg.min_range_m, cfg.max_range_m
         return p
@@ -300,11 +285,9 @@ class AircombatEnv(WarpEnv):
 
     def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
         obs = Obs()
-        for name in ("state", "missiles", "mask"):
+        for name in self.observation_spec:
             setattr(obs, name, wp.from_torch(tensors[(root, name)]))
-        if self.cfg.spacetime:
-            obs.spacetime = wp.from_torch(tensors[(root, "spacetime")])
-        else:
+        if not self.cfg.spacetime:
             obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
         return obs
 

@@ -1,8 +1,8 @@
-"""How sides fight: shots and whether they could reach, the first shot, energy at the merge, who survives which start.
+"""Statistics of duels, for each side: shots and their ranges, the first shot, energy at the merge, survival by start.
 
-A shot is outside if its range is larger than R_max of the space-time graph at launch: a target that keeps its course would
-outlast the missile. The merge is the first decision at which the two are within MERGE_M of each other, if they began farther
-apart. There is no altitude here, so specific energy is v²/2; 300 m/s are 45 kJ/kg.
+A shot is outside if its range is larger than R_max at launch: a target that holds its course outlasts the missile. The merge
+is the first decision at which the two are within MERGE_M of each other, if they began farther apart. There is no altitude,
+so specific energy is v²/2; 300 m/s are 45 kJ/kg.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from fledge.envs.base import TensorEnv
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv, duel_of
+from fledge.tasks.aircombat.observations import State
 from fledge.tasks.aircombat.physics.structs import SCENARIOS, Outcome
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.match import MatchRules, MatchStats, Notes
@@ -26,19 +27,19 @@ from fledge.tasks.match import MatchRules, MatchStats, Notes
 MERGE_M = 10_000.0
 BANDS = 3  # of the range of random starts
 WAYS = ("nose to nose", "behind it", "it behind", "tail to tail")
-"""Whether the enemy is before or behind one's wings, and oneself before or behind the enemy's."""
+"""Whether the enemy is ahead of or behind the own wings, and the own fighter ahead of or behind the enemy's."""
 FIXED = ("head_on", "reference", "attacking", "defending", "chasing", "chased")
 ENDED = (int(Outcome.LOSS), int(Outcome.DRAW))
 
 
 def cells_of(cfg: AircombatConfig) -> list[str]:
-    """Names of random starts: by range, and by who faces whom."""
+    """Return the names of random starts, by range and by directions of the noses."""
     edges = np.linspace(cfg.min_range_m, cfg.max_range_m, BANDS + 1) / 1000.0
     return [f"{edges[k]:.0f}-{edges[k + 1]:.0f} km, {way}" for k in range(BANDS) for way in WAYS]
 
 
 class DuelStats(MatchStats):
-    """Of duels that have just begun."""
+    """Collects the statistics of duels, from their start."""
 
     def __init__(self, env: AircombatEnv) -> None:
         self.env = env
@@ -54,19 +55,19 @@ class DuelStats(MatchStats):
         self._apart = self._geometry()[0][:, 0] > MERGE_M  # [fights] began outside the merge, and is still there
 
     def _sides(self, name: str) -> np.ndarray:
-        """State of both sides, [fights, 2, ...]."""
+        """Return a state of both sides, [fights, 2, ...]."""
         value = self.env.state[name].cpu().numpy()
         return value.reshape(self.env.num_duels, 2, *value.shape[1:])
 
     def _geometry(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Range [fights, 2], m; angles [fights, 2] from the own nose to the enemy, and from the enemy's to oneself, rad."""
+        """Return range, m, angle from the own nose to the enemy, and from its nose to the own fighter, rad; [fights, 2]."""
         pos, nose = (np.ascontiguousarray(self._sides(name)).view(np.complex64)[..., 0] for name in ("pos", "dir"))
         enemy = pos[:, ::-1] - pos
         off = np.angle(enemy / nose)
         return np.abs(enemy), off, off[:, ::-1]
 
     def _start(self) -> np.ndarray:
-        """Which of the starts each side's is."""
+        """Return the index in `starts` of each side, [fights, 2]."""
         kind = self.env.state["kind"].cpu().numpy()[:, None]
         away, off, aspect = self._geometry()
         given = self._sides("fired")
@@ -95,7 +96,7 @@ class DuelStats(MatchStats):
             self._notes["merge_lead"][merged] = energy - energy[:, ::-1]
             self._apart &= ~merged
         asked = action % 2 if isinstance(action, Tensor) else action["fire"]
-        fires = ((asked > 0) & (obs["state"][:, 11] > 0.5)).cpu().numpy().reshape(-1, 2) & going[:, None]
+        fires = ((asked > 0) & (obs["state"][:, State.CAN_FIRE] > 0.5)).cpu().numpy().reshape(-1, 2) & going[:, None]
         fight, side = np.nonzero(fires)
         if not len(fight):
             return
@@ -124,9 +125,9 @@ class DuelStats(MatchStats):
 
 
 def figures_of(notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-    """How a side fought, from its notes of some fights, [fights] each.
+    """Return the statistics of a side from its notes of some fights, [fights] each.
 
-    Shots per kill are of fights that begin without a missile of its own in the air: that one it did not fire.
+    Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
     """
     shots, merged, fired = notes["shots"], ~np.isnan(notes["merge_energy"]), ~np.isnan(notes["first_shot_s"])
     own = notes["given"] == 0

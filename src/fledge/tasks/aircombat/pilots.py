@@ -1,19 +1,18 @@
-"""Scripted pilots, a ladder from who does nothing to who knows the space-time graph. Each is a function of what it sees.
+"""Scripted pilots: policies written by hand, as opponents and baselines. To add one, add a class and its name in PILOTS.
 
-    placeholder   straight ahead                  random     anything
-    pursuit       nose on the enemy, shoots inside `shot` times R_tr
-    crank         shoots, then turns to `angle` off the enemy while its missile flies; goes cold when threatened
-    drag          shoots, then turns away at once, or puts the incoming missile on the beam (`notch`)
-    envelope      shoots inside R_tr, turns away just in time, comes back when it is safe
+    placeholder   flies straight ahead            random     acts at random
+    pursuit       keeps its nose on the enemy, fires within `shot` times R_tr
+    crank         fires, then turns to `angle` off the enemy while its missile flies; turns away when threatened
+    drag          fires, then turns away at once, or puts the incoming missile on the beam (`notch`)
+    envelope      fires within R_tr, turns away as late as possible, by the observation `spacetime`
 
-R_tr is how far a missile reaches a target that turns and runs, from the observation `spacetime`. A pilot with parameters is
-named `crank(shot=0.8, angle=50)`.
+R_tr is the range at which a missile still kills a target that turns away and runs. Parameters of a pilot are written
+`crank(shot=0.8, angle=50)`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,58 +22,52 @@ from torch import Tensor
 from fledge.agents.base import Action, BaseAgent, Obs
 from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
+from fledge.tasks.aircombat.observations import Missile, Spacetime, State
 
 TURN_RADIUS_M = 1000.0
-NEVER = 4.0  # of a predicted miss, in km: nothing is on its way
 
 
-class Sight:
-    """What a pilot reads off an observation, in SI units; angles in radians, positive to the left. All [B]."""
+class DecodedObs:
+    """An observation in SI units, [B] each; angles in radians, positive to the left."""
 
     def __init__(self, obs: Obs) -> None:
-        state, tokens = obs["state"], obs["missiles"]
-        self.range = state[:, 0] * 50_000.0
-        self.bearing = torch.atan2(state[:, 2], state[:, 3])
-        self.aspect = torch.atan2(state[:, 4], state[:, 5])
-        self.speed = state[:, 6] * 500.0
-        self.ready = state[:, 11] > 0.5
-        own, incoming = tokens.chunk(2, dim=1)
-        self.guiding = (own[..., 0] > 0.5).sum(1)  # own missiles in the air
-        self.threats = (incoming[..., 0] > 0.5).sum(1)
-        togo = torch.where(incoming[..., 0] > 0.5, incoming[..., 4] * 60.0, math.inf)
-        self.togo, nearest = togo.min(1)
-        rows = torch.arange(len(togo), device=togo.device)
-        self.threat_bearing = torch.atan2(incoming[rows, nearest, 7], incoming[rows, nearest, 8])
+        state = obs["state"]
+        self.range = State.RANGE.read(state)
+        self.bearing = torch.atan2(state[:, State.BEARING_SIN], state[:, State.BEARING_COS])
+        self.aspect = torch.atan2(state[:, State.ASPECT_SIN], state[:, State.ASPECT_COS])
+        self.speed = State.SPEED.read(state)
+        self.ready = state[:, State.CAN_FIRE] > 0.5
+        own, incoming = obs["missiles"].chunk(2, dim=1)
+        self.guiding = (own[..., Missile.FLYING] > 0.5).sum(1)  # own missiles in flight
+        coming = incoming[..., Missile.FLYING] > 0.5
+        self.threats = coming.sum(1)
+        self.togo, nearest = torch.where(coming, Missile.TIME_TO_GO.read(incoming), math.inf).min(1)
+        rows = torch.arange(len(nearest), device=nearest.device)
+        sine, cosine = (incoming[rows, nearest, column] for column in (Missile.BEARING_SIN, Missile.BEARING_COS))
+        self.threat_bearing = torch.atan2(sine, cosine)
         if "spacetime" in obs:
-            graph = obs["spacetime"]
-            self.over_max, self.over_tr, self.over_ne = graph[:, 0], graph[:, 1], graph[:, 2]
-            self.in_max, self.in_tr, self.in_ne = graph[:, 3], graph[:, 4], graph[:, 5]
-            self.decide = graph[:, 6] * 60.0
-            self.miss_hold, self.miss_away = graph[:, 8], graph[:, 9]  # km
+            self.over_tr = obs["spacetime"][:, Spacetime.OVER_R_TR]
+            self.miss_away_km = obs["spacetime"][:, Spacetime.MISS_AWAY]  # its scale is 1 km
 
     def steer(self, angle: Tensor) -> Tensor:
-        """Rudder that turns the nose by an angle, in about a second."""
+        """Return the rudder that turns the nose by an angle in about a second."""
         wrapped = torch.atan2(angle.sin(), angle.cos())
         return (wrapped * TURN_RADIUS_M / self.speed.clamp(min=50.0)).clamp(-1.0, 1.0)
 
     def offset(self, target: Tensor, by: float | Tensor) -> Tensor:
-        """The turn that leaves `target` `by` radians off the nose, on the side where it already is."""
+        """Return the turn that leaves `target` `by` radians off the nose, on the side where it is now."""
         side = torch.where(target >= 0, 1.0, -1.0)
         return target - side * by
 
     @property
     def away(self) -> Tensor:
-        """The turn that puts the enemy, or the nearest missile, right behind."""
+        """The turn that puts the nearest missile, or else the enemy, straight behind."""
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
 
 class Pilot(BaseAgent):
-    """Base of the pilots: says what to do, in whichever form the env takes actions.
-
-    Args:
-        device: Where its tensors are; only for those who name it.
-    """
+    """Base of the pilots. Subclasses implement `fly`."""
 
     observes: tuple[str, ...] = ("state", "missiles", "spacetime", "mask")
     name = ""
@@ -82,15 +75,16 @@ class Pilot(BaseAgent):
     def __init__(self, num_envs: int = 1) -> None:
         super().__init__(num_envs)
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        """Rudder [-1, 1], throttle [0, 1], fire (bool), [B] each."""
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rudder [-1, 1], throttle [0, 1] and fire (bool), [B] each."""
         raise NotImplementedError
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        sight = Sight(obs)
-        rudder, throttle, fire = self.fly(sight)
-        fire = fire & sight.ready
+        """Return the action in the form that the env's mask implies, continuous or discrete."""
+        seen = DecodedObs(obs)
+        rudder, throttle, fire = self.fly(seen)
+        fire = fire & seen.ready
         if obs["mask"].shape[-1] == 6:
             third = torch.where(rudder > 0.33, 0, torch.where(rudder < -0.33, 2, 1))
             return 2 * third + fire.long()
@@ -101,18 +95,18 @@ class Pilot(BaseAgent):
 
 
 class PlaceholderPilot(Pilot):
-    """Flies straight ahead at full throttle, and never shoots."""
+    """Flies straight ahead at full throttle and never fires."""
 
     observes = ("state", "missiles", "mask")
     name = "placeholder"
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        still = torch.zeros_like(sight.range)
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        still = torch.zeros_like(seen.range)
         return still, still + 1.0, still > 1.0
 
 
 class RandomPilot(Pilot):
-    """Does anything: a new rudder and throttle at every decision, and a shot at one in twenty."""
+    """Draws rudder and throttle at every decision, and fires at one in twenty."""
 
     observes = ("state", "missiles", "mask")
     name = "random"
@@ -121,8 +115,8 @@ class RandomPilot(Pilot):
         super().__init__(num_envs)
         self.generator = torch.Generator().manual_seed(derive_seed(seed, Purpose.POLICY))
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        drawn = torch.rand((3, len(sight.range)), generator=self.generator).to(sight.range.device)
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        drawn = torch.rand((3, len(seen.range)), generator=self.generator).to(seen.range.device)
         return 2.0 * drawn[0] - 1.0, drawn[1], drawn[2] < 0.05
 
     def memory(self) -> dict[str, Any]:
@@ -134,10 +128,10 @@ class RandomPilot(Pilot):
 
 
 class PursuitPilot(Pilot):
-    """Keeps the nose on the enemy and shoots when he is near enough, one missile at a time.
+    """Keeps its nose on the enemy and fires within range, one missile at a time.
 
     Args:
-        shot: Range of a shot, as a share of R_tr.
+        shot: Range at which it fires, as a share of R_tr.
     """
 
     name = "pursuit"
@@ -146,17 +140,17 @@ class PursuitPilot(Pilot):
         super().__init__(num_envs)
         self.shot = shot
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        fire = (sight.over_tr < self.shot) & (sight.guiding == 0)
-        return sight.steer(sight.bearing), torch.ones_like(sight.range), fire
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        fire = (seen.over_tr < self.shot) & (seen.guiding == 0)
+        return seen.steer(seen.bearing), torch.ones_like(seen.range), fire
 
 
 class CrankPilot(Pilot):
-    """Shoots, turns to the limit of its radar's gimbal while the missile flies, and goes cold when threatened.
+    """Fires, turns to its radar's gimbal limit while the missile flies, and turns away when threatened.
 
     Args:
-        shot: Range of a shot, as a share of R_tr.
-        angle: How far off the nose the enemy is kept while a missile flies, degrees.
+        shot: Range at which it fires, as a share of R_tr.
+        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
         break_s: Time to go of an incoming missile at which it turns away, s.
     """
 
@@ -166,20 +160,20 @@ class CrankPilot(Pilot):
         super().__init__(num_envs)
         self.shot, self.angle, self.break_s = shot, math.radians(angle), break_s
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        cold = sight.togo < self.break_s
-        crank = (sight.guiding > 0) & ~cold
-        turn = torch.where(crank, sight.offset(sight.bearing, self.angle), sight.bearing)
-        turn = torch.where(cold, sight.away, turn)
-        fire = (sight.over_tr < self.shot) & (sight.guiding == 0) & ~cold & (sight.bearing.abs() < self.angle)
-        return sight.steer(turn), torch.ones_like(sight.range), fire
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        cold = seen.togo < self.break_s
+        crank = (seen.guiding > 0) & ~cold
+        turn = torch.where(crank, seen.offset(seen.bearing, self.angle), seen.bearing)
+        turn = torch.where(cold, seen.away, turn)
+        fire = (seen.over_tr < self.shot) & (seen.guiding == 0) & ~cold & (seen.bearing.abs() < self.angle)
+        return seen.steer(turn), torch.ones_like(seen.range), fire
 
 
 class DragPilot(Pilot):
-    """Shoots early and turns away at once; with `notch`, puts an incoming missile on the beam instead.
+    """Fires early and turns away at once; with `notch`, puts an incoming missile on the beam instead.
 
     Args:
-        shot: Range of a shot, as a share of R_tr.
+        shot: Range at which it fires, as a share of R_tr.
         notch: Fly across the missile's path instead of away from it.
     """
 
@@ -190,22 +184,22 @@ class DragPilot(Pilot):
         self.shot, self.notch = shot, notch
         self.name = "notch" if notch else "drag"
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        running = (sight.guiding > 0) | (sight.threats > 0)
-        evade = sight.away
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        running = (seen.guiding > 0) | (seen.threats > 0)
+        evade = seen.away
         if self.notch:
-            evade = torch.where(sight.threats > 0, sight.offset(sight.threat_bearing, math.pi / 2), evade)
-        fire = (sight.over_tr < self.shot) & ~running
-        return sight.steer(torch.where(running, evade, sight.bearing)), torch.ones_like(sight.range), fire
+            evade = torch.where(seen.threats > 0, seen.offset(seen.threat_bearing, math.pi / 2), evade)
+        fire = (seen.over_tr < self.shot) & ~running
+        return seen.steer(torch.where(running, evade, seen.bearing)), torch.ones_like(seen.range), fire
 
 
 class EnvelopePilot(Pilot):
-    """Shoots inside R_tr, and turns away at the last moment that still saves it, by the space-time graph.
+    """Fires within R_tr and turns away as late as still saves it, by the space-time graph.
 
     Args:
-        shot: Range of a shot, as a share of R_tr.
-        miss_km: Predicted miss of a missile, if it turned away now, below which it turns, km.
-        angle: How far off the nose the enemy is kept while a missile flies, degrees.
+        shot: Range at which it fires, as a share of R_tr.
+        miss_km: It turns away when the predicted miss after turning away falls below this, km.
+        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
     """
 
     name = "envelope"
@@ -214,13 +208,13 @@ class EnvelopePilot(Pilot):
         super().__init__(num_envs)
         self.shot, self.miss_km, self.angle = shot, miss_km, math.radians(angle)
 
-    def fly(self, sight: Sight) -> tuple[Tensor, Tensor, Tensor]:
-        threatened = (sight.threats > 0) & (sight.miss_away < self.miss_km)
-        crank = (sight.guiding > 0) & ~threatened
-        turn = torch.where(crank, sight.offset(sight.bearing, self.angle), sight.bearing)
-        turn = torch.where(threatened, sight.away, turn)
-        fire = (sight.over_tr < self.shot) & (sight.guiding == 0) & (sight.bearing.abs() < 1.2)
-        return sight.steer(turn), torch.ones_like(sight.range), fire
+    def fly(self, seen: DecodedObs) -> tuple[Tensor, Tensor, Tensor]:
+        threatened = (seen.threats > 0) & (seen.miss_away_km < self.miss_km)
+        crank = (seen.guiding > 0) & ~threatened
+        turn = torch.where(crank, seen.offset(seen.bearing, self.angle), seen.bearing)
+        turn = torch.where(threatened, seen.away, turn)
+        fire = (seen.over_tr < self.shot) & (seen.guiding == 0) & (seen.bearing.abs() < 1.2)
+        return seen.steer(turn), torch.ones_like(seen.range), fire
 
 
 PILOTS: dict[str, Callable[..., Pilot]] = {
@@ -233,7 +227,6 @@ PILOTS: dict[str, Callable[..., Pilot]] = {
     "envelope": EnvelopePilot,
 }
 OTHER_NAMES = {"rule_based": "crank"}  # midrangeRL's
-CALL = re.compile(r"(\w+)\s*(?:\((.*)\))?")
 LIMITS: dict[str, tuple[float, float]] = {  # of parameters
     "shot": (0.0, 100.0),
     "angle": (0.0, 180.0),
@@ -251,7 +244,7 @@ def make_pilot(name: str, **options: Any) -> Pilot:
     """
     kind = OTHER_NAMES.get(name, name)
     if kind not in PILOTS:
-        raise ConfigError(f"There is no pilot {name!r}; choose one of {', '.join(PILOTS)}.")
+        raise ConfigError(f"{name!r} is not a known pilot. Choose one of {', '.join(PILOTS)}.")
     for key, value in options.items():
         is_switch = key == "notch"
         if is_switch != isinstance(value, bool):

@@ -1,12 +1,12 @@
 """Rewards of the duel, as terms with weights: `win_loss+0.5*shaped-0.02*shots`.
 
-A term sees a whole step of all rows at once:
+A term computes the rewards of one step of all rows:
 
     compute(obs_before, obs_after, action, done, info) -> [rows]
 
-`obs_after` is what the step led to (where a fight ended, its last observation, not the first of the next one). `info` has
-"outcome" [rows] (see `structs.Outcome`), "terminated" [rows] and "shots" [rows]: missiles fired in this step. Terms are
-sums over a fight, so their scale is that of one fight: a win pays 1.
+`obs_after` is the observation after the step; where a fight ended, its last one, not the first of the next fight. `info` has
+"outcome" [rows] (`structs.Outcome`), "terminated" [rows] and "shots" [rows], the missiles fired in this step. A win is worth
+1, so weights are in wins per fight. To add a term, add a subclass of `BaseReward` and its name in TERMS.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from torch import Tensor
 
 from fledge.core.code import find_object, is_reference
 from fledge.core.errors import ConfigError
+from fledge.tasks.aircombat.observations import Spacetime, State
 from fledge.tasks.aircombat.physics.structs import Outcome
 
 Obs = Mapping[str, Tensor]
+PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::\w+)?)\s*")
 
 
 class BaseReward:
-    """Something that pays for a step. Subclasses fill in `compute`."""
+    """A reward. Subclasses implement `compute`."""
 
     task = "aircombat"
     """The task whose env computes rewards of this class itself."""
 
     looks_back: bool = True
-    """Whether `obs_before` is read; where it is not, it may be empty."""
+    """Whether `compute` reads `obs_before`; if not, it may be empty."""
 
     state: Mapping[str, Tensor] = {}
-    """What it remembers of the fights, [rows, ...] each: saved with the env. What is kept elsewhere is lost."""
+    """Memory of the fights, [rows, ...] each; saved with the env. Other attributes are not saved."""
 
     def __init__(self, device: str | torch.device = "cpu") -> None:
         self.device = torch.device(device)
 
     def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
-        """What each row gets, [rows] float32."""
+        """Return the reward of each row, [rows] float32."""
         raise NotImplementedError
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """New fights begin, everywhere or where the mask is true. Rewards without memory need not care."""
+        """Reset the memory of fights that begin: all, or those of the mask."""
 
     def to(self, device: str | torch.device) -> BaseReward:
         self.device = torch.device(device)
@@ -58,7 +60,7 @@ class BaseReward:
 
 
 class ZeroReward(BaseReward):
-    """Pays nothing."""
+    """Always 0."""
 
     looks_back = False
 
@@ -67,7 +69,7 @@ class ZeroReward(BaseReward):
 
 
 class WinLossReward(BaseReward):
-    """1 for a win, -1 for a loss, `draw` when both die or nobody can win any more."""
+    """1 for a win, -1 for a loss, `draw` when both die or neither side has a missile left."""
 
     looks_back = False
 
@@ -84,8 +86,7 @@ class WinLossReward(BaseReward):
 class ShapedReward(BaseReward):
     """gamma Phi(after) - Phi(before), with Phi 0 once a fight has ended: it cannot change which policy is best (Ng 1999).
 
-    Phi says who threatens whom: how well the nose points, how far inside the own missile's reach the enemy is, and the same
-    of the enemy, in [-1, 1].
+    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: noses, energy, missile ranges.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:
@@ -93,13 +94,14 @@ class ShapedReward(BaseReward):
         self.gamma = gamma
 
     def potential(self, obs: Obs) -> Tensor:
-        """Phi of observations, [rows]."""
+        """Return Phi of observations, [rows]."""
         state = obs["state"]
-        facing = 0.5 * (state[:, 3] - state[:, 5])  # own nose on the enemy, its nose off us
-        energy = 0.5 * (state[:, 8] - state[:, 9])
+        facing = 0.5 * (state[:, State.BEARING_COS] - state[:, State.ASPECT_COS])  # own nose on the enemy, its nose off
+        energy = 0.5 * (state[:, State.ENERGY] - state[:, State.ENEMY_ENERGY])
         reach = torch.zeros_like(facing)
         if "spacetime" in obs:
-            mine, theirs = obs["spacetime"][:, 1], obs["spacetime"][:, 4]  # range over R_tr
+            graph = obs["spacetime"]
+            mine, theirs = graph[:, Spacetime.OVER_R_TR], graph[:, Spacetime.ENEMY_OVER_R_TR]
             reach = 0.5 * ((2.0 - mine).clamp(-1, 1) - (2.0 - theirs).clamp(-1, 1))
         return 0.25 * facing + 0.25 * energy.clamp(-1, 1) + 0.5 * reach
 
@@ -123,11 +125,10 @@ TERMS: dict[str, type[BaseReward]] = {
     "shaped": ShapedReward,
     "shots": ShotsReward,
 }
-PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::\w+)?)\s*")
 
 
 class SumReward(BaseReward):
-    """Several terms by weight."""
+    """A weighted sum of terms."""
 
     def __init__(self, terms: list[tuple[float, BaseReward]], device: str | torch.device = "cpu") -> None:
         super().__init__(device)
@@ -162,14 +163,14 @@ class SumReward(BaseReward):
 
 
 def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **options: Any) -> BaseReward:
-    """A reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class`, `file.py:Class` name one of your own.
+    """Create a reward by name, or a sum such as `win_loss+0.5*shaped`; `module:Class` or `file.py:Class` is your own.
 
     Args:
-        options: Of the term's class, where `name` is a single one.
+        options: Arguments of the term's class, if `name` is a single term.
     """
     parts = _parts_of(name)
     if len(parts) > 1 and options:
-        raise ConfigError(f"{', '.join(options)} came with {name!r}, but options go with a single term.")
+        raise ConfigError(f"{', '.join(options)} cannot be combined with {name!r}: options need a single term.")
     terms = [
         (float(weight or 1.0) * (-1.0 if sign == "-" else 1.0), _make_term(term, device, options))
         for sign, weight, term in parts
@@ -178,19 +179,19 @@ def create_reward(name: str = "win_loss", device: str | torch.device = "cpu", **
 
 
 def _parts_of(name: str) -> list[tuple[str, str, str]]:
-    """Sign, weight and name of each term."""
-    if is_reference(name) and Path(name.rpartition(":")[0]).is_file():  # a path may have any sign in it
+    """Return sign, weight and name of each term."""
+    if is_reference(name) and Path(name.rpartition(":")[0]).is_file():  # a path may contain + and -
         return [("", "", name)]
     parts: list[tuple[str, str, str]] = []
     at = 0
     while at < len(name):
         found = PART.match(name, at)
         if not found or (parts and not found[1]) or not math.isfinite(float(found[2] or 1.0)):
-            raise ConfigError(f"The reward is {name!r}, but must be terms with weights, such as win_loss+0.5*shaped.")
+            raise ConfigError(f"env.reward={name!r} is not a sum of terms with weights, such as win_loss+0.5*shaped.")
         parts.append((found[1], found[2], found[3]))
         at = found.end()
     if not parts:
-        raise ConfigError(f"The reward is empty, but must name one of {', '.join(TERMS)}.")
+        raise ConfigError(f"env.reward is empty. Choose one of {', '.join(TERMS)}.")
     return parts
 
 
@@ -198,9 +199,10 @@ def _make_term(name: str, device: str | torch.device, options: Mapping[str, Any]
     kind = TERMS.get(name) if ":" not in name else find_object(name)
     if not (isinstance(kind, type) and issubclass(kind, BaseReward)):
         raise ConfigError(
-            f"There is no reward {name!r}; there are {', '.join(TERMS)}, or module:Class or file.py:Class of a BaseReward."
+            f"{name!r} is not a known reward. Choose one of {', '.join(TERMS)}, or module:Class or file.py:Class of a "
+            "BaseReward."
         )
     try:
         return kind(device=device, **options)
     except TypeError as error:
-        raise ConfigError(f"The reward {name} does not take {', '.join(options) or 'device'}: {error}.") from error
+        raise ConfigError(f"The reward {name} does not accept {', '.join(options) or 'device'}: {error}.") from error

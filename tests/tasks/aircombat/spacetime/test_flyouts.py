@@ -115,5 +115,5 @@ def test_what_is_not_a_geometry_is_refused_in_one_sentence() -> None:
     with Envelope() as envelope:
         with pytest.raises(InputError, match="finite"):
             envelope.fly(1_000.0, Manoeuvre.HOLD, float("nan"), 300.0)
-        with pytest.raises(InputError, match="do not go together"):
+        with pytest.raises(InputError, match="do not match"):
             envelope.lookup(torch.zeros(3), torch.zeros(2))

@@ -97,9 +97,9 @@ def test_a_damaged_file_is_built_again(folder: Path, built: list[int], damage: s
 
 def test_where_nothing_can_be_written_the_table_serves_once_and_says_so(folder: Path, built: list[int]) -> None:
     folder.write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="is not kept"):
+    with pytest.warns(UserWarning, match="is not cached"):
         assert number_of(OTHER) == 1
-    with pytest.warns(UserWarning, match="is not kept"):
+    with pytest.warns(UserWarning, match="is not cached"):
         assert number_of(OTHER) == 2
 
 

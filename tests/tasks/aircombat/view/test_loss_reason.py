@@ -10,7 +10,7 @@ import torch
 from fledge.core.errors import FormatError
 from fledge.tasks.aircombat.config import AircombatConfig, MissileConfig
 from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.spacetime.along import config_of, physics_settings
+from fledge.tasks.aircombat.spacetime.recorded import config_of, physics_settings
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory
 
@@ -98,5 +98,5 @@ def test_a_scene_says_what_is_not_usual_in_its_physics() -> None:
     again = config_of({"physics": changed})
     assert (again.missile.burn_s, again.load_limits) == (8.0, False)
     assert physics_settings(AircombatConfig(num_envs=8)) == {}
-    with pytest.raises(FormatError, match="settings by name"):
+    with pytest.raises(FormatError, match="dict of settings"):
         config_of({"physics": {"num_envs": 3}})

@@ -1,15 +1,15 @@
-"""A point-mass airframe in the horizontal plane: fighters and missiles are the same equations with other numbers.
+"""A point-mass airframe in the horizontal plane. Fighters and missiles have the same equations with other parameters.
 
 Per unit mass, with rudder u in [-1, 1] and speed v:
 
     Cd0 = g / Vt²      k = 1 / (4 Cd0 (L/D)²)      Cl = |u| / Rmin
     drag = (Cd0 + k Cl²) v²      dv/dt = thrust - drag      normal = v² u / Rmin
 
-The normal acceleration makes a path of curvature u / Rmin whatever the speed, so a step is an exact circular arc. With
-constant rudder and thrust dv/dt = T - c v² has a closed form, which `speed_gain` gives as what is added to the speed; the
-path's length follows from the speeds and slopes of both ends (Hermite). So results hardly depend on the time step.
-Directions are unit vectors, not angles: a mirrored, turned or side-swapped world gives the same bits, if the kernel's module
-has `fuse_fp` off (a fused product rounds x and y differently). Rudder is positive to the left (counter-clockwise).
+The normal acceleration makes a path of curvature u / Rmin at any speed, so a step is an exact circular arc. With constant
+rudder and thrust dv/dt = T - c v² has a closed form (`speed_gain`); the path's length follows from the speeds and slopes of
+both ends (Hermite). So results hardly depend on the time step. Directions are unit vectors, not angles: a mirrored, turned or
+side-swapped world gives the same bits, if the kernel's module has `fuse_fp` off (a fused product rounds x and y
+differently). Rudder is positive to the left (counter-clockwise).
 """
 
 import warp as wp
@@ -17,7 +17,7 @@ import warp as wp
 
 @wp.struct
 class Airframe:
-    """Numbers of one kind of airframe."""
+    """Parameters of one kind of airframe."""
 
     cd0: float  # 1/m, drag without lift
     k: float  # m, induced drag
@@ -35,9 +35,18 @@ class Flyer:
     speed: float  # m/s
 
 
+@wp.func
+def flyer(pos: wp.vec2, dir: wp.vec2, speed: float) -> Flyer:
+    out = Flyer()
+    out.pos = pos
+    out.dir = dir
+    out.speed = speed
+    return out
+
+
 @wp.struct
 class Leg:
-    """What steps add. Over many steps, legs are summed before they are added: float32 would round each at 60 km."""
+    """Change of state over some steps. Legs are summed before they are added: float32 would round each at 60 km."""
 
     step: wp.vec2  # m, world
     turn: wp.vec2  # of the direction's unit vector, world
@@ -46,7 +55,7 @@ class Leg:
 
 @wp.func
 def limit_rudder(frame: Airframe, u: float, speed: float) -> float:
-    """The rudder that the airframe bears at this speed."""
+    """Return the rudder within the load limit at this speed."""
     bound = float(1.0)
     if frame.max_load > 0.0:
         bound = wp.min(1.0, frame.max_load * frame.rmin / wp.max(speed * speed, 1.0))
@@ -55,14 +64,14 @@ def limit_rudder(frame: Airframe, u: float, speed: float) -> float:
 
 @wp.func
 def drag_factor(frame: Airframe, u: float) -> float:
-    """Drag over v², 1/m."""
+    """Return drag over v², 1/m."""
     cl = u * (1.0 / frame.rmin)
     return frame.cd0 + frame.k * cl * cl
 
 
 @wp.func
 def swiftness(a2: float, t: float) -> float:
-    """tanh(a t) / a, s, from a²; by its series where that has all digits of a float."""
+    """Return tanh(a t) / a, s, from a²; by its series where that is exact to a float."""
     x = a2 * t * t
     if x < 0.05:
         return t * (1.0 - x * (1.0 / 3.0 - x * (2.0 / 15.0 - x * (17.0 / 315.0))))
@@ -72,7 +81,7 @@ def swiftness(a2: float, t: float) -> float:
 
 @wp.func
 def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
-    """What t seconds of dv/dt = T - c v² add to the speed, exactly.
+    """Return the exact change of speed over t seconds of dv/dt = T - c v².
 
     v1 = (v0 + T h) / (1 + c v0 h) with h = tanh(a t) / a and a² = T c.
     """
@@ -82,9 +91,9 @@ def speed_gain(c: float, thrust: float, v0: float, t: float) -> float:
 
 @wp.func
 def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> float:
-    """Metres flown meanwhile: the integral of the cubic with the speeds and slopes of both ends."""
+    """Return the metres flown: the integral of the cubic with the speeds and slopes of both ends."""
     v1 = v0 + gain
-    if c * v0 * t > 0.3:  # so much drag that the cubic is coarse
+    if c * v0 * t > 0.3:  # strong drag: the cubic is too coarse
         h = swiftness(thrust * c, t)
         at = wp.sqrt(thrust * c) * t
         if at > 4.0:  # log cosh, where tanh is 1 but for rounding
@@ -95,7 +104,7 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
 
 @wp.func
 def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: float) -> float:
-    """The rudder of a step: the load that counts is that of the speed in its middle, which depends on the rudder."""
+    """Return the rudder of a step; the limit is that of the speed in its middle, which depends on the rudder."""
     rudder = wp.clamp(u, -1.0, 1.0)
     fastest = v0 + 0.5 * dt * thrust
     if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:
@@ -107,7 +116,7 @@ def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: flo
 
 @wp.func
 def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, dt: float) -> Leg:
-    """What dt seconds of constant rudder and thrust (m/s²) add."""
+    """Return the change of state over dt seconds of constant rudder and thrust (m/s²)."""
     rudder = bearable_rudder(frame, u, thrust, v0, dt)
     c = drag_factor(frame, rudder)
     gain = speed_gain(c, thrust, v0, dt)
@@ -116,7 +125,7 @@ def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, d
     x = half * half
     cosine = float(1.0)
     sinc = float(1.0)
-    if x < 0.1:  # the series have all digits of a float
+    if x < 0.1:  # the series are exact to a float
         cosine = 1.0 - x * (1.0 / 2.0 - x * (1.0 / 24.0 - x * (1.0 / 720.0 - x * (1.0 / 40320.0))))
         sinc = 1.0 - x * (1.0 / 6.0 - x * (1.0 / 120.0 - x * (1.0 / 5040.0)))
     else:
@@ -133,7 +142,7 @@ def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, d
 
 @wp.func
 def joined(a: Leg, b: Leg) -> Leg:
-    """One leg after another."""
+    """Return the sum of two legs."""
     leg = Leg()
     leg.step = a.step + b.step
     leg.turn = a.turn + b.turn
@@ -143,16 +152,13 @@ def joined(a: Leg, b: Leg) -> Leg:
 
 @wp.func
 def after(body: Flyer, leg: Leg) -> Flyer:
-    """The state at the end of a leg."""
+    """Return the state at the end of a leg."""
     dir = body.dir + leg.turn
-    out = Flyer()
-    out.pos = body.pos + leg.step
-    out.dir = (1.5 - 0.5 * wp.dot(dir, dir)) * dir  # of length 1 again: Newton's step for 1 / sqrt
-    out.speed = body.speed + leg.gain
-    return out
+    unit = (1.5 - 0.5 * wp.dot(dir, dir)) * dir  # Newton's step for 1 / sqrt
+    return flyer(body.pos + leg.step, unit, body.speed + leg.gain)
 
 
 @wp.func
 def move(frame: Airframe, body: Flyer, u: float, thrust: float, dt: float) -> Flyer:
-    """The state after dt seconds of constant rudder and thrust (m/s²)."""
+    """Return the state after dt seconds of constant rudder and thrust (m/s²)."""
     return after(body, advance(frame, body.dir, body.speed, u, thrust, dt))

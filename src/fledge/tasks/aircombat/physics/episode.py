@@ -1,13 +1,13 @@
-"""How fights begin. Everything is a function of (seed, global number of the duel, number of the fight). One thread a duel."""
+"""Starts of fights, a function of (seed, global number of the duel, number of the fight). One thread a duel."""
 
 import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
 from fledge.tasks.aircombat.config import Scenario
-from fledge.tasks.aircombat.physics.airframe import Flyer
+from fledge.tasks.aircombat.physics.airframe import flyer
 from fledge.tasks.aircombat.physics.missile import fly_missile
-from fledge.tasks.aircombat.physics.structs import SCENARIOS, Duels, Obs, Params, Result
+from fledge.tasks.aircombat.physics.structs import FAR, SCENARIOS, Duels, Obs, Params, Result
 
 HEAD_ON = wp.constant(SCENARIOS[Scenario.head_on])
 RANDOM = wp.constant(SCENARIOS[Scenario.random])
@@ -19,8 +19,7 @@ P_START = wp.constant(wp.uint32(int(Purpose.START)))
 P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_KIND = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
 TURN = wp.constant(6.283185307179586)
-FAR = wp.constant(1.0e9)
-STEP = wp.constant(0.1)  # s at most, of the missile that is on its way
+STEP = wp.constant(0.1)  # s at most, of a missile in flight at the start
 
 
 @wp.func
@@ -40,12 +39,9 @@ def place(d: Duels, row: int, pos: wp.vec2, dir: wp.vec2, speed: float):
 
 
 @wp.func
-def on_its_way(p: Params, d: Duels, row: int, seconds: float):
-    """The row's first missile has flown straight for some seconds, from where the fighter then was."""
-    missile = Flyer()
-    missile.pos = d.pos[row] - seconds * d.speed[row] * d.dir[row]
-    missile.dir = d.dir[row]
-    missile.speed = d.speed[row]
+def put_in_flight(p: Params, d: Duels, row: int, seconds: float):
+    """Put the row's first missile in flight: fired some seconds ago, flying straight."""
+    missile = flyer(d.pos[row] - seconds * d.speed[row] * d.dir[row], d.dir[row], d.speed[row])
     burn = p.motor.burn
     steps = int(wp.ceil(seconds / STEP))
     dt = seconds / float(steps)
@@ -63,7 +59,7 @@ def on_its_way(p: Params, d: Duels, row: int, seconds: float):
 
 @wp.func
 def begin_fight(i: int, p: Params, d: Duels):
-    """Put duel i at the start of its next fight."""
+    """Start the next fight of duel i."""
     episode = d.episode[i] + 1
     d.episode[i] = episode
     who = wp.uint32(i + p.env_offset)
@@ -80,7 +76,7 @@ def begin_fight(i: int, p: Params, d: Duels):
             kind = CHASE
     u = uniform4(who, when, P_START, wp.uint32(0), p.seed)
     w = uniform4(who, when, P_GOAL, wp.uint32(0), p.seed)
-    better = 2 * i  # the row that has the better of it
+    better = 2 * i  # the row with the advantage
     if u[3] < 0.5:
         better = 2 * i + 1
     worse = 4 * i + 1 - better
@@ -102,7 +98,7 @@ def begin_fight(i: int, p: Params, d: Duels):
         half = 0.5 * (12000.0 + 18000.0 * u[0])
         place(d, better, -half * east, east, p.start_speed * (0.9 + 0.4 * w[0]))
         place(d, worse, half * east, direction(TURN * u[1]), p.start_speed * (0.9 + 0.4 * w[1]))
-        on_its_way(p, d, better, 2.0 + 8.0 * u[2])
+        put_in_flight(p, d, better, 2.0 + 8.0 * u[2])
     elif kind == CHASE:
         half = 0.5 * (6000.0 + 10000.0 * u[0])
         place(d, better, -half * east, direction(TURN / 12.0 * (u[1] - 0.5)), p.start_speed * (0.9 + 0.4 * w[0]))
@@ -121,7 +117,7 @@ def begin_fight(i: int, p: Params, d: Duels):
 
 @wp.kernel(enable_backward=False)
 def restart(first: int, p: Params, d: Duels, result: Result, obs: Obs, final: Obs):
-    """Where a fight ended: keep both sides' last observations in `final`, and begin the next one."""
+    """Where a fight ended: copy both sides' observations to `final`, and start the next one."""
     i = first + wp.tid()
     if not (result.terminated[2 * i] or result.truncated[2 * i]):
         return
@@ -141,7 +137,7 @@ def restart(first: int, p: Params, d: Duels, result: Result, obs: Obs, final: Ob
 
 @wp.kernel(enable_backward=False)
 def restart_masked(first: int, p: Params, d: Duels, mask: wp.array(dtype=wp.bool)):
-    """Begin a new fight where the mask says so (both rows of a duel agree)."""
+    """Start a new fight where the mask is true (it is the same for both rows of a duel)."""
     i = first + wp.tid()
     if mask[2 * i]:
         begin_fight(i, p, d)

@@ -1,7 +1,7 @@
-"""One decision of every duel: shots, then physics steps until it is over or the time is up. One thread a duel.
+"""One decision of every duel: shots, then physics steps until the fight or the decision is over. One thread a duel.
 
-Within a physics step everything is worked out from where all were at its beginning: nothing depends on who is moved first.
-A fighter that comes within the kill radius during the step dies; if both do, it is a draw.
+A physics step computes everything from the state at its beginning, so the order of the sides does not matter. A fighter
+within a missile's kill radius during the step dies; if both do, it is a draw.
 """
 
 import warp as wp
@@ -9,6 +9,7 @@ import warp as wp
 from fledge.tasks.aircombat.physics.airframe import Flyer, Leg, advance, after, joined
 from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
 from fledge.tasks.aircombat.physics.structs import (
+    FAR,
     Controls,
     Duels,
     Outcome,
@@ -20,18 +21,12 @@ from fledge.tasks.aircombat.physics.structs import (
     missile_of,
 )
 
-WIN = wp.constant(wp.uint8(int(Outcome.WIN)))
-LOSS = wp.constant(wp.uint8(int(Outcome.LOSS)))
-DRAW = wp.constant(wp.uint8(int(Outcome.DRAW)))
-SPENT = wp.constant(wp.uint8(int(Outcome.SPENT)))
-TIMEOUT = wp.constant(wp.uint8(int(Outcome.TIMEOUT)))
-FAR = wp.constant(1.0e9)
-wp.set_module_options({"fuse_fp": False})  # a fused product would round x and y differently: see sim/airframe.py
+wp.set_module_options({"fuse_fp": False})  # a fused product rounds x and y differently: see airframe.py
 
 
 @wp.func
 def shoot(p: Params, d: Duels, row: int, asked: int):
-    """Fire a missile along the nose, if that is asked and possible."""
+    """Fire a missile along the nose, if asked and possible."""
     if asked == 0 or not can_fire(p, d, row):
         return
     slot = d.fired[row]
@@ -47,7 +42,7 @@ def shoot(p: Params, d: Duels, row: int, asked: int):
 
 @wp.func
 def slew(rate: float, now: float, asked: float, dt: float) -> float:
-    """Where the rudder stands during the next step."""
+    """Return the position of the rudder in the next step."""
     if rate <= 0.0:
         return asked
     return now + wp.clamp(asked - now, -rate * dt, rate * dt)
@@ -55,7 +50,7 @@ def slew(rate: float, now: float, asked: float, dt: float) -> float:
 
 @wp.func
 def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Flyer, dt: float) -> wp.vec2i:
-    """Move the missiles that a row fired; returns whether one of them kills, and how many still fly."""
+    """Move the missiles that a row fired; return whether one kills, and how many still fly."""
     killed = int(0)
     flying = int(0)
     for slot in range(d.fired[row]):
@@ -82,7 +77,7 @@ def fly_missiles(p: Params, d: Duels, row: int, target: Flyer, target_after: Fly
 
 @wp.kernel(enable_backward=False)
 def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, result: Result):
-    """Fly every duel for one decision, and say how it stands."""
+    """Fly every duel for one decision, and write its result."""
     i = first + wp.tid()
     a = 2 * i
     b = a + 1
@@ -146,15 +141,15 @@ def fight(first: int, p: Params, timing: Timing, asked: Controls, d: Duels, resu
             mine = d.alive[row]
             theirs = d.alive[a + 1 - side]
             if mine == 1 and theirs == 1:
-                outcome = SPENT
+                outcome = wp.uint8(Outcome.SPENT)
             elif mine == 1:
-                outcome = WIN
+                outcome = wp.uint8(Outcome.WIN)
             elif theirs == 1:
-                outcome = LOSS
+                outcome = wp.uint8(Outcome.LOSS)
             else:
-                outcome = DRAW
+                outcome = wp.uint8(Outcome.DRAW)
         elif late:
-            outcome = TIMEOUT
+            outcome = wp.uint8(Outcome.TIMEOUT)
         result.outcome[row] = outcome
         result.terminated[row] = over == 1
         result.truncated[row] = late

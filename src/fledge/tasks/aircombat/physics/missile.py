@@ -1,8 +1,8 @@
 """A guided missile: a motor that burns out, proportional navigation, and a kill by closest approach within the step.
 
-Guidance is pure proportional navigation: the turn rate is N times the rate of the line of sight, which is worked out from
-positions and velocities (no difference in time, so nothing depends on the step). A target behind the missile is turned
-towards as hard as it bears. The hit test is the closest approach while both move from their old to their new places.
+Guidance is pure proportional navigation: the turn rate is N times the rate of the line of sight, computed from positions and
+velocities, not from differences in time, so it does not depend on the step. Towards a target behind it, the missile turns
+with full rudder. The hit test is the closest approach while both move from their old to their new places.
 """
 
 import warp as wp
@@ -12,7 +12,7 @@ from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, move
 
 @wp.struct
 class Motor:
-    """What makes a missile of an airframe."""
+    """Parameters of a missile."""
 
     frame: Airframe
     navigation: float  # N, turn rate over the rate of the line of sight
@@ -28,7 +28,7 @@ def cross2(a: wp.vec2, b: wp.vec2) -> float:
 
 @wp.func
 def guide(motor: Motor, missile: Flyer, target: Flyer) -> float:
-    """Rudder towards the target, before limits."""
+    """Return the rudder towards the target, before limits."""
     r = target.pos - missile.pos
     if wp.dot(r, missile.dir) < 0.0:
         if cross2(missile.dir, r) < 0.0:
@@ -41,7 +41,7 @@ def guide(motor: Motor, missile: Flyer, target: Flyer) -> float:
 
 @wp.func
 def fly_missile(motor: Motor, missile: Flyer, u: float, burn: float, dt: float) -> Flyer:
-    """The missile after dt seconds, of which the motor burns for at most `burn`; the step is split where it burns out."""
+    """Return the missile after dt seconds, of which the motor burns for at most `burn`; the step is split at burn-out."""
     powered = wp.clamp(burn, 0.0, dt)
     if powered >= dt:
         return move(motor.frame, missile, u, motor.frame.thrust, dt)
@@ -52,7 +52,7 @@ def fly_missile(motor: Motor, missile: Flyer, u: float, burn: float, dt: float) 
 
 @wp.func
 def closest_approach(r0: wp.vec2, r1: wp.vec2) -> float:
-    """Smallest distance to the origin on the way from r0 to r1: relative positions before and after a step, m."""
+    """Return the smallest distance to the origin from r0 to r1, relative positions before and after a step, m."""
     step = r1 - r0
     along = wp.clamp(-wp.dot(r0, step) / wp.max(wp.dot(step, step), 1.0e-9), 0.0, 1.0)
     return wp.length(r0 + along * step)

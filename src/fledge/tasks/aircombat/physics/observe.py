@@ -1,63 +1,65 @@
-"""What each side sees: egocentric and bounded, the same for either side. One thread a row.
-
-    state [15]           0 range / 50 km (to 4)              1 closing speed / 1000 m/s
-                         2, 3 sin, cos of the angle from the nose to the enemy
-                         4, 5 sin, cos of the enemy's aspect: the angle from its nose to us
-                         6, 7 own, enemy's speed / 500 m/s   8, 9 own, enemy's energy: (speed / top speed)² (to 4)
-                         10 share of missiles left           11 1 if a shot is possible
-                         12 time of the fight / 240 s (to 4) 13 own rudder
-                         14 speed across the line of sight / 1000 m/s
-    missiles [2 S, 10]   own ones, then incoming ones; zeros where there is none:
-                         0 flying                            1 incoming
-                         2 range to its target / 30 km       3 closing speed / 1500 m/s
-                         4 time to go / 60 s (to 2)          5 share of the motor left
-                         6 speed / 1500 m/s                  7, 8 sin, cos of the angle from our nose to it
-                         9 cos of the angle from its nose to its target
-
-Angles are positive to the left.
-"""
+"""Observations `state` and `missiles`, and the action mask; see `observations.py` for the columns. One thread a row."""
 
 import warp as wp
 
+from fledge.tasks.aircombat.observations import Missile, State
 from fledge.tasks.aircombat.physics.airframe import Flyer
 from fledge.tasks.aircombat.physics.missile import cross2
-from fledge.tasks.aircombat.physics.structs import Duels, Obs, Params, Result, can_fire, fighter_of, missile_of
+from fledge.tasks.aircombat.physics.structs import (
+    FAR,
+    Duels,
+    Obs,
+    Params,
+    Result,
+    can_fire,
+    fighter_of,
+    limits_of,
+    missile_of,
+)
+
+STATE_COLUMNS = wp.constant(len(State))
+STATE_LIMITS = limits_of(State)
+MISSILE_COLUMNS = wp.constant(len(Missile))
+MISSILE_LIMITS = limits_of(Missile)
 
 
 @wp.func
-def observe_token(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer, target: Flyer, slot: int, token: int):
-    """One missile of `owner`'s, as `row` sees it."""
-    for k in range(10):
-        obs.missiles[row, token, k] = 0.0
+def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer, target: Flyer, slot: int, at: int):
+    """Write one missile of `owner` to place `at` of what `row` observes."""
+    for k in range(MISSILE_COLUMNS):
+        obs.missiles[row, at, k] = 0.0
     if d.m_flying[owner, slot] == 0:
         return
     missile = missile_of(d, owner, slot)
     r = target.pos - missile.pos
     away = wp.max(wp.length(r), 1.0)
     closing = wp.dot(missile.speed * missile.dir - target.speed * target.dir, r) / away
-    togo = float(2.0)
+    togo = float(FAR)
     if closing > 1.0:
-        togo = wp.min(away / closing / 60.0, 2.0)
+        togo = away / closing
     to_it = missile.pos - me.pos
     distance = wp.max(wp.length(to_it), 1.0)
     incoming = float(0.0)
     if owner != row:
         incoming = 1.0
-    obs.missiles[row, token, 0] = 1.0
-    obs.missiles[row, token, 1] = incoming
-    obs.missiles[row, token, 2] = wp.min(away / 30000.0, 4.0)
-    obs.missiles[row, token, 3] = wp.clamp(closing / 1500.0, -2.0, 2.0)
-    obs.missiles[row, token, 4] = togo
-    obs.missiles[row, token, 5] = d.m_burn[owner, slot] / wp.max(p.motor.burn, 1.0e-3)
-    obs.missiles[row, token, 6] = wp.min(missile.speed / 1500.0, 4.0)
-    obs.missiles[row, token, 7] = wp.clamp(cross2(me.dir, to_it) / distance, -1.0, 1.0)
-    obs.missiles[row, token, 8] = wp.clamp(wp.dot(me.dir, to_it) / distance, -1.0, 1.0)
-    obs.missiles[row, token, 9] = wp.clamp(wp.dot(missile.dir, r) / away, -1.0, 1.0)
+    obs.missiles[row, at, Missile.FLYING] = 1.0
+    obs.missiles[row, at, Missile.INCOMING] = incoming
+    obs.missiles[row, at, Missile.RANGE] = away
+    obs.missiles[row, at, Missile.CLOSING_SPEED] = closing
+    obs.missiles[row, at, Missile.TIME_TO_GO] = togo
+    obs.missiles[row, at, Missile.MOTOR_LEFT] = d.m_burn[owner, slot] / wp.max(p.motor.burn, 1.0e-3)
+    obs.missiles[row, at, Missile.SPEED] = missile.speed
+    obs.missiles[row, at, Missile.BEARING_SIN] = cross2(me.dir, to_it) / distance
+    obs.missiles[row, at, Missile.BEARING_COS] = wp.dot(me.dir, to_it) / distance
+    obs.missiles[row, at, Missile.LEAD_COS] = wp.dot(missile.dir, r) / away
+    for k in range(MISSILE_COLUMNS):
+        scaled = obs.missiles[row, at, k] / MISSILE_LIMITS[0, k]
+        obs.missiles[row, at, k] = wp.clamp(scaled, MISSILE_LIMITS[1, k], MISSILE_LIMITS[2, k])
 
 
 @wp.kernel(enable_backward=False)
 def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, obs: Obs):
-    """Everything but the space-time graph; where `only_ended`, of fights that have just begun again."""
+    """Write all observations but `spacetime`; if `only_ended`, of fights that have just restarted."""
     row = 2 * first + wp.tid()
     if only_ended == 1 and not (result.terminated[row] or result.truncated[row]):
         return
@@ -71,24 +73,26 @@ def observe(first: int, only_ended: int, p: Params, d: Duels, result: Result, ob
     ready = float(0.0)
     if can_fire(p, d, row):
         ready = 1.0
-    obs.state[row, 0] = wp.min(away / 50000.0, 4.0)
-    obs.state[row, 1] = wp.clamp(-wp.dot(r, v) / away / 1000.0, -2.0, 2.0)
-    obs.state[row, 2] = wp.clamp(cross2(me.dir, r) / away, -1.0, 1.0)
-    obs.state[row, 3] = wp.clamp(wp.dot(me.dir, r) / away, -1.0, 1.0)
-    obs.state[row, 4] = wp.clamp(-cross2(foe.dir, r) / away, -1.0, 1.0)
-    obs.state[row, 5] = wp.clamp(-wp.dot(foe.dir, r) / away, -1.0, 1.0)
-    obs.state[row, 6] = wp.min(me.speed / 500.0, 4.0)
-    obs.state[row, 7] = wp.min(foe.speed / 500.0, 4.0)
-    obs.state[row, 8] = wp.min(me.speed * me.speed / (p.top_speed * p.top_speed), 4.0)
-    obs.state[row, 9] = wp.min(foe.speed * foe.speed / (p.top_speed * p.top_speed), 4.0)
-    obs.state[row, 10] = float(p.slots - d.fired[row]) / float(p.slots)
-    obs.state[row, 11] = ready
-    obs.state[row, 12] = wp.min(d.time[i] / 240.0, 4.0)
-    obs.state[row, 13] = d.rudder[row]
-    obs.state[row, 14] = wp.clamp(cross2(r, v) / away / 1000.0, -2.0, 2.0)
+    obs.state[row, State.RANGE] = away
+    obs.state[row, State.CLOSING_SPEED] = -wp.dot(r, v) / away
+    obs.state[row, State.BEARING_SIN] = cross2(me.dir, r) / away
+    obs.state[row, State.BEARING_COS] = wp.dot(me.dir, r) / away
+    obs.state[row, State.ASPECT_SIN] = -cross2(foe.dir, r) / away
+    obs.state[row, State.ASPECT_COS] = -wp.dot(foe.dir, r) / away
+    obs.state[row, State.SPEED] = me.speed
+    obs.state[row, State.ENEMY_SPEED] = foe.speed
+    obs.state[row, State.ENERGY] = me.speed * me.speed / (p.top_speed * p.top_speed)
+    obs.state[row, State.ENEMY_ENERGY] = foe.speed * foe.speed / (p.top_speed * p.top_speed)
+    obs.state[row, State.MISSILES_LEFT] = float(p.slots - d.fired[row]) / float(p.slots)
+    obs.state[row, State.CAN_FIRE] = ready
+    obs.state[row, State.TIME] = d.time[i]
+    obs.state[row, State.RUDDER] = d.rudder[row]
+    obs.state[row, State.CROSSING_SPEED] = cross2(r, v) / away
+    for k in range(STATE_COLUMNS):
+        obs.state[row, k] = wp.clamp(obs.state[row, k] / STATE_LIMITS[0, k], STATE_LIMITS[1, k], STATE_LIMITS[2, k])
     for slot in range(p.slots):
-        observe_token(p, d, obs, row, row, me, foe, slot, slot)
-        observe_token(p, d, obs, row, other, me, me, slot, p.slots + slot)
-    values = obs.mask.shape[1]  # fire or not; of the discrete form, three rudders times that
+        observe_missile(p, d, obs, row, row, me, foe, slot, slot)
+        observe_missile(p, d, obs, row, other, me, me, slot, p.slots + slot)
+    values = obs.mask.shape[1]  # 2: hold or fire; 6: that for each of three rudders
     for k in range(values):
         obs.mask[row, k] = k % 2 == 0 or ready > 0.5

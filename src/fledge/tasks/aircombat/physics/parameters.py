@@ -1,4 +1,4 @@
-"""The numbers that kernels fly with, from the settings."""
+"""Parameters of the kernels, from the settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from fledge.tasks.aircombat.config import GRAVITY, AircombatConfig, FighterConfig, MissileConfig
 from fledge.tasks.aircombat.physics.airframe import Airframe
 from fledge.tasks.aircombat.physics.missile import Motor
-from fledge.tasks.aircombat.spacetime.flyout import Physics
+from fledge.tasks.aircombat.physics.structs import Physics
 
 
 def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
-    """The numbers of an airframe from its settings."""
+    """Return the parameters of an airframe."""
     frame = Airframe()
     frame.cd0 = GRAVITY / cfg.terminal_speed**2
     frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
@@ -22,7 +22,7 @@ def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airfra
 
 
 def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
-    """The numbers of a missile from its settings."""
+    """Return the parameters of a missile."""
     motor = Motor()
     motor.frame = airframe_of(cfg, load_limits)
     motor.navigation, motor.burn = cfg.navigation, cfg.burn_s
@@ -31,7 +31,7 @@ def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
 
 
 def physics_of(cfg: AircombatConfig) -> Physics:
-    """All that decides a fly-out."""
+    """Return the parameters of fighters and missiles."""
     physics = Physics()
     physics.fighter = airframe_of(cfg.fighter, cfg.load_limits)
     physics.motor = motor_of(cfg.missile, cfg.load_limits)

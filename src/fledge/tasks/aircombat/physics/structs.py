@@ -1,22 +1,21 @@
-"""What the duel's kernels read and write: parameters, fighters, missiles, observations, results.
+"""Data of the duel's kernels: parameters, fighters, missiles, observations, results.
 
-N duels, rows 2 i (first side) and 2 i + 1 (second side) of duel i, S missiles of each side. All arrays belong to the env or
-to the caller who passed `out`; kernels only index them. A missile stands in the slot of its number: slots 0 to fired - 1
-of a row are used, in the order of firing.
+N duels, rows 2 i (first side) and 2 i + 1 (second side) of duel i, S missiles of each side. The env owns all arrays but
+those of `Obs` and `Result`, which the caller passes. Slots 0 to fired - 1 of a row hold its missiles in the order of firing.
 """
 
 import enum
+from typing import Any
 
 import warp as wp
 
 from fledge.tasks.aircombat.config import Scenario
-from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
+from fledge.tasks.aircombat.observations import Columns
+from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, flyer
 from fledge.tasks.aircombat.physics.missile import Motor
 
+FAR = wp.constant(1.0e9)  # m or s
 SCENARIOS = {kind: number for number, kind in enumerate(Scenario)}
-STATE = 15  # numbers of the observation `state`
-TOKEN = 10  # numbers of one missile in `missiles`
-SPACETIME = 10  # numbers of `spacetime`
 
 
 class Outcome(enum.IntEnum):
@@ -26,8 +25,24 @@ class Outcome(enum.IntEnum):
     WIN = 1
     LOSS = 2
     DRAW = 3  # both died in the same physics step
-    SPENT = 4  # nobody has a missile left, in the rack or in the air
+    SPENT = 4  # neither side has a missile left, on board or in flight
     TIMEOUT = 5
+
+
+@wp.struct
+class Physics:
+    """Parameters of fighters and missiles: all that decides a fly-out."""
+
+    fighter: Airframe
+    motor: Motor
+    rudder_rate: float  # 1/s, of the fighter; 0: at once
+    top_speed: float  # m/s, of the fighter at full throttle without turning
+
+
+def limits_of(columns: type[Columns]) -> Any:
+    """Return scale, low and high of an observation's columns as a matrix constant [3, columns]."""
+    rows = [[getattr(column, name) for column in columns] for name in ("scale", "low", "high")]
+    return wp.constant(wp.types.matrix((3, len(columns)), float)(rows))
 
 
 @wp.struct
@@ -57,7 +72,7 @@ class Duels:
     pos: wp.array(dtype=wp.vec2)  # [2 N] m
     dir: wp.array(dtype=wp.vec2)  # [2 N] unit vector of the velocity
     speed: wp.array(dtype=wp.float32)  # [2 N] m/s
-    rudder: wp.array(dtype=wp.float32)  # [2 N] where the rudder stands, -1..1
+    rudder: wp.array(dtype=wp.float32)  # [2 N] position of the rudder, -1..1
     alive: wp.array(dtype=wp.int32)  # [2 N]
     fired: wp.array(dtype=wp.int32)  # [2 N] missiles fired so far
     wait: wp.array(dtype=wp.float32)  # [2 N] s until the next shot is possible
@@ -71,12 +86,12 @@ class Duels:
     decisions: wp.array(dtype=wp.int32)  # [N]
     episode: wp.array(dtype=wp.int32)  # [N] fights begun, minus one
     kind: wp.array(dtype=wp.int32)  # [N] scenario of this fight
-    over: wp.array(dtype=wp.int32)  # [N] 1: ended by a death or for want of missiles
+    over: wp.array(dtype=wp.int32)  # [N] 1: a side has died, or no missile is left
 
 
 @wp.struct
 class Controls:
-    """What the pilots ask for, [2 N]."""
+    """Actions, [2 N]."""
 
     rudder: wp.array(dtype=wp.float32)
     throttle: wp.array(dtype=wp.float32)
@@ -85,7 +100,7 @@ class Controls:
 
 @wp.struct
 class Timing:
-    """How long a decision is, on the device so that a step of another length needs no new launches."""
+    """Length of a decision; on the device, so that another length needs no new recording of launches."""
 
     dt: wp.array(dtype=wp.float32)  # [1] s
     steps: wp.array(dtype=wp.int32)  # [1]
@@ -95,15 +110,15 @@ class Timing:
 class Obs:
     """Observation buffers of one step, [2 N, ...]."""
 
-    state: wp.array2d(dtype=wp.float32)  # [2 N, STATE]
-    missiles: wp.array3d(dtype=wp.float32)  # [2 N, 2 S, TOKEN]
-    spacetime: wp.array2d(dtype=wp.float32)  # [2 N, SPACETIME] ([0, 0] when off)
+    state: wp.array2d(dtype=wp.float32)  # [2 N, columns of State]
+    missiles: wp.array3d(dtype=wp.float32)  # [2 N, 2 S, columns of Missile]
+    spacetime: wp.array2d(dtype=wp.float32)  # [2 N, columns of Spacetime]; [2 N, 0] when off
     mask: wp.array2d(dtype=wp.bool)  # [2 N, 2] fire or not; [2 N, 6] of the discrete form
 
 
 @wp.struct
 class Result:
-    """What a step decides, [2 N]."""
+    """How a step ended, [2 N]."""
 
     terminated: wp.array(dtype=wp.bool)
     truncated: wp.array(dtype=wp.bool)
@@ -112,20 +127,12 @@ class Result:
 
 @wp.func
 def fighter_of(d: Duels, row: int) -> Flyer:
-    out = Flyer()
-    out.pos = d.pos[row]
-    out.dir = d.dir[row]
-    out.speed = d.speed[row]
-    return out
+    return flyer(d.pos[row], d.dir[row], d.speed[row])
 
 
 @wp.func
 def missile_of(d: Duels, row: int, slot: int) -> Flyer:
-    out = Flyer()
-    out.pos = d.m_pos[row, slot]
-    out.dir = d.m_dir[row, slot]
-    out.speed = d.m_speed[row, slot]
-    return out
+    return flyer(d.m_pos[row, slot], d.m_dir[row, slot], d.m_speed[row, slot])
 
 
 @wp.func

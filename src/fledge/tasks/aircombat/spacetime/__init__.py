@@ -1,4 +1,4 @@
-"""The space-time graph: where a missile really gets to, and when, from fly-outs with the simulator's own missile."""
+"""The space-time graph: ranges and paths of missiles, from fly-outs with the simulator's own missile."""
 
 from fledge.core.warp_start import start_warp
 

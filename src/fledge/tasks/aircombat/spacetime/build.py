@@ -1,4 +1,4 @@
-"""Solving every node of a table: hundreds of fly-outs each, over all threads."""
+"""Solve every node of a table: hundreds of fly-outs each, over all threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import warp as wp
 
 from fledge.envs.launch import Call, Launcher, default_threads
-from fledge.tasks.aircombat.spacetime.flyout import Physics
+from fledge.tasks.aircombat.physics.structs import Physics
 from fledge.tasks.aircombat.spacetime.solve import solve_ranges
 
 DT = 0.1  # s, of the fly-outs
@@ -19,16 +19,16 @@ OFF_BORESIGHT = (*range(0, 150, 5), *range(150, 181, 10))  # degrees
 ASPECT = (*range(-180, -72, 12), *range(-72, -48, 6), *range(-48, 12, 4), *range(12, 60, 8), *range(60, 181, 12))
 AXES = (OWN, TARGET, OFF_BORESIGHT, ASPECT)  # finer where ranges change fast
 SHAPE = tuple(len(axis) for axis in AXES)
-ASTERN = 179.9  # degrees: straight behind, missiles turn left as they do just short of it
-PARTS = 50  # after each of which progress is told
-BEYOND = 1.25  # how much farther than the best geometry's ranges the search begins
+ASTERN = 179.9  # degrees; used for 180, so that missiles turn left
+PARTS = 50  # progress reports
+BEYOND = 1.25  # start of the search, over the range of the best geometry
 ROUNDS = 3  # corners of a cell are up to four steps from the node that kills
 NOWHERE = -1.0e7  # m², square of nodes far from any that kills
 Ranges = tuple[np.ndarray, np.ndarray]  # largest and smallest, [..., 4] float32, m
 
 
 def grid() -> np.ndarray:
-    """Geometries of all nodes, [own, target, off-boresight, aspect, 4]."""
+    """Return the geometries of all nodes, [own, target, off-boresight, aspect, 4]."""
     axes = [np.array(OWN), np.array(TARGET), np.radians(np.minimum(OFF_BORESIGHT, ASTERN)), np.radians(ASPECT)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).astype(np.float32)
 
@@ -41,7 +41,7 @@ def solve_geometries(
     dt: float = DT,
     both_ends: bool = False,
 ) -> Ranges:
-    """r_max, r_left, r_right, r_ne of geometries [N, 4]; the smallest ranges only with `both_ends`."""
+    """Return r_max, r_left, r_right, r_ne of geometries [N, 4]; the smallest ranges only with `both_ends`."""
     device = str(launcher.device)
     given: wp.array = wp.array(np.ascontiguousarray(geometries, np.float32), dtype=wp.vec4, device=device)
     largest = wp.zeros(len(geometries), dtype=wp.vec4, device=device)
@@ -52,7 +52,7 @@ def solve_geometries(
 
 
 def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tuple[float, float]:
-    """Bounds of r_max, and of r_left and r_right: nose to nose, the shooter at its fastest, the target at any speed."""
+    """Return bounds of r_max, and of r_left and r_right: nose to nose, shooter at top speed, target at any speed."""
     best = np.array([[OWN[-1], speed, 0, 0] for speed in TARGET])
     largest, _ = solve_geometries(physics, best, launcher, (1.0e6, 1.0e6), dt)
     found = BEYOND * largest.max(axis=0)
@@ -60,12 +60,12 @@ def farthest_ranges(physics: Physics, launcher: Launcher, dt: float = DT) -> tup
 
 
 def build_table(physics: Physics, device: str, on_progress: Callable[[int], None] | None = None) -> Ranges:
-    """Solve all nodes; progress is told in parts of PARTS."""
+    """Solve all nodes; `on_progress` gets the parts done, up to PARTS."""
     launcher = Launcher(device, default_threads())
     try:
         farthest = farthest_ranges(physics, launcher)
         nodes = grid().reshape(-1, 4)
-        # Every part has nodes of all kinds: searches differ in length, and threads would wait for each other.
+        # Shuffled: searches differ in length, and threads would wait for each other.
         order = np.random.default_rng(0).permutation(len(nodes))
         largest, smallest = np.zeros((2, len(nodes), 4), np.float32)
         for done, part in enumerate(np.array_split(order, PARTS), 1):
@@ -78,10 +78,10 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Middles, and signed squares of half the lengths, of the intervals that kill; also where none does, beside those.
+    """Return middles, and signed squares of half the lengths, of the intervals that kill; extrapolated beside the known nodes.
 
-    There they go on as a straight line through the two nodes before, on each side along each axis where there are two; the
-    mean of those counts, and never a square that is positive.
+    A node without an interval gets the mean of the straight lines through the two nearest known nodes, on each side along
+    each axis; its square is never positive.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
@@ -103,7 +103,7 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
 
 
 def step_ratio(axis: int, way: int) -> np.ndarray:
-    """From each node of an axis one way: the next step over the one after it, to multiply with nodes' values."""
+    """Return for each node of an axis, one way, the next step over the one after it, shaped to multiply with nodes."""
     gaps = np.diff(AXES[axis])
     at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
     ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]
@@ -111,7 +111,7 @@ def step_ratio(axis: int, way: int) -> np.ndarray:
 
 
 def shifted(values: np.ndarray, axis: int, by: int) -> np.ndarray:
-    """Values of the nodes `by` steps on along an axis; nothing beyond the ends, except that aspects go round."""
+    """Return the nodes `by` steps on along an axis; 0 beyond the ends, except that aspects wrap around."""
     if axis == 3:  # the first and the last are the same angle
         inner = np.roll(np.take(values, range(values.shape[3] - 1), axis=3), -by, axis=3)
         return np.concatenate([inner, np.take(inner, [0], axis=3)], axis=3)

@@ -1,8 +1,8 @@
-"""The table against brute force: random geometries, each solved by fly-outs, and shots at random ranges.
+"""Errors of the table against fly-outs: ranges of random geometries, and shots at random ranges.
 
-False-safe: the table says that the range is outside, and the shot kills; of a target that holds its course outside r_max, and
-of one that turns away, by the better side, outside r_tr. Ranges are drawn evenly from 1 to 80 km, and, harder, within a fifth
-of the true range, where every shot is close to the border.
+False-safe: the table says that the range is outside, and the shot kills; for a target that holds its course outside r_max,
+and for one that turns away, by the better side, outside r_tr. False alarm: the other way round. Ranges are drawn evenly from
+1 to 80 km, and, harder, within a fifth of the exact range, where every shot is close to the border.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
@@ -19,11 +18,11 @@ from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 
 FARTHEST = 80_000.0  # m
 NEAREST = 1_000.0
-CHUNK = 1_000  # geometries between two signs of life
+CHUNK = 1_000  # geometries between two progress reports
 
 
 def draw(count: int, seed: int) -> dict[str, Tensor]:
-    """Geometries of any angle, 150 to 550 m/s."""
+    """Draw geometries of any angle, 150 to 550 m/s."""
     uniform = torch.rand(4, count, generator=torch.Generator().manual_seed(seed))
     own, target, off, aspect = uniform
     speeds = {"own_speed": 150 + 400 * own, "target_speed": 150 + 400 * target}
@@ -31,7 +30,7 @@ def draw(count: int, seed: int) -> dict[str, Tensor]:
 
 
 def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any = None) -> dict[str, Any]:
-    """Figures of the table's errors over `count` geometries."""
+    """Return the errors of the table over `count` geometries."""
     geometries = draw(count, seed)
     table = envelope.lookup(**geometries)
     start = time.perf_counter()
@@ -70,19 +69,3 @@ def check_table(envelope: Envelope, count: int, seed: int = 0, on_progress: Any 
 
 def quantile(values: Tensor, share: float) -> float:
     return float(torch.quantile(values, share))
-
-
-def render(found: dict[str, Any]) -> Table:
-    """The figures as a table."""
-    shown = Table("", "R_max, hold", "R_tr, turn away", "R_ne", title=f"{found['geometries']:,} random geometries")
-    for label, key in (("range error, median", "error_p50"), ("range error, 95 %", "error_p95")):
-        shown.add_row(label, *(f"{found[name][key]:.2%}" for name in ("r_max_m", "r_tr_m", "r_ne_m")))
-    for label, key in (
-        ("false-safe", "false_safe"),
-        ("false-safe at the border", "false_safe_at_border"),
-        ("false alarm", "false_alarm"),
-        ("false alarm at the border", "false_alarm_at_border"),
-    ):
-        shown.add_row(label, f"{found[f'{key}_hold']:.3%}", f"{found[f'{key}_turn_away']:.3%}", "")
-    shown.caption = f"{1e9 * found['seconds_per_query']:.0f} ns a query"
-    return shown

@@ -1,17 +1,36 @@
-"""Where missiles and fighters get to over time, for drawing. One thread a curve; every `steps` physics steps a point.
-
-A missile fired now, towards every direction: it turns there by some rudder, and flies on. A hard turn costs more speed than a
-wide one, so several are tried, and the farthest place along the direction at each time counts.
-"""
+"""Paths and reach of missiles and fighters over time, for drawing. One thread a curve; a point every `steps` physics steps."""
 
 import warp as wp
 
-from fledge.tasks.aircombat.physics.airframe import Flyer, move
+from fledge.tasks.aircombat.physics.airframe import Flyer, flyer, move
 from fledge.tasks.aircombat.physics.fight import slew
-from fledge.tasks.aircombat.physics.missile import fly_missile
-from fledge.tasks.aircombat.spacetime.flyout import Physics, fly_out
-from fledge.tasks.aircombat.spacetime.geometry import launch_at, unit
-from fledge.tasks.aircombat.spacetime.manoeuvres import choose_rudder, left_angle, turn_by
+from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
+from fledge.tasks.aircombat.physics.structs import FAR, Physics
+from fledge.tasks.aircombat.spacetime.flyout import fly_out, launch_at, unit
+from fledge.tasks.aircombat.spacetime.manoeuvres import (
+    LATE,
+    Manoeuvre,
+    choose_rudder,
+    left_angle,
+    time_to_go,
+    turn_by,
+)
+from fledge.tasks.aircombat.spacetime.observe import judge_pair
+from fledge.tasks.aircombat.spacetime.table import ReachTable
+
+
+@wp.struct
+class Shots:
+    """Missiles, fired now or in flight, each with a target; position and direction in one vector, speed beside it."""
+
+    missile: wp.array(dtype=wp.vec4)  # [C] m; unit vector
+    missile_speed: wp.array(dtype=wp.float32)  # [C] m/s
+    burn: wp.array(dtype=wp.float32)  # [C] s that the motor still burns
+    target: wp.array(dtype=wp.vec4)  # [C]
+    target_speed: wp.array(dtype=wp.float32)  # [C]
+    rudder: wp.array(dtype=wp.float32)  # [C] position of the target's rudder
+    manoeuvre: wp.array(dtype=wp.int32)  # [C] of the target
+    delay: wp.array(dtype=wp.float32)  # [C] s that the target holds its course before
 
 
 @wp.kernel(enable_backward=False)
@@ -25,12 +44,13 @@ def reach_missile(
     directions: wp.array(dtype=wp.float32),
     out: wp.array2d(dtype=wp.float32),
 ):
-    """Distance from the launch along each direction (rad from the nose) [direction, time], m; -1 once the missile is spent."""
+    """Distance from the launch along each direction (rad from the nose) [direction, time], m; -1 once the missile is spent.
+
+    The missile turns to the direction by at most `rudder`, and flies on.
+    """
     i = first + wp.tid()
     wanted = unit(directions[i])
-    missile = Flyer()
-    missile.dir = wp.vec2(1.0, 0.0)
-    missile.speed = speed
+    missile = flyer(wp.vec2(), wp.vec2(1.0, 0.0), speed)
     left = float(p.motor.burn)
     spent = bool(False)
     for k in range(out.shape[1]):
@@ -55,7 +75,7 @@ def trace_target(
     ranges: wp.array(dtype=wp.float32),
     out: wp.array2d(dtype=wp.vec3),
 ):
-    """The target's place and speed [geometry, time], as it flies a manoeuvre against one who stays where the shooter is."""
+    """The target's place and speed [geometry, time], as it flies a manoeuvre against a threat that stays at the launch."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     from_there = launch.shooter
@@ -94,11 +114,12 @@ def hold_both(
 
 @wp.func
 def flyer_of(v: wp.vec4) -> Flyer:
-    out = Flyer()
-    out.pos = wp.vec2(v[0], v[1])
-    out.dir = unit(v[2])
-    out.speed = v[3]
-    return out
+    return flyer(wp.vec2(v[0], v[1]), unit(v[2]), v[3])
+
+
+@wp.func
+def flyer_at(place: wp.vec4, speed: float) -> Flyer:
+    return flyer(wp.vec2(place[0], place[1]), wp.vec2(place[2], place[3]), speed)
 
 
 @wp.kernel(enable_backward=False)
@@ -115,3 +136,73 @@ def fly_on(
     """Closest approach of missiles in flight; both as x, y, heading, speed."""
     i = first + wp.tid()
     out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss
+
+
+@wp.kernel(enable_backward=False)
+def trace_shots(
+    first: int,
+    p: Physics,
+    dt: float,
+    steps: int,
+    shots: Shots,
+    paths: wp.array2d(dtype=wp.vec4),
+    ends: wp.array(dtype=wp.vec3),
+):
+    """Places of target and missile [shot, time], and the end [shot]: killed, time, closest approach; flown as the env flies.
+
+    A missile that is gone stays at its last place; the target flies on.
+    """
+    i = first + wp.tid()
+    missile = flyer_at(shots.missile[i], shots.missile_speed[i])
+    target = flyer_at(shots.target[i], shots.target_speed[i])
+    left = shots.burn[i]
+    rudder = shots.rudder[i]
+    late = bool(False)
+    flying = bool(True)
+    killed = float(0.0)
+    time = float(0.0)
+    end = float(0.0)
+    miss = float(FAR)
+    for k in range(paths.shape[1]):
+        paths[i, k] = wp.vec4(target.pos[0], target.pos[1], missile.pos[0], missile.pos[1])
+        for _step in range(steps):
+            late = late or (flying and time_to_go(missile, target) < LATE)
+            manoeuvre = shots.manoeuvre[i]
+            if time < shots.delay[i] - 0.5 * dt:
+                manoeuvre = int(Manoeuvre.HOLD)
+            asked = choose_rudder(p.fighter, target, missile, manoeuvre, late, dt)
+            rudder = slew(p.rudder_rate, rudder, asked, dt)
+            after = move(p.fighter, target, rudder, p.fighter.thrust, dt)
+            time = time + dt
+            if flying:
+                next = fly_missile(p.motor, missile, guide(p.motor, missile, target), left, dt)
+                miss = wp.min(miss, closest_approach(target.pos - missile.pos, after.pos - next.pos))
+                left = wp.max(left - dt, 0.0)
+                missile = next
+                end = time
+                if miss <= p.motor.kill_radius:
+                    killed = 1.0
+                    flying = False
+                elif left <= 0.0 and missile.speed < p.motor.min_speed:
+                    flying = False
+            target = after
+    ends[i] = wp.vec3(killed, end, miss)
+
+
+@wp.kernel(enable_backward=False)
+def judge_pairs(
+    first: int,
+    p: Physics,
+    t: ReachTable,
+    ones: wp.array(dtype=wp.vec4),
+    twos: wp.array(dtype=wp.vec4),
+    speeds: wp.array(dtype=wp.vec2),
+    ranges: wp.array2d(dtype=wp.vec3),
+    times: wp.array(dtype=wp.vec2),
+):
+    """R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
+    i = first + wp.tid()
+    pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
+    ranges[i, 0] = pair.by_one
+    ranges[i, 1] = pair.by_two
+    times[i] = pair.times

@@ -1,4 +1,4 @@
-"""Questions to the space-time graph, for any number of geometries at once.
+"""Missile ranges and fly-outs, for any number of geometries at once.
 
     envelope = Envelope(AircombatConfig())
     envelope.lookup(300.0, 300.0, 0.0, 0.0)                  from the table: millions a second
@@ -35,10 +35,10 @@ DECIDE_DT, DECIDE_HORIZON = 0.25, 240.0  # s
 
 
 class Envelope:
-    """The space-time graph of one physics.
+    """Missile ranges and fly-outs of one physics.
 
     Args:
-        cfg: The duel's settings; what is not physics does not count, except `dt_s`, the step of fly-outs.
+        cfg: Settings of the duel; only those of the physics count, and `dt_s`, the step of fly-outs.
     """
 
     def __init__(self, cfg: AircombatConfig | None = None, device: str = "cpu", num_threads: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Envelope:
     def lookup(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
     ) -> dict[str, Tensor]:
-        """`r_max_m`, `r_tr_m`, `r_ne_m` from the table, which is built first if there is none of this physics."""
+        """Return `r_max_m`, `r_tr_m`, `r_ne_m` from the table, which is built first if this physics has none yet."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         found = torch.empty(len(geometries), 3, device=self.device)
         args = [load_table(self.cfg, self.device), _vectors(geometries), wp.from_torch(found, dtype=wp.vec3)]
@@ -73,7 +73,7 @@ class Envelope:
     def solve(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
     ) -> dict[str, Tensor]:
-        """The same by fly-outs. Where nothing beyond 1 km kills, 1 km."""
+        """Return the same by fly-outs; 1 km if nothing beyond 1 km kills."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         if self._farthest is None:
             self._farthest = farthest_ranges(self.physics, self.launcher, self.cfg.dt_s)
@@ -96,7 +96,7 @@ class Envelope:
         off_boresight_deg: Numbers = 0.0,
         aspect_deg: Numbers = 0.0,
     ) -> dict[str, Tensor]:
-        """`killed`, `time_s` and `miss_m`, the closest approach, of a shot at a target that flies a manoeuvre."""
+        """Return `killed`, `time_s` and `miss_m` (closest approach) of a shot at a target that flies a manoeuvre."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         return {k: v.reshape(shape) for k, v in self._fly(geometries[:, :4], geometries[:, 4], manoeuvre).items()}
 
@@ -115,9 +115,9 @@ class Envelope:
         off_boresight_deg: Numbers = 0.0,
         aspect_deg: Numbers = 0.0,
     ) -> Tensor:
-        """Seconds that the target may keep its course, both holding, until turning away does not save it from a shot then.
+        """Return for how many seconds the target may hold its course, both holding, before turning away no longer saves it.
 
-        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if that does not come within four minutes.
+        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if it still is not after four minutes.
         """
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         count, looks = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
@@ -135,18 +135,27 @@ class Envelope:
     # ---- curves ------------------------------------------------------------------------------------------------------
 
     def missile_reach(
-        self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5
+        self,
+        own_speed: float,
+        directions_deg: Tensor,
+        duration_s: float,
+        every_s: float = 0.5,
+        dt_s: float | None = None,
     ) -> Tensor:
-        """How far a missile fired now is along directions from the nose [direction, time], m; NaN once it is spent."""
-        points, steps, dt = self._times(duration_s, every_s)
+        """Return how far a missile fired now gets along directions from the nose [direction, time], m; NaN once it is spent.
+
+        A hard turn costs more speed than a wide one: several are flown, and the farthest counts.
+        """
+        points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
-        best = torch.full((len(directions), points), -torch.inf, device=self.device)
-        for rudder in RUDDERS:
-            out = torch.empty_like(best)
-            args = [self.physics, float(own_speed), rudder, dt, steps, _floats(directions), wp.from_torch(out)]
-            self.launcher.run(self.launcher.record([Call(curves.reach_missile, args)], len(directions)))
-            spent = (out < 0) & (torch.arange(points) * every_s > self.physics.motor.burn)
-            best = torch.maximum(best, torch.where(spent, -torch.inf, out))
+        out = torch.empty(len(RUDDERS), len(directions), points, device=self.device)
+        calls = []
+        for rudder, reach in zip(RUDDERS, out, strict=True):
+            args = [self.physics, float(own_speed), rudder, dt, steps, _floats(directions), wp.from_torch(reach)]
+            calls.append(Call(curves.reach_missile, args))
+        self.launcher.run(self.launcher.record(calls, len(directions)))
+        spent = (out < 0) & (torch.arange(points) * every_s > self.physics.motor.burn)
+        best = torch.where(spent, -torch.inf, out).amax(0)
         return torch.where(torch.isinf(best), torch.nan, best + self.physics.motor.kill_radius)
 
     def target_path(
@@ -160,7 +169,7 @@ class Envelope:
         duration_s: float = 60.0,
         every_s: float = 0.5,
     ) -> Tensor:
-        """Where a target gets to that flies a manoeuvre [time, 2], m: the shooter is at the origin and points along x."""
+        """Return the path of a target that flies a manoeuvre [time, 2], m; the shooter is at the origin and points along x."""
         points, steps, dt = self._times(duration_s, every_s)
         geometries, _ = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         out = torch.empty(1, points, 3, device=self.device)
@@ -169,22 +178,21 @@ class Envelope:
         self.launcher.run(self.launcher.record(calls, 1))
         return out[0, :, :2]
 
-    def _times(self, duration_s: float, every_s: float) -> tuple[int, int, float]:
-        """Points of a curve, physics steps between them, and their length."""
-        steps = max(1, round(every_s / self.cfg.dt_s))
+    def _times(self, duration_s: float, every_s: float, dt_s: float | None = None) -> tuple[int, int, float]:
+        """Return the points of a curve, physics steps between them, and their length."""
+        steps = max(1, round(every_s / (dt_s or self.cfg.dt_s)))
         return int(duration_s / every_s) + 1, steps, every_s / steps
 
     def _geometries(self, *values: Numbers) -> tuple[Tensor, torch.Size]:
-        """Columns own speed, target's speed, off-boresight, aspect (rad), and what else came; and the shape they had."""
+        """Return columns own speed, target's speed, off-boresight, aspect (rad), and any further values; and their shape."""
         tensors = [torch.as_tensor(value, dtype=torch.float32, device=self.device) for value in values]
         try:
             tensors = list(torch.broadcast_tensors(*tensors))
         except RuntimeError as error:
-            raise InputError(
-                f"Shapes {[tuple(t.shape) for t in tensors]} do not go together: give one shape."
-            ) from error
+            shapes = [tuple(t.shape) for t in tensors]
+            raise InputError(f"Shapes {shapes} do not match: pass numbers or tensors of one shape.") from error
         if not all(bool(torch.isfinite(t).all()) for t in tensors):
-            raise InputError("A speed, angle or range is not finite: give finite numbers.")
+            raise InputError("Speeds, angles and ranges must be finite.")
         columns = torch.stack([t.reshape(-1) for t in tensors], dim=-1)
         columns[:, 2:4] = torch.deg2rad((columns[:, 2:4] + 180.0) % 360.0 - 180.0)
         return columns, tensors[0].shape

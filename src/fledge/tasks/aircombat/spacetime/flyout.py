@@ -1,33 +1,48 @@
 """Fly-outs: one guided missile against one target that flies a manoeuvre, with the simulator's own physics.
 
-A fly-out goes on until the missile has killed or is spent. It may stop earlier where the end is certain: a missile whose
-motor is out and that is slower than a target that flies straight, and is ahead of it, never gets nearer along the target's
-path. Steps may be long: rudder and thrust are constant in a step, but the arc is exact and the closest approach is that
-within the step.
+A geometry is own speed, target's speed (m/s), off-boresight and aspect (rad, left positive): the angle from the shooter's nose
+to the target, and from the target's nose to the shooter. Aspect 0 is a target that comes nose-on, pi a tail chase.
+
+A fly-out ends when the missile has killed or is spent, or when the end is certain: a coasting missile that is slower than a
+target flying straight ahead of it never gets nearer. Steps may be long: the arc of a step is exact, and the closest approach
+is that within the step.
 """
 
 import warp as wp
 
-from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, move
+from fledge.tasks.aircombat.physics.airframe import Flyer, flyer, move
 from fledge.tasks.aircombat.physics.fight import slew
-from fledge.tasks.aircombat.physics.missile import Motor, closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.spacetime.manoeuvres import AWAY, LATE, choose_rudder, time_to_go
+from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
+from fledge.tasks.aircombat.physics.structs import FAR, Physics
+from fledge.tasks.aircombat.spacetime.manoeuvres import LATE, Manoeuvre, choose_rudder, time_to_go
 
-FAR = wp.constant(1.0e9)
-STRAIGHT = wp.constant(0.05)  # rudder of a target that runs
+PI = wp.constant(3.14159265358979)
+STRAIGHT = wp.constant(0.05)  # largest rudder of a target that counts as flying straight
 LONGEST = wp.constant(600.0)  # s; no missile flies longer
 LONGEST_STEP = wp.constant(4.0)  # s
-LAST = wp.constant(2.0)  # s before the end that are foreseen
+LAST = wp.constant(2.0)  # s before the end that are extrapolated
 
 
 @wp.struct
-class Physics:
-    """All that decides a fly-out."""
+class Launch:
+    """Both sides at a launch."""
 
-    fighter: Airframe
-    motor: Motor
-    rudder_rate: float  # 1/s, of the fighter; 0: at once
-    top_speed: float  # m/s, of the fighter at full throttle without turning
+    shooter: Flyer  # and its missile: at the origin, pointing east
+    target: Flyer
+
+
+@wp.func
+def unit(angle: float) -> wp.vec2:
+    return wp.vec2(wp.cos(angle), wp.sin(angle))
+
+
+@wp.func
+def launch_at(geometry: wp.vec4, away: float) -> Launch:
+    """Place both sides in a geometry at a range, m."""
+    out = Launch()
+    out.shooter = flyer(wp.vec2(), wp.vec2(1.0, 0.0), geometry[0])
+    out.target = flyer(away * unit(geometry[2]), unit(geometry[2] + PI - geometry[3]), geometry[1])
+    return out
 
 
 @wp.struct
@@ -41,14 +56,14 @@ class FlyOut:
 
 @wp.func
 def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
-    """Whether a coasting missile can never get at a target that keeps straight on."""
+    """Return whether a coasting missile can never reach a target that flies straight."""
     ahead = wp.dot(target.pos - missile.pos, target.dir)
     return missile.speed < wp.min(target.speed, p.top_speed) and ahead > 2.0 * p.motor.kill_radius
 
 
 @wp.func
-def foresee(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """The end of a fly-out: where both would pass each other going straight, less what the missile can steer until then."""
+def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
+    """End a fly-out: the distance at which both pass going straight, less what the missile can steer until then."""
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin
@@ -66,8 +81,7 @@ def foresee(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: flo
 def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, dt: float, share: float) -> FlyOut:
     """Fly a missile, with `burn` seconds of motor left, against a target that flies a manoeuvre.
 
-    A step lasts dt, or `share` of the time that the missile still needs to its target, if that is longer. With a share, the
-    last seconds are foreseen instead of flown.
+    A step lasts dt, or `share` of the time to go, if that is longer. With a share, the last seconds are extrapolated.
     """
     missile = start
     target = prey
@@ -79,7 +93,7 @@ def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, 
     while out.time < LONGEST:
         togo = time_to_go(missile, target)
         if share > 0.0 and togo < LAST:
-            return foresee(p, out, missile, target, togo)
+            return extrapolate_end(p, out, missile, target, togo)
         late = late or togo < LATE
         step = wp.clamp(share * togo, dt, wp.max(dt, LONGEST_STEP))
         rudder = slew(p.rudder_rate, rudder, choose_rudder(p.fighter, target, missile, manoeuvre, late, step), step)
@@ -93,7 +107,7 @@ def fly_out(p: Physics, start: Flyer, burn: float, prey: Flyer, manoeuvre: int, 
         if out.miss <= p.motor.kill_radius:
             out.killed = 1
             return out
-        straight = manoeuvre <= AWAY and wp.abs(rudder) < STRAIGHT
+        straight = manoeuvre <= Manoeuvre.AWAY and wp.abs(rudder) < STRAIGHT
         if left <= 0.0 and (missile.speed < p.motor.min_speed or (straight and outrun(p, missile, target))):
             return out
     return out

@@ -1,9 +1,9 @@
-"""What a target does about a missile: its rudder, at full throttle, step by step.
+"""Defences of a target against a missile: its rudder, at full throttle, step by step.
 
     HOLD                        straight on
     AWAY                        full rudder to the nearer side until the missile is straight behind, then run, keeping it there
     AWAY_LEFT, AWAY_RIGHT       the same, but to that side while the missile is within 60 degrees of the nose
-    HARD_LEFT, HARD_RIGHT       full rudder, for ever
+    HARD_LEFT, HARD_RIGHT       full rudder all the time
     BEAM_LEFT, BEAM_RIGHT       turn, by the shorter way, until the missile is abeam, and keep it there: the path leads to the
                                 left, or right, of the line from the missile
     BREAK_LEFT, BREAK_RIGHT     AWAY, and full rudder once the missile is less than LATE seconds away
@@ -19,10 +19,11 @@ import warp as wp
 
 from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer
 from fledge.tasks.aircombat.physics.missile import cross2
+from fledge.tasks.aircombat.physics.structs import FAR
 
 
 class Manoeuvre(enum.IntEnum):
-    """What a target does."""
+    """Defence of a target."""
 
     HOLD = 0
     AWAY_LEFT = 1
@@ -38,38 +39,25 @@ class Manoeuvre(enum.IntEnum):
     LATE_RIGHT = 11
 
 
-HOLD = wp.constant(int(Manoeuvre.HOLD))
-AWAY_LEFT = wp.constant(int(Manoeuvre.AWAY_LEFT))
-AWAY_RIGHT = wp.constant(int(Manoeuvre.AWAY_RIGHT))
-AWAY = wp.constant(int(Manoeuvre.AWAY))
-HARD_LEFT = wp.constant(int(Manoeuvre.HARD_LEFT))
-HARD_RIGHT = wp.constant(int(Manoeuvre.HARD_RIGHT))
-BEAM_LEFT = wp.constant(int(Manoeuvre.BEAM_LEFT))
-BEAM_RIGHT = wp.constant(int(Manoeuvre.BEAM_RIGHT))
-BREAK_LEFT = wp.constant(int(Manoeuvre.BREAK_LEFT))
-BREAK_RIGHT = wp.constant(int(Manoeuvre.BREAK_RIGHT))
-LATE_LEFT = wp.constant(int(Manoeuvre.LATE_LEFT))
-LATE_RIGHT = wp.constant(int(Manoeuvre.LATE_RIGHT))
 LATE = wp.constant(3.0)  # s
-FAR = wp.constant(1.0e9)
 LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees, and a little
 
 
 @wp.func
 def left_angle(a: wp.vec2, b: wp.vec2) -> float:
-    """Angle from a to b, positive to the left, -pi to pi."""
+    """Return the angle from a to b, positive to the left, -pi to pi."""
     return wp.atan2(cross2(a, b), wp.dot(a, b))
 
 
 @wp.func
 def turn_by(frame: Airframe, body: Flyer, angle: float, dt: float) -> float:
-    """Rudder that turns by an angle within dt, as far as one step gets."""
+    """Return the rudder that turns by an angle within dt, or as far as possible."""
     return wp.clamp(angle * frame.rmin / wp.max(body.speed * dt, 1.0e-3), -1.0, 1.0)
 
 
 @wp.func
 def time_to_go(missile: Flyer, target: Flyer) -> float:
-    """Seconds until the missile is there, at the speed at which it closes now; FAR if it does not."""
+    """Return the seconds until the missile arrives at its current closing speed; FAR if it does not close."""
     r = target.pos - missile.pos
     closing = wp.dot(missile.speed * missile.dir - target.speed * target.dir, r)  # m/s times range
     if closing <= 0.0:
@@ -79,29 +67,33 @@ def time_to_go(missile: Flyer, target: Flyer) -> float:
 
 @wp.func
 def side_of(manoeuvre: int) -> float:
-    """1 of those to the left, -1 of those to the right, 0 of those to neither."""
-    if manoeuvre == HOLD or manoeuvre == AWAY:
+    """Return 1 for manoeuvres to the left, -1 to the right, 0 for the others."""
+    if manoeuvre == Manoeuvre.HOLD or manoeuvre == Manoeuvre.AWAY:
         return 0.0
-    if manoeuvre == AWAY_LEFT or (manoeuvre > AWAY and manoeuvre % 2 == 0):
+    if manoeuvre == Manoeuvre.AWAY_LEFT or (manoeuvre > Manoeuvre.AWAY and manoeuvre % 2 == 0):
         return 1.0
     return -1.0
 
 
 @wp.func
 def choose_rudder(frame: Airframe, body: Flyer, missile: Flyer, manoeuvre: int, late: bool, dt: float) -> float:
-    """Rudder for the next step; `late` if the missile has been less than LATE seconds away."""
+    """Return the rudder of the next step; `late` if the missile has been less than LATE seconds away."""
     side = side_of(manoeuvre)
-    if manoeuvre == HOLD:
+    if manoeuvre == Manoeuvre.HOLD:
         return 0.0
-    if manoeuvre == HARD_LEFT or manoeuvre == HARD_RIGHT or (manoeuvre >= BREAK_LEFT and late):
+    if (
+        manoeuvre == Manoeuvre.HARD_LEFT
+        or manoeuvre == Manoeuvre.HARD_RIGHT
+        or (manoeuvre >= Manoeuvre.BREAK_LEFT and late)
+    ):
         return side
-    if manoeuvre >= LATE_LEFT:
+    if manoeuvre >= Manoeuvre.LATE_LEFT:
         return 0.0
     from_it = body.pos - missile.pos
     wanted = from_it
-    if manoeuvre == BEAM_LEFT or manoeuvre == BEAM_RIGHT:
+    if manoeuvre == Manoeuvre.BEAM_LEFT or manoeuvre == Manoeuvre.BEAM_RIGHT:
         wanted = wp.vec2(-side * from_it[1], side * from_it[0])
     angle = left_angle(body.dir, wanted)
-    if (manoeuvre == AWAY_LEFT or manoeuvre == AWAY_RIGHT) and side * angle < -LONG_WAY:
+    if (manoeuvre == Manoeuvre.AWAY_LEFT or manoeuvre == Manoeuvre.AWAY_RIGHT) and side * angle < -LONG_WAY:
         return side
     return turn_by(frame, body, angle, dt)

@@ -1,4 +1,4 @@
-"""The space-time graph as a picture: ranges around the target, and time over ground."""
+"""A picture of one geometry: ranges around the target, and time over ground."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fledge.tasks.aircombat.spacetime.command import EnvelopeConfig
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
+from fledge.tasks.aircombat.spacetime.query import EnvelopeConfig
 
 RINGS = (
     ("r_max_m", "R_max: holds its course", "#f2b134", "#a06a00"),
@@ -27,14 +27,13 @@ ASPECTS = np.arange(-180, 181, 3.0)
 EVERY_S = 0.5
 
 
-def save_picture(cfg: EnvelopeConfig, answer: dict[str, Any], path: Path) -> None:
-    """Draw one geometry."""
+def save_picture(cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any], path: Path) -> None:
+    """Draw one geometry and its figures to a file."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(12, 6.2), dpi=110, layout="constrained")
-    with Envelope(cfg.env) as envelope:
-        _rings(drawn.add_subplot(1, 2, 1), cfg, envelope)
-        _ground(drawn.add_subplot(1, 2, 2), cfg, envelope, answer)
+    _draw_rings(drawn.add_subplot(1, 2, 1), cfg, envelope)
+    _draw_ground(drawn.add_subplot(1, 2, 2), cfg, envelope, answer)
     drawn.suptitle(
         f"shooter {cfg.own_speed:g} m/s, target {cfg.target_speed:g} m/s, {cfg.off_boresight_deg:g}° off boresight"
         + ("" if cfg.env.load_limits else ", no load limits"),
@@ -44,15 +43,16 @@ def save_picture(cfg: EnvelopeConfig, answer: dict[str, Any], path: Path) -> Non
     drawn.savefig(path)
 
 
-def _rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
-    """Where a shooter may stand around a target whose nose points up, so that a shot kills."""
-    found = envelope.solve(cfg.own_speed, cfg.target_speed, cfg.off_boresight_deg, torch.from_numpy(ASPECTS))
+def _draw_rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
+    """Draw the places around a target, whose nose points up, from where a shot kills."""
+    ranges = envelope.solve(cfg.own_speed, cfg.target_speed, cfg.off_boresight_deg, torch.from_numpy(ASPECTS))
+    found = {name: value.numpy() / 1000 for name, value in ranges.items()}  # km
     angles = np.radians(ASPECTS)
     for name, label, colour, dark in RINGS:
-        km = found[name].numpy() / 1000
-        ax.fill(-km * np.sin(angles), km * np.cos(angles), color=colour, alpha=0.3)
-        ax.plot(-km * np.sin(angles), km * np.cos(angles), color=dark, linewidth=1.8, label=label)
-    _label_rings(ax, {name: found[name].numpy() / 1000 for name, *_ in RINGS})
+        x, y = -found[name] * np.sin(angles), found[name] * np.cos(angles)
+        ax.fill(x, y, color=colour, alpha=0.3)
+        ax.plot(x, y, color=dark, linewidth=1.8, label=label)
+    _label_rings(ax, found)
     shooter = cfg.range_m / 1000
     place = (-shooter * np.sin(np.radians(cfg.aspect_deg)), shooter * np.cos(np.radians(cfg.aspect_deg)))
     ax.plot(*place, marker="o", color="black", markersize=7)
@@ -70,7 +70,7 @@ def _rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
 
 
 def _label_rings(ax: Any, rings: dict[str, np.ndarray]) -> None:
-    """Kilometres at the nose, the beam and the tail, where they do not cover each other."""
+    """Write kilometres at the nose, the beam and the tail, where they do not overlap."""
     ahead, beam, behind = (int(np.argmin(abs(ASPECTS - aspect))) for aspect in (0, 90, 180))
     for name, _, _, dark in RINGS:
         km = rings[name]
@@ -82,9 +82,8 @@ def _label_rings(ax: Any, rings: dict[str, np.ndarray]) -> None:
             ax.annotate(f"{km[behind]:.0f} km", (0, -km[behind]), xytext=(5, -14), **style)
 
 
-def _ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any]) -> None:
-    """Distance from where the missile was fired over time: the missile's reach, and where the target gets to."""
-    geometry = {name: getattr(cfg, name) for name in ("own_speed", "target_speed", "off_boresight_deg", "aspect_deg")}
+def _draw_ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any]) -> None:
+    """Draw distance from the launch over time: the missile's reach, and the target's paths."""
     nose = torch.tensor([cfg.off_boresight_deg])
     reach = envelope.missile_reach(cfg.own_speed, nose, 200.0, EVERY_S)[0].numpy() / 1000
     alive = float(np.flatnonzero(np.isfinite(reach))[-1]) * EVERY_S
@@ -97,7 +96,7 @@ def _ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, 
     ax.text(0.03, 0.5, "the missile\ncan be here", transform=ax.transAxes, color="#b0330f", fontsize=12)
     farthest = float(reach.max())
     for manoeuvre, label, colour, width in PATHS:
-        path = envelope.target_path(manoeuvre, cfg.range_m, **geometry, duration_s=until, every_s=EVERY_S)
+        path = envelope.target_path(manoeuvre, cfg.range_m, **cfg.geometry, duration_s=until, every_s=EVERY_S)
         km = path.norm(dim=-1).numpy()[: len(times)] / 1000
         farthest = max(farthest, float(km.max()))
         ax.plot(km, times, color=colour, linewidth=width)

@@ -1,9 +1,9 @@
-"""Tables by their physics: the one that is shipped, one kept in the cache folder, or a new one.
+"""Tables by their physics: the shipped one, one in the cache folder, or a new one.
 
-A file's name has a hash of everything that decides its numbers: the physics, the axes, the fly-outs' step, and VERSION,
-which changes with the code of `sim.airframe`, `sim.missile` and this folder where that changes ranges. Files are written
-beside their place and moved there, so that several processes may build the same table; what cannot be read, or is not what
-it should be, is built again. Where the folder cannot be written, the table serves this process only.
+A file's name has a hash of all that determines its numbers: the physics, the axes, the fly-outs' step, and VERSION, which must
+change with code of `physics/` and this folder that changes ranges. Files are written beside their place and moved there, so
+several processes may build the same table; damaged files are built again. If the folder cannot be written, the table serves
+this process only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import warp as wp
 from fledge.core.terminal import counting, make_console, say
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.physics.parameters import physics_of
+from fledge.tasks.aircombat.physics.structs import Physics
 from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table, complete
-from fledge.tasks.aircombat.spacetime.flyout import Physics
 from fledge.tasks.aircombat.spacetime.solve import NEAREST
 from fledge.tasks.aircombat.spacetime.table import Axis, ReachTable
 
@@ -36,7 +36,7 @@ SHIPPED = Path(__file__).parent / "default.npz"
 
 
 def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -> ReachTable:
-    """The table of these settings' physics, on a device. Shared by all who ask for the same."""
+    """Return the table of these settings' physics on a device; it is shared."""
     physics = physics_of(cfg)
     key = key_of(physics), device
     if key not in _TABLES:
@@ -45,7 +45,7 @@ def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -
 
 
 def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTable:
-    """Nodes [own, target, off-boresight, aspect, 4] as kernels read them."""
+    """Return nodes [own, target, off-boresight, aspect, 4] as kernels read them."""
     table = ReachTable()
     degree = 180.0 / np.pi
     scales = {"own": 1.0, "target": 1.0, "off_boresight": degree, "aspect": degree}
@@ -59,7 +59,7 @@ def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTabl
 
 
 def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
-    """An axis with nodes at these whole units."""
+    """Return an axis with nodes at these whole units."""
     axis = Axis()
     axis.origin, axis.per_unit = nodes[0] / per_unit, per_unit
     places = np.array(nodes) - nodes[0]
@@ -70,7 +70,7 @@ def make_axis(nodes: Sequence[int], per_unit: float, device: str) -> Axis:
 
 
 def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> Ranges:
-    """Nodes' ranges: shipped, kept, or built now and kept."""
+    """Return the ranges of the nodes: shipped, from the cache, or built now and cached."""
     key = key_of(physics)
     kept = cache_folder() / f"reach-{key}.npz"
     for path in (SHIPPED, kept):
@@ -84,7 +84,7 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
     try:
         write_ranges(kept, key, found)
     except OSError as error:
-        warnings.warn(f"The space-time table is not kept: {kept} cannot be written ({error.strerror}).", stacklevel=2)
+        warnings.warn(f"The space-time table is not cached: {kept} cannot be written ({error.strerror}).", stacklevel=2)
     return found
 
 
@@ -92,7 +92,7 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
 
 
 def numbers_of(physics: Physics) -> dict[str, Any]:
-    """Everything that a table's numbers depend on, as plain values."""
+    """Return all that determines a table's numbers, as plain values."""
     frame = ("cd0", "k", "rmin", "thrust", "max_load")
     motor = ("navigation", "burn", "min_speed", "kill_radius")
     return {
@@ -107,7 +107,7 @@ def numbers_of(physics: Physics) -> dict[str, Any]:
 
 
 def key_of(physics: Physics) -> str:
-    """A short hash of it."""
+    """Return a short hash of `numbers_of`."""
     return hashlib.sha256(json.dumps(numbers_of(physics), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -115,7 +115,7 @@ def key_of(physics: Physics) -> str:
 
 
 def cache_folder() -> Path:
-    """Where this system keeps what can be made again."""
+    """Return this system's cache folder."""
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "fledge"
     if sys.platform == "darwin":
@@ -126,7 +126,7 @@ def cache_folder() -> Path:
 
 
 def read_ranges(path: Path, key: str) -> Ranges | None:
-    """What a file holds, None unless it is whole and of this key."""
+    """Return the ranges in a file; None unless it is intact and has this key."""
     try:
         with np.load(path, allow_pickle=False) as file:
             if bytes(file["key"]).decode() != key:
@@ -141,7 +141,7 @@ def read_ranges(path: Path, key: str) -> Ranges | None:
 
 
 def write_ranges(path: Path, key: str, ranges: Ranges) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     nodes = (np.stack(ranges) / 1000).astype(np.float16)  # km, to 0.05 %
     arrays: dict[str, Any] = {"ranges": nodes, "key": np.frombuffer(key.encode(), np.uint8)}
     arrays["digest"] = np.frombuffer(hashlib.sha256(nodes.tobytes()).digest(), np.uint8)

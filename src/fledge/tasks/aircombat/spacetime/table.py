@@ -1,11 +1,11 @@
 """Kill ranges of any geometry, interpolated in a table of solved ones (`solve`).
 
-Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. The other half of the off-boresights is the mirror
-image, with left and right swapped. Outside of the speeds, the nearest is taken.
+Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. Negative off-boresights are the mirror image, with
+left and right swapped. Speeds outside the axes are clipped.
 
-Between nodes, both ends of the interval of ranges that kill are interpolated, by their middle and the signed square of half
-their distance. Both are smooth where the interval shrinks and is gone, and the range itself is not: there it falls like a
-square root, and jumps. Nodes beyond such a border have a negative square (`build.complete`).
+The table interpolates the interval of ranges that kill: its middle, and the signed square of half its length. Both are smooth
+where the interval shrinks to nothing; the range itself falls like a square root there, and jumps. Nodes beyond such a border
+have a negative square (`build.complete`).
 """
 
 import warp as wp
@@ -13,12 +13,12 @@ import warp as wp
 PI = wp.constant(3.14159265358979)
 BOTH_WAYS = wp.constant(
     1.0471976
-)  # rad, 60 degrees: a target that sees the shooter farther off turns by the shorter way
+)  # rad, 60 degrees; with the shooter farther off its nose, a target turns the shorter way
 
 
 @wp.struct
 class Axis:
-    """Where nodes are. `index` leads to the node before each whole unit, so nodes may be spaced as one likes."""
+    """Nodes of an axis. `index` has the node before each whole unit, so spacing may vary."""
 
     origin: float
     per_unit: float  # units (m/s or degrees) in 1 of the value (m/s or rad)
@@ -36,13 +36,13 @@ class ReachTable:
     aspect: Axis
     turning: wp.array4d(dtype=wp.vec4)  # of r_left, then of r_right
     others: wp.array4d(dtype=wp.vec4)  # of r_max, then of r_ne
-    margin: float  # share by which r_max and r_tr are made larger, to be on the safe side
-    nearest: float  # m: closer, everything counts as within reach
+    margin: float  # share by which r_max and r_tr are enlarged, for safety
+    nearest: float  # m; anything closer counts as within range
 
 
 @wp.struct
 class Place:
-    """Nodes before a geometry, and shares of the way to the next ones."""
+    """Nodes before a geometry, and fractions of the way to the next ones."""
 
     node: wp.vec4i
     share: wp.vec4
@@ -51,7 +51,7 @@ class Place:
 
 @wp.func
 def place_on(axis: Axis, value: float) -> wp.vec2:
-    """The node before a value, and the share of the way to the next."""
+    """Return the node before a value, and the fraction of the way to the next."""
     last = axis.index.shape[0] - 1
     at = wp.clamp((value - axis.origin) * axis.per_unit, 0.0, float(last))
     node = axis.index[int(at)]
@@ -61,7 +61,7 @@ def place_on(axis: Axis, value: float) -> wp.vec2:
 
 @wp.func
 def wrap(angle: float) -> float:
-    """The same angle between -pi and pi."""
+    """Return an angle between -pi and pi."""
     if angle > PI:
         return angle - 2.0 * PI
     if angle < -PI:
@@ -89,7 +89,7 @@ def find_place(t: ReachTable, own_speed: float, target_speed: float, off_boresig
 
 @wp.func
 def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
-    """The weighted mean of the 16 nodes around a place."""
+    """Return the weighted mean of the 16 nodes around a place."""
     out = wp.vec4()
     for a in range(2):
         by_own = wp.abs(float(1 - a) - p.share[0])
@@ -107,7 +107,7 @@ def interpolate(values: wp.array4d(dtype=wp.vec4), p: Place) -> wp.vec4:
 
 @wp.func
 def far_end(middle: float, square: float) -> float:
-    """The larger end of an interval, 0 if there is none."""
+    """Return the larger end of an interval, 0 if it is empty."""
     if square <= 0.0:
         return 0.0
     return middle + wp.sqrt(square)
@@ -115,7 +115,7 @@ def far_end(middle: float, square: float) -> float:
 
 @wp.func
 def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
-    """r_tr: of a target that sees the shooter near its nose the better of both ways, else the shorter way."""
+    """Return r_tr: the target turns the better way if the shooter is near its nose, else the shorter way."""
     ends = interpolate(t.turning, p)
     left = far_end(ends[0], ends[1])
     right = far_end(ends[2], ends[3])
@@ -132,13 +132,13 @@ def turning_range(t: ReachTable, p: Place, aspect: float) -> float:
 
 @wp.func
 def lookup_turning(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> float:
-    """r_tr alone, m: at half the price."""
+    """Return r_tr alone, m, at half the cost."""
     return turning_range(t, find_place(t, own_speed, target_speed, off_boresight, aspect), aspect)
 
 
 @wp.func
 def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: float, aspect: float) -> wp.vec3:
-    """r_max, r_tr, r_ne, m; at least `nearest`. Angles in radians, left positive, -2 pi to 2 pi."""
+    """Return r_max, r_tr, r_ne, m; at least `nearest`. Angles in radians, left positive, -2 pi to 2 pi."""
     p = find_place(t, own_speed, target_speed, off_boresight, aspect)
     ends = interpolate(t.others, p)
     r_max = wp.max((1.0 + t.margin) * far_end(ends[0], ends[1]), t.nearest)
@@ -149,7 +149,7 @@ def lookup(t: ReachTable, own_speed: float, target_speed: float, off_boresight: 
 
 @wp.kernel(enable_backward=False)
 def look_up(first: int, t: ReachTable, geometries: wp.array(dtype=wp.vec4), out: wp.array(dtype=wp.vec3)):
-    """Geometries as own speed, target's speed, off-boresight, aspect."""
+    """Look up geometries: own speed, target's speed, off-boresight, aspect."""
     i = first + wp.tid()
     g = geometries[i]
     out[i] = lookup(t, g[0], g[1], g[2], g[3])

@@ -1,4 +1,4 @@
-"""The cockpit: what a person's hands move in a duel, and what the pilot reads off the space-time graph."""
+"""Manual control of a duel, and the space-time graph that is shown beside it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONTROLS = (
     ),
     Control("fire", "button", label="fire", more="fire", keys_more=("Space",)),
 )
-KEPT = 4  # worlds whose graphs stay ready
-_making = threading.Lock()
-_moments: dict[str, Any] = {}
+MAX_SOLVERS = 4  # kept ready, one for each physics
+_lock = threading.Lock()
+_solvers: dict[str, Any] = {}
 
 
 def command_duel(cfg: AircombatConfig, values: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
-    """The action of one row that hands mean, in the form that the world takes."""
+    """Return the action of one row for values of the controls, in the env's action form."""
     fire = int(values["fire"] > 0.5)
     if cfg.action_form is ActionForm.discrete:
         nearest = min(range(3), key=lambda k: abs(RUDDERS[k] - values["rudder"]))
@@ -40,21 +40,21 @@ def command_duel(cfg: AircombatConfig, values: Mapping[str, float]) -> Tensor | 
 
 
 def hold_duel(action: Tensor | Mapping[str, Tensor]) -> Any:
-    """A command as it goes on: no second shot."""
+    """Return an action to repeat: the same controls without another shot."""
     if isinstance(action, Tensor):
         return action - action % 2
     return {name: torch.zeros_like(part) if name == "fire" else part for name, part in action.items()}
 
 
 def graph_duel(cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The space-time graph of a moment; from any thread, one at a time."""
-    from fledge.tasks.aircombat.spacetime.moment import Moment
+    """Return the space-time graph of a frame; safe from any thread, one at a time."""
+    from fledge.tasks.aircombat.spacetime.graph import GraphSolver
 
-    with _making:
+    with _lock:
         plain = to_plain(cfg)
         key = repr([plain[name] for name in ("fighter", "missile", "load_limits", "rudder_rate", "dt_s")])
-        if key not in _moments:
-            while len(_moments) >= KEPT:
-                _moments.pop(next(iter(_moments))).close()
-            _moments[key] = Moment(cfg)
-        return _moments[key].tell(frame)
+        if key not in _solvers:
+            while len(_solvers) >= MAX_SOLVERS:
+                _solvers.pop(next(iter(_solvers))).close()
+            _solvers[key] = GraphSolver(cfg)
+        return _solvers[key].solve(frame)

@@ -1,6 +1,6 @@
-"""Why a fight was lost: which missile killed, where it was fired, until when a defence would have helped, and what was done.
+"""Reason of a lost fight: the missile that killed, its launch, until when a defence would have helped, and what was flown.
 
-All of it is from the recorded frames, one a decision, and from fly-outs with the simulator's own missile.
+Computed from the recorded frames, one per decision, and from fly-outs with the simulator's own missile.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.aircombat.spacetime.along import Frames, config_of, misses, ranges_of, reaches
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
+from fledge.tasks.aircombat.spacetime.recorded import Frames, config_of, distances, predicted_misses, shot_ranges
 from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 DEAD = ({"loss", "draw"}, {"win", "draw"})  # outcomes in which side 0, and side 1, dies
@@ -27,20 +27,20 @@ DEFENCES = {
     Manoeuvre.LATE_LEFT: "holding on with a break at the end",
     Manoeuvre.LATE_RIGHT: "holding on with a break at the end",
 }
-RUNNING = 0.7  # cosine of the angle between a course and straight away from the missile
+RUNNING = 0.7  # smallest `away_cosine` of a fighter that runs from the missile
 
 
 @dataclass
 class Kill:
     """The missile that killed."""
 
-    slot: int | None  # None: it was fired in the last decision
-    fired: int | None  # frame of the launch; None: it was on its way when the fight began
-    end_s: float  # when it hit
+    slot: int | None  # None: fired in the last decision
+    fired: int | None  # frame of the launch; None: in flight when the fight began
+    end_s: float  # time of the hit
 
 
 def find_kill(frames: Frames, side: int) -> Kill:
-    """Which of the enemy's missiles was about to hit a side at the last frame."""
+    """Return the enemy's missile that was about to hit a side at the last frame."""
     enemy, time = 1 - side, frames["time_s"]
     slots = np.flatnonzero(frames["missile_alive"][-1, enemy])
     last = len(time) - 1
@@ -57,7 +57,7 @@ def find_kill(frames: Frames, side: int) -> Kill:
 
 
 def time_to_go(frames: Frames, side: int, slot: int, frame: int) -> float:
-    """Seconds until a missile is at a side, at the speed at which it closes; inf if it does not."""
+    """Return the seconds until a missile reaches a side at its closing speed; inf if it does not close."""
     enemy = 1 - side
     r = frames["pos"][frame, side] - frames["missile_pos"][frame, enemy, slot]
     course, missile = frames["heading"][frame, side], frames["missile_heading"][frame, enemy, slot]
@@ -67,8 +67,8 @@ def time_to_go(frames: Frames, side: int, slot: int, frame: int) -> float:
     return float(r @ r) / closing if closing > 0 else np.inf
 
 
-def running(frames: Frames, side: int, slot: int) -> np.ndarray:
-    """Cosine of the angle between a side's course and straight away from an enemy missile, [T]."""
+def away_cosine(frames: Frames, side: int, slot: int) -> np.ndarray:
+    """Return the cosine of the angle between a side's course and straight away from an enemy missile, [T]."""
     away = frames["pos"][:, side] - frames["missile_pos"][:, 1 - side, slot]
     course = np.stack([np.cos(frames["heading"][:, side]), np.sin(frames["heading"][:, side])], axis=-1)
     cosine: np.ndarray = (away * course).sum(-1) / np.maximum(np.linalg.norm(away, axis=-1), 1.0)
@@ -76,42 +76,42 @@ def running(frames: Frames, side: int, slot: int) -> np.ndarray:
 
 
 def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
-    """Why a side died; None if it did not."""
+    """Return the reason why a side died; None if it did not."""
     frames = track.frames
     if track.outcome not in DEAD[side] or not len(frames["time_s"]):
         return None
     kill = find_kill(frames, side)
     with Envelope(config_of(track.scene)) as envelope:
-        kind, chance = tell_chance(frames, side, kill, envelope)
-        launch = tell_launch(frames, side, kill, envelope)
+        kind, chance = describe_chance(frames, side, kill, envelope)
+        launch = describe_launch(frames, side, kill, envelope)
     both = "; its own missile hit in the same moment" if track.outcome == "draw" else ""
     return LossReason(
-        kind, f"Killed {kill.end_s:.0f} s in by a missile {launch}: {chance}{both}. {tell_shots(frames, side)}"
+        kind, f"Killed {kill.end_s:.0f} s in by a missile {launch}: {chance}{both}. {describe_shots(frames, side)}"
     )
 
 
-def tell_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> str:
-    """Where the missile was fired."""
+def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> str:
+    """Describe the launch of the missile."""
     if kill.fired is None:
         return "that was on its way from the start"
-    r_max, r_tr, r_ne = reaches(frames, envelope)[kill.fired, 1 - side] / 1000.0
-    away = ranges_of(frames)[kill.fired] / 1000.0
+    r_max, r_tr, r_ne = shot_ranges(frames, envelope)[kill.fired, 1 - side] / 1000.0
+    away = distances(frames)[kill.fired] / 1000.0
     bounds = (("R_ne", r_ne), ("R_tr", r_tr), ("R_max", r_max))
     inside = next((f"inside {name} ({reach:.1f} km)" for name, reach in bounds if away <= reach), "outside R_max")
     return f"fired {kill.end_s - frames['time_s'][kill.fired]:.0f} s before at {away:.1f} km, {inside}"
 
 
-def tell_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """What a defence would have done, and what was done: in a few words, and as part of a sentence."""
+def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
+    """Describe whether a defence would have helped, and what was flown: as a category, and as part of a sentence."""
     if kill.slot is None:
         return "fired point-blank", "there was no time left to turn"
-    near = misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
+    near = predicted_misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
     if np.isnan(near).all():
         return "not known", "whether a defence would have helped is not known"
     before = kill.end_s - frames["time_s"]  # seconds before the hit
     saves = near > envelope.cfg.missile.kill_radius_m
     away = list(DEFENCES).index(Manoeuvre.AWAY)
-    cosine = running(frames, side, kill.slot)
+    cosine = away_cosine(frames, side, kill.slot)
     towards = np.flatnonzero((cosine < 0.0) & ~np.isnan(near[0]))
     flown = f"it flew towards the missile until {before[towards[-1]]:.0f} s before the hit" if len(towards) else ""
     if saves[away].any():
@@ -130,15 +130,15 @@ def tell_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tu
             "missed the way out",
             f"turning away no longer helped, but {way} did until {before[last]:.0f} s before the hit",
         )
-    kind, came = tell_approach(frames, side, kill, envelope)
+    kind, came = describe_approach(frames, side, kill, envelope)
     return kind, f"no defence helped any more; {came}" + (f", and {flown}" if flown else "")
 
 
-def tell_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """How a side came to be where a shot was certain to kill."""
+def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
+    """Describe how a side got to where a shot was certain to kill."""
     if kill.fired is None:
         return "lost from the start", "so it was from the start"
-    inside = ranges_of(frames) <= reaches(frames, envelope)[:, 1 - side, 1]
+    inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
     outside = np.flatnonzero(~inside[: kill.fired + 1])
     if not len(outside):
         return "began inside R_tr", "it began inside the enemy's R_tr"
@@ -149,8 +149,8 @@ def tell_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> 
     return "came inside R_tr", came
 
 
-def tell_shots(frames: Frames, side: int) -> str:
-    """Who fired first, and what was left."""
+def describe_shots(frames: Frames, side: int) -> str:
+    """Describe which side fired first, and the missiles left."""
     alive = frames["missile_alive"]
     used: Any = alive.any(axis=0)  # [2, S]
     first = [int(alive[:, s].any(axis=1).argmax()) if alive[:, s].any() else None for s in (0, 1)]

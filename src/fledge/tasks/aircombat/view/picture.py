@@ -1,7 +1,4 @@
-"""Pictures of fights: both sides and their missiles from above, in kilometres, with time along the paths.
-
-And one fight closely, over the space-time graph: time upwards over the range, beside how far each side's missile reaches.
-"""
+"""Pictures of fights from above, in kilometres; and of one fight with the ranges of each side's missile, time upwards."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fledge.tasks.aircombat.spacetime.along import config_of, ranges_of, reaches
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.recorded import config_of, distances, shot_ranges
 from fledge.tasks.view.trajectory import Trajectory
 
 SIDES = ("#2f6db3", "#c8433f")
@@ -22,7 +19,7 @@ NAMES = ("blue", "red")
 TINTS = ("#df8676", "#f1bda6", "#fbe8c6")  # inside R_ne, R_tr, R_max
 REACHES = ("inside R_ne: no escape", "R_tr: not by turning away", "R_max: not by keeping on")
 TICK_S = 20.0
-WORDS = {
+OUTCOMES = {
     "win": "blue wins",
     "loss": "red wins",
     "draw": "both die",
@@ -32,7 +29,7 @@ WORDS = {
 
 
 def draw_fight(axes: Any, track: Trajectory) -> None:
-    """One fight into matplotlib axes. Blue is the side whose outcome it is."""
+    """Draw one fight. Blue is the side of `track.outcome`."""
     pos, time = track.frames["pos"] / 1000.0, track.frames["time_s"]
     flying, missiles = track.frames["missile_alive"], track.frames["missile_pos"] / 1000.0
     ticks = [int(np.argmin(np.abs(time - t))) for t in np.arange(0.0, time[-1] + 1e-3, TICK_S)]
@@ -53,7 +50,7 @@ def draw_fight(axes: Any, track: Trajectory) -> None:
     axes.set(xlabel="east, km", ylabel="north, km")
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_title(
-        f"{track.scene.get('scenario', 'fight').replace('_', ' ')}: {WORDS[track.outcome]}, {time[-1]:.0f} s",
+        f"{track.scene.get('scenario', 'fight').replace('_', ' ')}: {OUTCOMES[track.outcome]}, {time[-1]:.0f} s",
         fontsize=10,
     )
     axes.grid(alpha=0.25)
@@ -61,7 +58,7 @@ def draw_fight(axes: Any, track: Trajectory) -> None:
 
 
 def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6) -> Any:
-    """A matplotlib figure of some fights: as many kinds of endings as there are."""
+    """Return a figure of some fights, with as many outcomes as there are."""
     by_ending: dict[str, list[Trajectory]] = {}
     for track in tracks:
         by_ending.setdefault(track.outcome, []).append(track)
@@ -78,7 +75,7 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
     entries = [Line2D([], [], color=colour, label=name) for colour, name in zip(SIDES, NAMES, strict=True)]
     signs = [("o", "start"), (".", f"every {TICK_S:.0f} s"), ("^", "missile fired"), ("X", "killed")]
     entries += [Line2D([], [], color="#222", marker=m, linestyle="", markersize=7, label=t) for m, t in signs]
-    entries.append(Line2D([], [], color="#222", linestyle=(0, (3, 1.5)), label="missile's way"))
+    entries.append(Line2D([], [], color="#222", linestyle=(0, (3, 1.5)), label="missile's path"))
     figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=12)
@@ -86,13 +83,13 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
 
 
 def fight_figure(track: Trajectory, title: str = "") -> Any:
-    """A matplotlib figure of one fight: from above, and over what each side's missile would have reached, time upwards."""
+    """Return a figure of one fight: from above, and over the ranges of each side's missile."""
     figure = Figure(figsize=(12.6, 4.9), dpi=100)
     figure.set_layout_engine("constrained", w_pad=0.1)
     above, *graphs = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     draw_fight(above, track)
     with Envelope(config_of(track.scene)) as envelope:
-        reach = reaches(track.frames, envelope) / 1000.0
+        reach = shot_ranges(track.frames, envelope) / 1000.0
     for side, axes in enumerate(graphs):
         draw_reach(axes, track, side, reach[:, side])
     graphs[1].set_ylabel("")
@@ -110,9 +107,9 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
 
 
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
-    """One side's reach [T, 3], km, with the range and its missiles on their way, time upwards."""
+    """Draw the ranges of one side's missile [T, 3], km, the distance and its missiles, time upwards."""
     frames, enemy = track.frames, 1 - side
-    time, away = frames["time_s"], ranges_of(frames) / 1000.0
+    time, away = frames["time_s"], distances(frames) / 1000.0
     inner = np.zeros(len(time))
     for tint, outer in zip(TINTS, reach.T[::-1], strict=True):  # R_ne, R_tr, R_max
         axes.fill_betweenx(time, inner, np.maximum(outer, inner), color=tint, linewidth=0)

@@ -1,4 +1,4 @@
-"""A recorded fight as something to look at: its figures, and the energy of its missiles. See `tasks.stage`."""
+"""Instruments of a recorded fight, and the energy of its missiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAST, SPENT = 1200.0, 200.0  # m/s of a missile with all its energy, and with no
 
 
 def with_energy(track: Trajectory) -> Trajectory:
-    """The track with `missile_energy`, 0 to 1: kinetic, above that of a missile which is spent."""
+    """Return the track with `missile_energy`, 0 to 1: kinetic energy above that of a spent missile."""
     if "missile_speed" not in track.frames:
         return track
     share = (np.square(track.frames["missile_speed"], dtype=np.float32) - SPENT**2) / (FAST**2 - SPENT**2)
@@ -22,7 +22,7 @@ def with_energy(track: Trajectory) -> Trajectory:
 
 
 def fight_instruments(track: Trajectory) -> list[Instrument]:
-    """How far apart, how fast each is, and the missiles that each has in the air."""
+    """Return distance, speeds and missiles in flight."""
     frames = track.frames
     shown = [Instrument("range", np.linalg.norm(frames["pos"][:, 0] - frames["pos"][:, 1], axis=-1) / 1000.0, "km")]
     shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]

@@ -15,8 +15,8 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import duel_of
-from fledge.tasks.aircombat.spacetime.along import physics_settings
-from fledge.tasks.aircombat.view import controls as cockpit
+from fledge.tasks.aircombat.spacetime.recorded import physics_settings
+from fledge.tasks.aircombat.view import controls
 from fledge.tasks.aircombat.view.loss_reason import explain_loss
 from fledge.tasks.aircombat.view.stage import fight_instruments, with_energy
 from fledge.tasks.view.base import TaskView
@@ -102,14 +102,14 @@ class AircombatView(TaskView):
         return explain_loss(track, side)
 
     def controls(self, env: TensorEnv) -> Sequence[Control]:
-        return cockpit.CONTROLS
+        return controls.CONTROLS
 
     def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
-        return cockpit.command_duel(duel_of(env).cfg, values)
+        return controls.command_duel(duel_of(env).cfg, values)
 
     def hold(self, env: TensorEnv, action: Action) -> Action:
-        return cockpit.hold_duel(action)
+        return controls.hold_duel(action)
 
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The space-time graph (`spacetime/moment.py`)."""
-        return cockpit.graph_duel(cfg, frame)
+        return controls.graph_duel(cfg, frame)

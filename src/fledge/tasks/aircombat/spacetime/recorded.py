@@ -1,4 +1,4 @@
-"""The space-time graph along a recorded fight: both sides' reach at every frame, and which missiles could still be outrun."""
+"""Shot ranges and predicted misses at every frame of a recorded fight."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from fledge.tasks.aircombat.spacetime.curves import fly_on
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 
-PHYSICS = ("fighter.", "missile.", "load_limits", "rudder_rate", "dt_s")  # settings that decide it
+PHYSICS = ("fighter.", "missile.", "load_limits", "rudder_rate", "dt_s")  # settings of the physics
 Frames = Mapping[str, np.ndarray]
 
 
 def physics_settings(cfg: AircombatConfig) -> dict[str, Any]:
-    """Settings of the physics that are not the defaults: what a recording says about its world."""
+    """Return the settings of the physics that are not the defaults, for the scene of a recording."""
     usual = flat_settings(AircombatConfig())
     return {k: v for k, v in flat_settings(cfg).items() if k.startswith(PHYSICS) and v != usual[k]}
 
 
 def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
-    """The physics of a recorded fight.
+    """Return settings with the physics of a recorded fight.
 
     Raises:
-        FormatError: when its settings are none.
+        FormatError: if the scene's `physics` is not a dict of settings of the physics.
     """
     changed = scene.get("physics") or {}
     if not isinstance(changed, Mapping) or not all(str(key).startswith(PHYSICS) for key in changed):
-        raise FormatError(f"The fight's physics are {changed!r}, but must be settings by name.")
+        raise FormatError(
+            f"The recording's physics is {changed!r}, but must be a dict of settings such as missile.burn_s."
+        )
     cfg: AircombatConfig = from_plain(AircombatConfig, nested(dict(changed)))
     check_settings(cfg, "env.")
     return cfg
 
 
-def ranges_of(frames: Frames) -> np.ndarray:
-    """Distance of the two sides, [T] m."""
+def distances(frames: Frames) -> np.ndarray:
+    """Return the distance of the two sides, [T] m."""
     return np.linalg.norm(frames["pos"][:, 1] - frames["pos"][:, 0], axis=-1)
 
 
-def reaches(frames: Frames, envelope: Envelope) -> np.ndarray:
-    """R_max, R_tr and R_ne of each side's shot at the other, [T, 2, 3] m."""
+def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
+    """Return R_max, R_tr and R_ne of each side's shot at the other, [T, 2, 3] m."""
     pos, heading, speed = (np.asarray(frames[name], np.float64) for name in ("pos", "heading", "speed"))
     enemy = pos[:, ::-1] - pos
     off = np.degrees(np.arctan2(enemy[..., 1], enemy[..., 0]) - heading)
@@ -57,10 +59,12 @@ def reaches(frames: Frames, envelope: Envelope) -> np.ndarray:
     return np.stack([found[name].cpu().numpy() for name in ("r_max_m", "r_tr_m", "r_ne_m")], axis=-1)
 
 
-def misses(frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]) -> np.ndarray:
-    """How near a missile would come if its target flew a manoeuvre from each frame on, [manoeuvres, T] m.
+def predicted_misses(
+    frames: Frames, envelope: Envelope, owner: int, slot: int, manoeuvres: Sequence[Manoeuvre]
+) -> np.ndarray:
+    """Return the closest approach of a missile if its target flies a manoeuvre from each frame on, [manoeuvres, T] m.
 
-    NaN where it does not fly, and where the frames do not say how long its motor burns.
+    NaN where the missile does not fly, and where the frames lack the burn time of its motor.
     """
     found = np.full((len(manoeuvres), len(frames["time_s"])), np.nan)
     steps = np.flatnonzero(frames["missile_alive"][:, owner, slot])

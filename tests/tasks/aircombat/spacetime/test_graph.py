@@ -1,4 +1,4 @@
-"""The space-time graph of a moment: agrees with the simulator, and takes no nonsense."""
+"""The space-time graph of a frame: agrees with the simulator, and takes no nonsense."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from fledge.core.errors import InputError
 from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.spacetime.moment import MANOEUVRES, Moment
+from fledge.tasks.aircombat.spacetime.graph import MANOEUVRES, GraphSolver
 from fledge.tasks.aircombat.task import AircombatTask
 from fledge.tasks.policies import make_pilot
 
@@ -22,8 +22,8 @@ TASK = AircombatTask()
 
 
 @pytest.fixture(scope="module")
-def moment() -> Iterator[Moment]:
-    made = Moment(AircombatConfig())
+def solver() -> Iterator[GraphSolver]:
+    made = GraphSolver(AircombatConfig())
     yield made
     made.close()
 
@@ -46,8 +46,8 @@ def curve(told: dict[str, Any], side: int, name: str) -> dict[str, Any]:
     return next(c for c in told["sides"][side]["curves"] if c["name"] == name)
 
 
-def test_it_is_plain_data_and_alike_for_both_sides(moment: Moment) -> None:
-    told = json.loads(json.dumps(moment.tell(facing(30_000.0)), allow_nan=False))
+def test_it_is_plain_data_and_alike_for_both_sides(solver: GraphSolver) -> None:
+    told = json.loads(json.dumps(solver.solve(facing(30_000.0)), allow_nan=False))
     blue, red = told["sides"]
     assert told["range_m"] == 30_000
     assert told["closing"] == pytest.approx(600)
@@ -58,12 +58,12 @@ def test_it_is_plain_data_and_alike_for_both_sides(moment: Moment) -> None:
     assert all(len(c["points"]) == len(told["times_s"]) == len(c["distance_m"]) for c in blue["curves"])
 
 
-def test_its_ranges_are_those_of_the_envelope(moment: Moment) -> None:
-    shot = moment.tell(facing(30_000.0))["sides"][0]["shot"]
-    found = moment.envelope.lookup(300.0, 300.0, 0.0, 0.0)
+def test_its_ranges_are_those_of_the_envelope(solver: GraphSolver) -> None:
+    shot = solver.solve(facing(30_000.0))["sides"][0]["shot"]
+    found = solver.envelope.lookup(300.0, 300.0, 0.0, 0.0)
     for name in ("r_max_m", "r_tr_m", "r_ne_m"):
         assert shot[name] == pytest.approx(float(found[name]), abs=1.0)
-    rings = moment.tell(facing(30_000.0))["sides"][0]["rings"]
+    rings = solver.solve(facing(30_000.0))["sides"][0]["rings"]
     ahead = rings["directions_deg"].index(0.0)
     assert rings["r_tr_m"][ahead] == shot["r_tr_m"]
 
@@ -71,8 +71,8 @@ def test_its_ranges_are_those_of_the_envelope(moment: Moment) -> None:
 @pytest.mark.parametrize(
     ("away", "hold", "turn"), [(80_000.0, False, False), (30_000.0, True, False), (12_000.0, True, True)]
 )
-def test_a_shot_now_kills_by_range(moment: Moment, away: float, hold: bool, turn: bool) -> None:
-    told = moment.tell(facing(away))
+def test_a_shot_now_kills_by_range(solver: GraphSolver, away: float, hold: bool, turn: bool) -> None:
+    told = solver.solve(facing(away))
     assert (curve(told, 0, "hold")["hit_s"] is not None) == (hold and away < 60_000)
     assert (curve(told, 0, "turn away")["hit_s"] is not None) == turn
 
@@ -120,12 +120,12 @@ def test_waiting_as_long_as_it_says_still_saves() -> None:
     env.close()
 
 
-def test_an_older_recording_has_a_graph_too(moment: Moment) -> None:
+def test_an_older_recording_has_a_graph_too(solver: GraphSolver) -> None:
     frame = facing(20_000.0)
     del frame["missile_motor_s"]
     frame["missile_alive"][0, 0] = True
     frame["missile_pos"][0, 0], frame["missile_speed"][0, 0] = (10_000.0, 0.0), 900.0
-    assert len(moment.tell(frame)["sides"][1]["incoming"]) == 1
+    assert len(solver.solve(frame)["sides"][1]["incoming"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_an_older_recording_has_a_graph_too(moment: Moment) -> None:
         {"heading": np.array(["<script>", "x"])},
     ],
 )
-def test_a_strangers_frame_is_refused_in_a_sentence(moment: Moment, change: dict[str, np.ndarray]) -> None:
-    with pytest.raises(InputError, match="no moment of a duel"):
-        moment.tell(facing(20_000.0) | change)
-    with pytest.raises(InputError, match="has no pos"):
-        moment.tell({})
+def test_a_strangers_frame_is_refused_in_a_sentence(solver: GraphSolver, change: dict[str, np.ndarray]) -> None:
+    with pytest.raises(InputError, match="Not a frame of a duel"):
+        solver.solve(facing(20_000.0) | change)
+    with pytest.raises(InputError, match="lacks pos"):
+        solver.solve({})

@@ -9,7 +9,11 @@ from tensordict import TensorDict
 from fledge.envs.checker import check_tensor_env
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.observations import Spacetime
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
+
+TIMES = [Spacetime.TIME_TO_DECIDE, Spacetime.ENEMY_TIME_TO_DECIDE]
+MISSES = [Spacetime.MISS_HOLD, Spacetime.MISS_AWAY]
 
 
 def make(num_envs: int = 2, seed: int = 0, **settings: object) -> AircombatEnv:
@@ -39,8 +43,8 @@ def test_nose_to_nose_at_30_km() -> None:
     shares = [30_000 / float(ranges[name]) for name in ("r_max_m", "r_tr_m", "r_ne_m")]
     for row in seen:
         assert row[:6].tolist() == pytest.approx([*shares, *shares], rel=1e-4)
-        assert row[6:8].tolist() == pytest.approx([seconds / 60] * 2, abs=0.02)
-        assert row[8:].tolist() == [4, 4]
+        assert row[TIMES].tolist() == pytest.approx([seconds / 60] * 2, abs=0.02)
+        assert row[MISSES].tolist() == [4, 4]
     env.close()
 
 
@@ -49,9 +53,9 @@ def test_a_missile_is_foreseen_to_hit_whoever_holds_and_to_miss_who_turns_in_tim
     env = make(start_range_m=away)
     env.reset()
     seen = act(env, fire=1)["obs"]["spacetime"]
-    assert seen[0, 8:].tolist() == [4, 4]  # the shooter has none to fear
-    assert seen[1, 8] < 0.1
-    assert (seen[1, 9] > 2.0) if saves else (seen[1, 9] < 0.1)
+    assert seen[0, MISSES].tolist() == [4, 4]  # the shooter has none to fear
+    assert seen[1, Spacetime.MISS_HOLD] < 0.1
+    assert (seen[1, Spacetime.MISS_AWAY] > 2.0) if saves else (seen[1, Spacetime.MISS_AWAY] < 0.1)
     env.close()
 
 
@@ -60,8 +64,8 @@ def test_the_time_to_decide_is_over_inside_r_tr_and_never_comes_to_who_flies_apa
     env.reset()
     env.state["dir"][2:] *= -1  # the second duel: tail to tail
     seen = look(env)
-    assert seen[:2, 6:8].tolist() == [[0, 0], [0, 0]]
-    assert seen[2:, 6:8].tolist() == [[2, 2], [2, 2]]
+    assert seen[:2, TIMES].tolist() == [[0, 0], [0, 0]]
+    assert seen[2:, TIMES].tolist() == [[2, 2], [2, 2]]
     env.close()
 
 
@@ -99,7 +103,7 @@ def test_times_to_decide_agree_with_fly_outs() -> None:
             r.norm(dim=1), speed[foe], speed[me], bearing(dir[foe], -r), bearing(dir[me], r)
         )
     truth = (seconds / 60).clamp(max=2.0)
-    wrong = (seen[me, 6] - truth).abs() > 0.05  # 3 s
+    wrong = (seen[me, Spacetime.TIME_TO_DECIDE] - truth).abs() > 0.05  # 3 s
     assert float(wrong.float().mean()) < 0.1
     env.close()
 

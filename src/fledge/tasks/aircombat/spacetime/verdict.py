@@ -1,6 +1,6 @@
-"""The space-time graph in a sentence: what a pilot should know at a glance.
+"""The space-time graph of a side in one sentence.
 
-A verdict has a level: `calm` (nothing to fear), `watch` (there is time), `act` (turn now, or soon), `late` (nothing saves).
+A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre saves).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 SOON_S = 8.0
 
 
-def of_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """What a shot now would do."""
+def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
+    """Return what a shot now would do."""
     if away_m <= ranges["r_ne_m"]:
         return "kills, whatever the enemy does"
     if away_m <= ranges["r_tr_m"]:
@@ -22,8 +22,8 @@ def of_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
     return "falls short"
 
 
-def verdict(side: Mapping[str, Any], away_m: float, enemy_shot: Mapping[str, Any]) -> dict[str, str]:
-    """How a side stands: missiles in the air first, then those that could be."""
+def give_verdict(side: Mapping[str, Any], away_m: float, enemy_shot: Mapping[str, Any]) -> dict[str, str]:
+    """Return the level and sentence of a side: missiles in flight first, then possible shots."""
     if side["incoming"]:
         return _incoming(side["incoming"])
     seconds = side["decide_s"]

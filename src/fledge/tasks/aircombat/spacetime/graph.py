@@ -1,0 +1,280 @@
+"""The space-time graph of one frame of a duel, as plain data for a display: `GraphSolver.solve(frame)`.
+
+    range_m, closing        distance of the sides, and its rate of decrease, m/s
+    times_s                 of all curves; s from now
+    sides                   blue and red, for each
+        shot                R_max, R_tr, R_ne of its shot at the other, m, and what a shot now would do (`words`)
+        decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: for ever
+        rings               the same ranges by direction, for an enemy with its current speed and course
+        reach_m             how far its missile, fired now, gets along the line to the enemy; None once it is spent
+        fan                 the same in all directions, every few seconds
+        curves              its path by each manoeuvre: places, distance from the enemy's place now, and whether a shot that
+                            the enemy fires now kills it
+        incoming            missiles that fly at it: their path if it holds, the result of each manoeuvre, and how long it may
+                            wait before turning away
+        verdict             a level and a sentence
+
+Ranges and times to decide come from the table; everything else is flown out with the simulator's own missile. Positions in
+m, x east and y north; directions in degrees, counter-clockwise from east.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+
+from fledge.core.errors import InputError
+from fledge.envs.launch import Call
+from fledge.tasks.aircombat.config import AircombatConfig
+from fledge.tasks.aircombat.spacetime.curves import Shots, judge_pairs, trace_shots
+from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
+from fledge.tasks.aircombat.spacetime.store import load_table
+from fledge.tasks.aircombat.spacetime.verdict import describe_shot, give_verdict
+
+NAMES = ("blue", "red")
+MANOEUVRES = {
+    "hold": Manoeuvre.HOLD,
+    "hard left": Manoeuvre.HARD_LEFT,
+    "hard right": Manoeuvre.HARD_RIGHT,
+    "turn away": Manoeuvre.AWAY,
+}
+HORIZON_S, EVERY_S, FAN_EVERY = 60, 1.0, 10
+POINTS = int(HORIZON_S / EVERY_S) + 1
+FAN_DEG = np.arange(0.0, 181.0, 15.0)  # from the nose, to the left; to the right it is the same
+REACH_DT_S = 0.25  # arcs are exact, so steps may be long
+RING_DEG = np.arange(0.0, 360.0, 6.0)
+WAITS_S = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)  # delays of turning away that are flown out
+NEEDED = ("pos", "heading", "speed", "missile_pos", "missile_heading", "missile_speed", "missile_alive")
+NEVER_S = 1e5
+Seen = Mapping[str, np.ndarray]
+Plain = dict[str, Any]
+
+
+class GraphSolver:
+    """Computes the graphs of one world.
+
+    Args:
+        cfg: Settings of the duel.
+    """
+
+    def __init__(self, cfg: AircombatConfig | None = None) -> None:
+        self.envelope = Envelope(cfg, num_threads=1)
+        self.cfg, self.launcher = self.envelope.cfg, self.envelope.launcher
+        self.table = load_table(self.cfg, "cpu")
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self.envelope.close()
+
+    def solve(self, frame: Seen) -> Plain:
+        """Return the graph of one fight's frame, as `Task.snapshot` shows it.
+
+        Raises:
+            InputError: if the frame is not that of a duel.
+        """
+        seen = read_frame(frame)
+        pos, heading, speed = seen["pos"], seen["heading"], seen["speed"]
+        apart = pos[1] - pos[0]
+        away = float(np.hypot(*apart))
+        line = apart / max(away, 1.0)
+        velocity = speed[:, None] * np.stack([np.cos(heading), np.sin(heading)], 1)
+        ranges, decide = self._judge(seen)
+        curves, incoming = self._trace(seen)
+        reach, fans = self._reach(seen)
+        rings = self._rings(seen)
+        sides: list[Plain] = []
+        for side in (0, 1):
+            shot = dict(zip(("r_max_m", "r_tr_m", "r_ne_m"), _rounded(ranges[side]), strict=True))
+            sides.append(
+                {
+                    "name": NAMES[side],
+                    "shot": shot | {"words": describe_shot(away, shot)},
+                    "decide_s": None if decide[side] > NEVER_S else round(float(decide[side]), 1),
+                    "rings": rings[side],
+                    "reach_m": reach[side],
+                    "fan": {"off_nose_deg": FAN_DEG.tolist(), "every_s": FAN_EVERY * EVERY_S, "m": fans[side]},
+                    "curves": curves[side],
+                    "incoming": incoming[side],
+                }
+            )
+        for side, told in enumerate(sides):
+            told["verdict"] = give_verdict(told, away, sides[1 - side]["shot"])
+        return {
+            "range_m": round(away, 1),
+            "closing": round(float(line @ (velocity[0] - velocity[1])), 1),
+            "times_s": (np.arange(POINTS) * EVERY_S).tolist(),
+            "sides": sides,
+        }
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _judge(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ranges of both sides' shots [2, 3], and both times to decide [2]."""
+        places = [_array(_place(seen["pos"][side], seen["heading"][side])[None], wp.vec4) for side in (0, 1)]
+        ranges, times = torch.empty(1, 2, 3), torch.empty(1, 2)
+        args = [self.envelope.physics, self.table, *places, _array(seen["speed"][None], wp.vec2)]
+        args += [wp.from_torch(ranges, dtype=wp.vec3), wp.from_torch(times, dtype=wp.vec2)]
+        self.launcher.run(self.launcher.record([Call(judge_pairs, args)], 1))
+        return ranges[0].numpy(), times[0].numpy()
+
+    def _rings(self, seen: Seen) -> list[Plain]:
+        """Return the ranges of both sides' shots by direction."""
+        around = np.degrees(seen["heading"])
+        own = np.repeat(seen["speed"], len(RING_DEG))
+        off = np.concatenate([RING_DEG - around[side] for side in (0, 1)])
+        aspect = np.concatenate([RING_DEG + 180.0 - around[1 - side] for side in (0, 1)])
+        columns = (own, np.roll(own, len(RING_DEG)), off, aspect)
+        found = self.envelope.lookup(*(torch.from_numpy(column) for column in columns))
+        both = {name: value.reshape(2, -1) for name, value in found.items()}
+        return [
+            {"directions_deg": RING_DEG.tolist(), **{name: _rounded(value[side]) for name, value in both.items()}}
+            for side in (0, 1)
+        ]
+
+    def _reach(self, seen: Seen) -> tuple[list[Any], list[Any]]:
+        """Return how far both sides' missiles get: along the line to the other [2][time], and around [2][time][direction]."""
+        lines, fans = [], []
+        for side in (0, 1):
+            apart = seen["pos"][1 - side] - seen["pos"][side]
+            ahead = math.degrees(seen["heading"][side])
+            directions = np.concatenate([[math.degrees(math.atan2(apart[1], apart[0])) - ahead], FAN_DEG])
+            speed = float(seen["speed"][side])
+            found = self.envelope.missile_reach(speed, torch.from_numpy(directions), HORIZON_S, EVERY_S, REACH_DT_S)
+            found = found.clamp(min=self.envelope.physics.motor.kill_radius)
+            lines.append(_rounded(found[0]))
+            fans.append([_rounded(row) for row in found[1:, ::FAN_EVERY].T])
+        return lines, fans
+
+    def _trace(self, seen: Seen) -> tuple[list[list[Plain]], list[list[Plain]]]:
+        """Return each side's curves, and the missiles that fly at it."""
+        batch = ShotBatch(seen, self.cfg.missile.burn_s)
+        curves = [batch.add_manoeuvres(side, None) for side in (0, 1)]
+        incoming = [batch.add_incoming(side) for side in (0, 1)]
+        paths, ends = torch.empty(len(batch.rows), POINTS, 4), torch.empty(len(batch.rows), 3)
+        steps = max(1, round(EVERY_S / self.cfg.dt_s))
+        args = [self.envelope.physics, EVERY_S / steps, steps, batch.make_struct()]
+        args += [wp.from_torch(paths, dtype=wp.vec4), wp.from_torch(ends, dtype=wp.vec3)]
+        self.launcher.run(self.launcher.record([Call(trace_shots, args)], len(batch.rows)))
+        flown = Flown(seen, paths.numpy(), ends.numpy())
+        return (
+            [flown.curves(side, curves[side]) for side in (0, 1)],
+            [[flown.incoming(side, *missile) for missile in incoming[side]] for side in (0, 1)],
+        )
+
+
+class ShotBatch:
+    """Shots to fly out: at each side, for each manoeuvre, one that the enemy fires now, and each missile in flight."""
+
+    def __init__(self, seen: Seen, burn_s: float) -> None:
+        self.seen, self.burn_s = seen, burn_s
+        self.rows: list[tuple[np.ndarray, float, float, np.ndarray, float, float, int, float]] = []
+
+    def add_manoeuvres(self, side: int, slot: int | None) -> dict[str, int]:
+        """Add all manoeuvres of a side against the enemy's missile in a slot (None: fired now); return their rows."""
+        return {name: self._add(side, slot, manoeuvre) for name, manoeuvre in MANOEUVRES.items()}
+
+    def add_incoming(self, side: int) -> list[tuple[int, dict[str, int], list[int]]]:
+        """Add all missiles that fly at a side; return slot, rows of the manoeuvres, and rows of delayed turns of each."""
+        slots = np.flatnonzero(self.seen["missile_alive"][1 - side]).tolist()
+        return [
+            (slot, self.add_manoeuvres(side, slot), [self._add(side, slot, Manoeuvre.AWAY, wait) for wait in WAITS_S])
+            for slot in slots
+        ]
+
+    def _add(self, side: int, slot: int | None, manoeuvre: int, delay: float = 0.0) -> int:
+        seen, enemy = self.seen, 1 - side
+        at: Any = enemy if slot is None else (enemy, slot)
+        kind = "" if slot is None else "missile_"
+        missile = _place(seen[f"{kind}pos"][at], seen[f"{kind}heading"][at])
+        burn = self.burn_s if slot is None else float(seen["missile_motor_s"][at])
+        target = _place(seen["pos"][side], seen["heading"][side])
+        speeds = float(seen[f"{kind}speed"][at]), float(seen["speed"][side])
+        rudder = float(seen["rudder"][side])
+        self.rows.append((missile, speeds[0], burn, target, speeds[1], rudder, manoeuvre, delay))
+        return len(self.rows) - 1
+
+    def make_struct(self) -> Shots:
+        """Return all shots for the kernel."""
+        shots = Shots()
+        names = ("missile", "missile_speed", "burn", "target", "target_speed", "rudder", "manoeuvre", "delay")
+        for name, column in zip(names, zip(*self.rows, strict=True), strict=True):
+            values = np.array(column)
+            kind = wp.int32 if name == "manoeuvre" else wp.vec4 if values.ndim == 2 else wp.float32
+            setattr(shots, name, _array(values, kind, np.int32 if name == "manoeuvre" else np.float32))
+        return shots
+
+
+class Flown:
+    """Shots that were flown out, as plain data."""
+
+    def __init__(self, seen: Seen, paths: np.ndarray, ends: np.ndarray) -> None:
+        self.seen, self.paths, self.ends = seen, paths, ends
+
+    def curves(self, side: int, rows: Mapping[str, int]) -> list[Plain]:
+        """Return the paths of a side by manoeuvre."""
+        return [
+            {"name": name, **self._path(side, self.paths[row, :, :2]), **self._result(row)}
+            for name, row in rows.items()
+        ]
+
+    def incoming(self, side: int, slot: int, rows: Mapping[str, int], waits: Sequence[int]) -> Plain:
+        """Return one missile that flies at a side."""
+        hold = rows["hold"]
+        last = int(self.ends[hold, 1]) + 2
+        turns = zip((0, *WAITS_S), (rows["turn away"], *waits), strict=True)
+        saved = [wait for wait, row in turns if not self.ends[row, 0]]
+        return {
+            "slot": slot,
+            **self._path(side, self.paths[hold, :last, 2:]),
+            "fates": {name: self._result(row) for name, row in rows.items()},
+            "decide_s": None if not self.ends[hold, 0] else float(saved[-1]) if saved else 0.0,
+        }
+
+    def _path(self, side: int, places: np.ndarray) -> Plain:
+        distance = np.hypot(*(places - self.seen["pos"][1 - side]).T)
+        return {"points": np.round(places.astype(np.float64)).tolist(), "distance_m": _rounded(distance)}
+
+    def _result(self, row: int) -> Plain:
+        killed, time, miss = self.ends[row].tolist()
+        return {"hit_s": round(time, 1) if killed else None, "miss_m": 0.0 if killed else round(miss, 0)}
+
+
+def read_frame(frame: Seen) -> dict[str, np.ndarray]:
+    """Check a frame and return its entries; those that older recordings lack get likely values."""
+    seen = {name: np.asarray(value) for name, value in frame.items()}
+    if missing := [name for name in NEEDED if name not in seen]:
+        raise InputError(f"Not a frame of a duel: it lacks {', '.join(missing)}.")
+    if strange := [name for name in NEEDED if seen[name].dtype.kind not in "fiub"]:
+        raise InputError(f"Not a frame of a duel: {', '.join(strange)} must be numeric.")
+    slots = seen["missile_alive"].shape[1:]
+    shapes = {"pos": (2, 2), "heading": (2,), "speed": (2,), "missile_pos": (2, *slots, 2)}
+    shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
+    for name, shape in shapes.items():
+        if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64 or not np.isfinite(seen[name]).all():
+            raise InputError(f"Not a frame of a duel: {name} has shape {seen[name].shape}, or is not finite.")
+    if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
+        raise InputError("Not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s.")
+    unknown = {"missile_motor_s": np.zeros((2, *slots)), "rudder": np.zeros(2)}
+    for name, value in unknown.items():
+        given = seen.get(name)
+        seen[name] = given if given is not None and given.shape == value.shape else value
+    return {name: np.nan_to_num(seen[name].astype(np.float64)) for name in (*shapes, *unknown)}
+
+
+def _place(pos: np.ndarray, heading: float) -> np.ndarray:
+    return np.array([pos[0], pos[1], math.cos(heading), math.sin(heading)])
+
+
+def _array(values: np.ndarray, dtype: Any, kind: Any = np.float32) -> Any:
+    return wp.from_torch(torch.from_numpy(np.ascontiguousarray(values, kind)), dtype=dtype)
+
+
+def _rounded(values: Any) -> list[float | None]:
+    """Return whole metres; None for NaN."""
+    return [None if not math.isfinite(v) else float(round(v)) for v in np.asarray(values).tolist()]
