@@ -146,7 +146,7 @@ def test_rewards_are_found_by_file_and_by_module(tmp_path: Path) -> None:
         f"{tmp_path / 'mine.py'}:nothing": "There is no nothing",
         f"{tmp_path / 'gone.py'}:pay": "There is no file",
         "no.such.module:pay": "There is no no.such.module:pay",
-        "pay": "names no object",
+        "pay": "is not a reference",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             find_reward(wrong)

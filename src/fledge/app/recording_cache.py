@@ -20,8 +20,8 @@ from typing import Any
 from fledge.app.episode_packer import text
 from fledge.app.episode_payload import list_films, make_beams, make_film, make_graph, task_of
 from fledge.app.runs.file_index import Entry, FileIndex
-from fledge.core.allocator import give_back
 from fledge.core.errors import FledgeError, InputError
+from fledge.core.machine import release_freed_memory
 from fledge.storage import Recording
 from fledge.tasks.base import Task
 from fledge.train.live import FOLDER, ask_for_frames, footage, newest_footage
@@ -156,7 +156,7 @@ class Library:
 def let_go(recording: Recording) -> None:
     recording.close()
     recording.forget()
-    give_back()
+    release_freed_memory()
 
 
 def check_number(recording: Recording, number: int) -> None:

@@ -101,10 +101,10 @@ def read_flags(words: Sequence[str]) -> list[str]:
         near = difflib.get_close_matches(name, own, n=1, cutoff=0.85) if name.startswith("--") else []
         if near:
             raise click.NoSuchOption(name, possibilities=near)
-    from fledge.core.overrides import flags_as_words
+    from fledge.core.overrides import flags_to_overrides
     from fledge.tasks.registry import task_names
 
-    return flags_as_words(words, task_names())
+    return flags_to_overrides(words, task_names())
 
 
 @click.command(epilog=OVERRIDES)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fledge.agents.base import BaseAgent
-from fledge.core.overrides import explain_settings, value_given
+from fledge.core.config_help import explain_settings
+from fledge.core.overrides import value_given
 from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
 from fledge.tasks.registry import find_task
 from fledge.train.config import config_class, make_config, read_run_config

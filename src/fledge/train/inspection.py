@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.core.overrides import written
 from fledge.core.settings import flat_settings
 from fledge.evaluate.policies import find_policy_file
 from fledge.evaluate.recordings import describe_recording, means_recording, render_recording
