@@ -30,7 +30,7 @@ from fledge.storage.checkpoint import NATIVE, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
-from fledge.storage.format.old_rollout import read_old_rollout
+from fledge.storage.format.lz4_rollout import read_lz4_rollout
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
 from fledge.storage.format.rollout_parts import Key, Rows
@@ -168,7 +168,7 @@ class RolloutStorage:
         old = self._files().get(iteration)
         if old is None:
             raise StorageError(f"{self.save_dir} has no rollout {iteration}; it has {self.list()[:20]}: choose one.")
-        return read_old_rollout(old, device, keys, envs, steps, self.time_dim)
+        return read_lz4_rollout(old, device, keys, envs, steps, self.time_dim)
 
     def list(self) -> builtins.list[int]:
         """Iterations that are archived, in order."""

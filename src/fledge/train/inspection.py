@@ -41,7 +41,7 @@ def inspect_target(name: str) -> dict[str, Any]:
             f"{path} holds no checkpoints: give a run's folder, a checkpoint, or a shipped policy's name."
         )
     rows = [
-        {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.thin, "bytes": e.bytes}
+        {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries
     ]
     return {"run": str(path), "checkpoints": rows, **describe_file(entries[-1].path)}

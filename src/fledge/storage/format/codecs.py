@@ -127,13 +127,13 @@ CODEC_NAMES = ("raw", *CODECS)
 _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005, "pco": 1.01}
 
 
-def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str, ...]:
+def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tuple[str, ...]:
     """Codecs that a compression level allows: 0 none, 1-2 LZ4, 3-5 and Zstd, 6-9 and pcodec.
 
-    None goes by size, and as many steps quicker as `haste` says.
+    None goes by size, and as many steps quicker as `speed_bias` says.
     """
     if level is None:
-        level = LADDER[min((total_bytes > BIG_STATE) + haste, len(LADDER) - 1)]
+        level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
         raise ConfigError(
             f"compression_level is {level!r}, but must lie between 0 (store) and 9 (densest), or be None to go by size."

@@ -49,11 +49,11 @@ class Plans:
 
     Attributes:
         chosen: Codec and age of the choice, by leaf.
-        haste: How closely saves follow each other: steps towards quicker codecs, see `codecs.candidates`.
+        speed_bias: How closely saves follow each other: steps towards quicker codecs, see `codecs.candidates`.
     """
 
     chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-    haste: int = 0
+    speed_bias: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def write_native(
         base = None
     plans = Plans() if plans is None else plans
     total = sum(leaf.nbytes for leaf in leaves)
-    names = codecs.candidates(level, total, plans.haste)
+    names = codecs.candidates(level, total, plans.speed_bias)
     encoder = _Encoder(names, base, plans)
     archive, entries = ArchiveWriter(stream), []
     for name, leaf in zip(member_names(leaves), leaves, strict=True):

@@ -31,13 +31,13 @@ from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written
 from fledge.storage.saving.handle import CheckpointHandle
-from fledge.storage.saving.staging import Arena, Stager
+from fledge.storage.saving.staging import Stager, StagingBuffer
 
 # Share of one core that the writer may take before it hurries more, and below which it takes more time again (the next
 # denser codecs take about 2.5 times as long, so the second must be well below the first). One long gap is no sign of calm
 # yet: an evaluation may have come between.
-HURRIED_SHARE, CALM_SHARE, CALM_SAVES = 0.02, 0.004, 3
-MAX_HASTE = len(LADDER) - 1
+BUSY_SHARE, IDLE_SHARE, IDLE_SAVES = 0.02, 0.004, 3
+MAX_SPEED_BIAS = len(LADDER) - 1
 
 WRITER_NICE = 10  # training goes first when cores are short
 
@@ -54,7 +54,7 @@ class Job:
     node: Node
     leaves: list[Leaf]
     later: list[Leaf]  # to be staged in the background
-    arena: Arena
+    buffer: StagingBuffer
     write: Write
     events: dict[Any, Any] = field(default_factory=dict)  # CUDA marks, see Stager.prepare
     started: float = field(default_factory=time.perf_counter)
@@ -80,11 +80,11 @@ class Pipeline:
         self._wanted = False  # a buffer was asked for: no more time to make one ready
         self._jobs: deque[Job] = deque()  # waiting, in order
         self._writing: Job | None = None
-        self._free: list[Arena] = []
-        self._arenas: list[Arena] = []
+        self._free: list[StagingBuffer] = []
+        self._buffers: list[StagingBuffer] = []
         self._plans = Plans()
         self._last_start: float | None = None
-        self._calm = 0  # saves in a row that took little
+        self._idle_saves = 0  # saves in a row that took little
         self._closed = False
         self.dead: str | None = None  # why a thread ended, if one did
         _pipelines.add(self)
@@ -99,7 +99,7 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def arena(self) -> Arena:
+    def buffer(self) -> StagingBuffer:
         """A staging buffer, used before if there is one free."""
         with self.changed:
             self._to_prepare, self._wanted = 0, True
@@ -107,8 +107,8 @@ class Pipeline:
                 self.changed.wait()
             if self._free:
                 return self._free.pop()
-            self._arenas.append(Arena())
-            return self._arenas[-1]
+            self._buffers.append(StagingBuffer())
+            return self._buffers[-1]
 
     def prepare(self, nbytes: int) -> None:
         """Have a staging buffer of this size made ready in the background, before the first job."""
@@ -123,24 +123,24 @@ class Pipeline:
             if not nbytes or self._closed or self._wanted:
                 return
             self._preparing = True
-            arena = self._free.pop() if self._free else Arena()
+            buffer = self._free.pop() if self._free else StagingBuffer()
         cpu = time.thread_time()
         with contextlib.suppress(MemoryError):  # then the save will say so
-            arena.reserve(nbytes)
-            arena.touch(lambda: not self._wanted)
+            buffer.reserve(nbytes)
+            buffer.touch(lambda: not self._wanted)
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False
             if not self._closed:
-                self._free.append(arena)
-                if not any(known is arena for known in self._arenas):
-                    self._arenas.append(arena)
+                self._free.append(buffer)
+                if not any(known is buffer for known in self._buffers):
+                    self._buffers.append(buffer)
             self.changed.notify_all()
 
-    def give_back(self, arena: Arena) -> None:
+    def give_back(self, buffer: StagingBuffer) -> None:
         """A staging buffer that is not needed after all."""
         with self.changed:
-            self._free.append(arena)
+            self._free.append(buffer)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -165,7 +165,7 @@ class Pipeline:
             job = self._jobs.popleft()
             self.counts["dropped"] += 1
             if job.handle.staged:
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
             job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}."))
             return job
 
@@ -191,7 +191,7 @@ class Pipeline:
         with self.changed:
             self._closed = True
             self._free.clear()
-            self._arenas.clear()
+            self._buffers.clear()
             self.changed.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -199,7 +199,7 @@ class Pipeline:
 
     def buffer_bytes(self) -> int:
         """Memory that staging buffers take."""
-        return sum(arena.nbytes for arena in self._arenas)
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None], nice: int) -> None:
         if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
@@ -245,7 +245,7 @@ class Pipeline:
         jobs = list(self._jobs) + ([] if self._writing is None else [self._writing])
         self._jobs, self._to_stage, self._writing = deque(), deque(), None
         self.staging, self._to_prepare, self._preparing = 0, 0, False
-        self._free, self._arenas, self._threads = [], [], []
+        self._free, self._buffers, self._threads = [], [], []
         for job in jobs:
             job.handle.leave_to(owner)
 
@@ -264,7 +264,7 @@ class Pipeline:
         error: BaseException | None = None
         cpu = time.thread_time()
         try:
-            self.stager.copy(job.later, job.arena, job.events)
+            self.stager.copy(job.later, job.buffer, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
                     f"{job.handle.path} was not saved: a tensor of an optimiser was changed by something else than its step "
@@ -276,10 +276,10 @@ class Pipeline:
             self.cpu_s += time.thread_time() - cpu
             self.staging = max(self.staging - 1, 0)  # 0 already, if the writer has ended meanwhile
             if job.handle.done:  # dropped meanwhile
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
             elif error is not None:
                 self._jobs.remove(job)
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
                 self._fail(job, error)
             else:
                 job.handle.set_staged()
@@ -296,7 +296,7 @@ class Pipeline:
         with self.changed:
             self.cpu_s += cpu
             self._writing = None
-            self._free.append(job.arena)
+            self._free.append(job.buffer)
             if written is not None:
                 self.counts["saves"] += 1
                 self.counts["bytes_in"] += written.bytes_in
@@ -314,11 +314,11 @@ class Pipeline:
         """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
         if self._last_start is not None:
             share = cpu_seconds / max(job.started - self._last_start, 1e-6)
-            self._calm = self._calm + 1 if share < CALM_SHARE else 0
-            if share > HURRIED_SHARE:
-                self._plans.haste = min(self._plans.haste + 1, MAX_HASTE)
-            elif self._calm >= CALM_SAVES:
-                self._plans.haste, self._calm = max(self._plans.haste - 1, 0), 0
+            self._idle_saves = self._idle_saves + 1 if share < IDLE_SHARE else 0
+            if share > BUSY_SHARE:
+                self._plans.speed_bias = min(self._plans.speed_bias + 1, MAX_SPEED_BIAS)
+            elif self._idle_saves >= IDLE_SAVES:
+                self._plans.speed_bias, self._idle_saves = max(self._plans.speed_bias - 1, 0), 0
         self._last_start = job.started
 
     def _fail(self, job: Job, error: BaseException) -> None:

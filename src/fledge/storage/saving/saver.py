@@ -205,13 +205,13 @@ class AsyncCheckpointSaver:
         pipeline = self._pipeline
         now, later, watched = split(leaves, self._optimizers, self._seen)
         events = pipeline.stager.prepare(leaves)
-        arena = pipeline.arena()
+        buffer = pipeline.buffer()
         try:
-            arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
-            pipeline.stager.copy(now, arena, events)
-            pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start, watched))
+            buffer.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
+            pipeline.stager.copy(now, buffer, events)
+            pipeline.submit(Job(handle, node, leaves, later, buffer, write, events, start, watched))
         except BaseException:
-            pipeline.give_back(arena)
+            pipeline.give_back(buffer)
             raise
         self._stalls.append(time.perf_counter() - start)
         return handle

@@ -5,7 +5,7 @@ Contract
     alone of one that was only seen stepping. These may be copied in the background, as long as the next step waits. All
     others must be copied at once. torch counts changes in place: a count that differs after the copy means that someone
     else changed the tensor meanwhile.
-    `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
+    `Stager.copy` fills a leaf's `data` from its source in an `StagingBuffer`, a buffer that is reused from save to save.
     CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
     worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
 """
@@ -25,7 +25,7 @@ ALIGN = 64
 TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
 
 
-class Arena:
+class StagingBuffer:
     """One reused buffer; leaves get consecutive, aligned parts of it."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Arena:
 
 
 def padded(nbytes: int) -> int:
-    """Bytes that a leaf takes in an arena."""
+    """Bytes that a leaf takes in an buffer."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
@@ -133,7 +133,7 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What an optimiser and its parameters on the CPU take in an arena, and a little more for the rest of a checkpoint."""
+    """What an optimiser and its parameters on the CPU take in an buffer, and a little more for the rest of a checkpoint."""
     tensors = [
         tensor
         for tensor in (*_parameters(optimizer), *_state_tensors(optimizer))
@@ -144,7 +144,7 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 class Stager:
-    """Copies leaves into an arena, CPU and CUDA."""
+    """Copies leaves into an buffer, CPU and CUDA."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -160,10 +160,10 @@ class Stager:
             events[device].record(torch.cuda.current_stream(device))
         return events
 
-    def copy(self, leaves: Sequence[Leaf], arena: Arena, events: dict[torch.device, torch.cuda.Event]) -> None:
-        """Fill `data` of every leaf from its source, in the next parts of the arena; returns when it is done."""
+    def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
+        """Fill `data` of every leaf from its source, in the next parts of the buffer; returns when it is done."""
         for leaf in leaves:
-            leaf.data = arena.take(leaf.nbytes)
+            leaf.data = buffer.take(leaf.nbytes)
         devices = (
             set()
             if not events
