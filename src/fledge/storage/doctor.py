@@ -223,7 +223,7 @@ def _point_latest(place: Path, report: Report) -> Iterator[str]:
 
 def render(report: Report) -> Iterator[str]:
     """Yield the report as lines of text."""
-    states = [finding.state for finding in report.files]
+    states: list[str] = [finding.state for finding in report.files]
     counts = {state: states.count(state) for state in ("good", "damaged", *SHOWN)}
     counted = (f"{count} {SHOWN.get(state, state)}" for state, count in counts.items() if count)
     yield f"{report.folder}: {', '.join(counted)}"

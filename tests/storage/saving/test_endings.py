@@ -55,7 +55,7 @@ def test_what_is_queued_when_a_thread_dies_fails(tmp_path: Path, monkeypatch: py
     for handle in handles:
         with pytest.raises(StorageError, match=r"thread ended \(SystemError: a fault of our own\)"):
             handle.wait(30)
-    with pytest.raises(StorageError, match="make a new AsyncCheckpointSaver"):
+    with pytest.raises(StorageError, match="create a new AsyncCheckpointSaver"):
         saver.save_async(state_at(3), tmp_path / "3")
     assert saver.get_stats()["failures"] == 2
     assert saver.shutdown(30)

@@ -1,10 +1,8 @@
-"""A state taken apart: its shape as a node of JSON (see `tree`), and its leaves, still in the caller's memory.
+"""Flatten a state into a JSON tree (see `tree`) and a list of leaves, which stay in the caller's memory.
 
-Contract
-    `flatten(state)` walks the state once, at the moment of the call, and gives a JSON-able node and the list of leaves
-    it refers to. Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after
-    loading. What comes back is equal to what was given, and of the same type but for two cases: a `Parameter` is a tensor,
-    and a subclass of str, int or float (an enum's member) the plain value it equals. What cannot be kept is refused.
+Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after loading. A loaded state equals
+the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass of str, int or float
+(a member of an enum) the plain value. Anything else that cannot be restored is refused.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from fledge.core.errors import InputError
 from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, format_path
 from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
 
-MAX_NODES = 2**22  # a state of nothing but short numbers would take 30 MB of JSON
+MAX_NODES = 2**22  # of short numbers, these take 30 MB of JSON
 
 
 def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """The state's structure as JSON, and its leaves, still in the caller's memory.
+    """Return the state's structure as JSON, and its leaves, still in the caller's memory.
 
     Args:
-        state: What to save.
-        dtensor: What a DTensor is saved as: "full" (every rank must do so), or this rank's "local" part.
+        state: The state to save.
+        dtensor: How to save a sharded DTensor: "full" (every rank must call), or this rank's "local" part.
     """
     walk = _Walk(dtensor)
     return walk.node(state, ()), walk.leaves
 
 
 class _Walk:
-    """One walk over a state. It runs on the training thread, so the common types are tested first."""
+    """One walk over a state. It runs on the training thread, so it tests the common types first."""
 
     def __init__(self, dtensor: DTensorChoice) -> None:
         self.leaves: list[Leaf] = []
@@ -113,7 +111,7 @@ class _Walk:
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
         leaf = describe_tensor(path, tensor, self.dtensor)
         known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
-        if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
+        if known < len(self.leaves):  # same first byte as another leaf: tied only if the whole view is the same
             other = self.leaves[known]
             if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, leaf.source):
                 return known
@@ -130,7 +128,7 @@ class _Walk:
 
 
 def _versions(metadata: Any) -> Node | None:
-    """The node of a module's `_metadata` where that is versions only, as nearly always; None: look closer."""
+    """Return the node of a module's `_metadata` if it holds only versions, the common case; else None."""
     if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
         return None
     numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]
@@ -154,15 +152,15 @@ def _number(value: int | float) -> Node:
         if -(2**63) <= value < 2**63:
             return value
         if value.bit_length() > 4 * (MAX_HEX - 3):
-            raise InputError(f"the state has a whole number of {value.bit_length()} bits: keep such as bytes.")
+            raise InputError(f"the state has an integer of {value.bit_length()} bits: save it as bytes.")
         return {"int": hex(value)}
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
 
 def _plain(value: Any, path: tuple[Any, ...]) -> Node:
-    if isinstance(value, int | float):  # subclasses, such as IntEnum: kept as the number they are
+    if isinstance(value, int | float):  # subclasses such as IntEnum, saved as plain numbers
         return _number(int.__int__(value) if isinstance(value, int) else float.__float__(value))
-    if isinstance(value, str):  # not str(value): an enum's member would say its name
+    if isinstance(value, str):  # not str(value), which gives the name of an enum's member
         return str.__str__(value)
     if isinstance(value, complex):
         return {"complex": [_number(value.real), _number(value.imag)]}
