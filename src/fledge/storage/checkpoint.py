@@ -58,18 +58,14 @@ def check_level(format: str, level: int | None) -> None:
     if format != "lz4":
         codecs.candidates(level, 0)
     elif level is not None and (type(level) is not int or not 0 <= level <= interop.MAX_LZ4_LEVEL):
-        raise ConfigError(
-            f"compression_level is {level!r}, but with codec lz4 must lie between 0 and {interop.MAX_LZ4_LEVEL}."
-        )
+        raise ConfigError(f"compression_level is {level!r}, but with codec lz4 must be 0 to {interop.MAX_LZ4_LEVEL}.")
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's extension stands for."""
     suffix = Path(path).suffix.lower()
     if suffix not in EXTENSIONS:
-        raise ConfigError(
-            f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}: rename it."
-        )
+        raise ConfigError(f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}.")
     return EXTENSIONS[suffix]
 
 
@@ -95,9 +91,7 @@ def write_state(
     """
     if format != "native":
         if base is not None:
-            raise ConfigError(
-                f"codec is {format!r}, which cannot store a delta: leave out base, or use the native format."
-            )
+            raise ConfigError(f"codec {format!r} cannot store a delta: omit base, or use the native format.")
         with durable_file(path) as stream:
             interop.write(stream, format, node, leaves, level, metadata or {})
             _make_newest(stream, path)
@@ -141,17 +135,13 @@ def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
     """Return the base of a delta; raise ConfigError if writing `target` would overwrite a file that the delta needs."""
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:
-        raise ConfigError(
-            f"base {base} is in another folder than {target}, but a delta needs it beside it: move one of them."
-        )
+        raise ConfigError(f"base {base} is in another folder than {target}: a delta needs its base in the same one.")
     with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # write_state handles a damaged chain
         link: CheckpointFile | None = opened
         while link is not None:
             if link.path.resolve() == target.resolve():
                 via = "" if link is opened else ", which is a delta to it"
-                raise ConfigError(
-                    f"base is {base}{via}, but {target} would be written over: choose another name or base."
-                )
+                raise ConfigError(f"base is {base}{via}, but {target} would be written over: choose another name.")
             link = link.base() if link.base_file is not None else None
     return base
 

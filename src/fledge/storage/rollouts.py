@@ -196,9 +196,7 @@ class RolloutStorage:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is not None:
-            raise StorageError(
-                "this RolloutStorage shares a saver, which cannot be pickled: create one without saver=."
-            )
+            raise StorageError("this RolloutStorage shares a saver, which cannot be pickled: omit saver=.")
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -144,7 +144,7 @@ def test_a_recording_is_told_from_other_files(tmp_path: Path) -> None:
     ("frame", "sentence"),
     [
         ({}, "has 0 entries"),
-        ({"a b\n": 1.0}, "is no name"),
+        ({"a b\n": 1.0}, "the invalid name"),
         ({"x": np.array(["text"])}, "numbers and booleans only"),
         ({"x": np.zeros((0, 3))}, "0 bytes"),
         ({"x": np.zeros((1,) * 9)}, "axes"),

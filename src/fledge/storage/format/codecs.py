@@ -25,7 +25,7 @@ from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 from pcodec import standalone as pco
 
 from fledge.core.errors import ConfigError, FormatError
-from fledge.storage.format.leaves import WORDS
+from fledge.storage.format.leaves import WORDS, damaged
 
 blosc2.set_releasegil(True)
 
@@ -72,23 +72,16 @@ class _Blosc:
         them before it reads the chunk (layout: c-blosc2's README_CHUNK_FORMAT).
         """
         if len(chunk) < 32:
-            raise FormatError(
-                f"a compressed chunk of {len(chunk)} bytes is shorter than its header: the file is truncated."
-            )
+            raise damaged(f"a compressed chunk of {len(chunk)} bytes is shorter than its header")
         flags, (declared, _, stored) = chunk[2], struct.unpack_from("<iii", chunk, 4)
         allowed = {0, *(int(f.value) for f in self.filters)}
         special = (chunk[31] >> 4) & 7
         plain = chunk[0] == 5 and flags & 0b1101 == 0b101 and flags >> 5 == self.format_code
         plain = plain and chunk[31] & 0b10001111 == 0 and special in (0, 1)  # 0: data, 1: all zero
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
-            raise FormatError(
-                "a compressed chunk's header is not one that Fledge writes: the file is damaged or hostile."
-            )
+            raise damaged("a compressed chunk's header is not one that Fledge writes")
         if declared != nbytes or stored != len(chunk):
-            raise FormatError(
-                f"a compressed chunk declares {declared} bytes in {stored}, expected {nbytes} in {len(chunk)}: "
-                "the file is damaged."
-            )
+            raise damaged(f"a chunk declares {declared} bytes in {stored}, expected {nbytes} in {len(chunk)}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ class _Pcodec:
     def decode(self, chunk: memoryview, out: np.ndarray) -> None:
         progress = pco.simple_decompress_into(bytes(chunk), out)
         if progress.n_processed != out.size or not progress.finished:
-            raise FormatError(f"a compressed chunk does not hold {out.size} numbers: the file is damaged.")
+            raise damaged(f"a compressed chunk does not hold {out.size} numbers")
 
 
 CODECS: dict[str, _Blosc | _Pcodec] = {
@@ -128,9 +121,7 @@ def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tupl
     if level is None:
         level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
-        raise ConfigError(
-            f"compression_level is {level!r}, but must lie between 0 (store) and 9 (densest), or be None to choose by size."
-        )
+        raise ConfigError(f"compression_level is {level!r}, but must be 0 (store) to 9 (densest), or None (by size).")
     if level == 0:
         return ()
     names = ("lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")
@@ -189,22 +180,22 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
     """Fill `out` (uint8) with the decoded bytes of a member; raise FormatError if it holds more or fewer."""
     if name == "raw":
         if len(member) != out.nbytes:
-            raise FormatError(f"a raw member has {len(member)} bytes, expected {out.nbytes}: the file is damaged.")
+            raise damaged(f"a raw member has {len(member)} bytes, expected {out.nbytes}")
         out[:] = np.frombuffer(member, np.uint8)
         return
     codec, words, step = CODECS[name], out.view(WORDS[word]), CHUNK_BYTES // word
     place = 0
     for start in range(0, words.size, step):
         if place + 4 > len(member):
-            raise FormatError("a compressed member ends in the middle: the file is truncated.")
+            raise damaged("a compressed member ends in the middle")
         (length,) = struct.unpack_from("<I", member, place)
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
-            raise FormatError("a compressed member ends in the middle of a chunk: the file is truncated.")
+            raise damaged("a compressed member ends in the middle of a chunk")
         _decode_chunk(codec, chunk, words[start : start + step])
         place += 4 + length
     if any(member[place:]):
-        raise FormatError("a compressed member has data after its end: the file is damaged.")
+        raise damaged("a compressed member has data after its end")
 
 
 def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
@@ -213,8 +204,8 @@ def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -
     except FormatError:
         raise
     except Exception as error:
-        raise FormatError(f"a compressed chunk cannot be decoded ({str(error)[:120]}): the file is damaged.") from error
+        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from error
     except BaseException as error:  # a Rust panic is not an Exception
         if type(error).__name__ != "PanicException":
             raise
-        raise FormatError("a compressed chunk cannot be decoded: the file is damaged.") from None
+        raise damaged("a compressed chunk cannot be decoded") from None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, format_path
+from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, entry_error
 from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
 
 MAX_NODES = 2**22  # of short numbers, these take 30 MB of JSON
@@ -51,16 +51,12 @@ class _Walk:
         if kind is float or kind is int:
             return _number(value)
         if len(path) >= MAX_DEPTH:
-            raise InputError(
-                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
-            )
+            raise entry_error(path[:4], f"... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle.")
         if kind is dict or isinstance(value, dict | list | tuple):
             self.nodes += len(value)
             if self.nodes > MAX_NODES:
-                raise InputError(
-                    f"the state has over {MAX_NODES} plain values (at {format_path(path[:4])}): put long lists of numbers "
-                    "into tensors or NumPy arrays, or break the cycle."
-                )
+                advice = "put long lists of numbers into tensors or NumPy arrays, or break the cycle"
+                raise entry_error(path[:4], f"... exceeds {MAX_NODES} plain values in a state: {advice}.")
             return self._items(value, path) if kind is dict else self._container(value, path)
         if isinstance(value, np.ndarray | np.generic):
             return {"leaf": self._array(value, path)}
@@ -79,10 +75,7 @@ class _Walk:
         if isinstance(value, torch.Size):
             return {"size": [int(size) for size in value]}
         plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {kind.__name__}, which would come back as another type: make it a "
-            f"plain one first, {plain}."
-        )
+        raise _other_type(path, kind.__name__, plain)
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         kind = type(value)
@@ -98,10 +91,7 @@ class _Walk:
             name = None if factory is None else getattr(factory, "__name__", "")
             if FACTORIES.get(name) is factory:
                 return {"default": [name, self._items(value, path)]}
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {kind.__name__}{_factory_words(value)}, which would come back as "
-            "another type: make it a plain one first, dict(x)."
-        )
+        raise _other_type(path, f"{kind.__name__}{_dict_details(value)}", "dict(x)")
 
     def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         if set(map(type, value)) <= {str}:
@@ -141,7 +131,11 @@ def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
 
 
-def _factory_words(value: Any) -> str:
+def _other_type(path: tuple[Any, ...], kind: str, plain: str) -> InputError:
+    return entry_error(path, f"is a {kind}, which would come back as another type: make it a plain one first, {plain}.")
+
+
+def _dict_details(value: Any) -> str:
     if getattr(value, "__dict__", None):
         return " with attributes"
     return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
@@ -164,10 +158,9 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Node:
         return str.__str__(value)
     if isinstance(value, complex):
         return {"complex": [_number(value.real), _number(value.imag)]}
-    raise InputError(
-        f"checkpoint entry {format_path(path)} is a {type(value).__name__}; a state is made of dicts, lists, tuples, "
-        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first."
-    )
+    allowed = "dicts, lists, tuples, tensors, NumPy arrays, numbers, strings, bytes and None"
+    advice = "convert it (state_dict(), to_dict(), vars()) first"
+    raise entry_error(path, f"is a {type(value).__name__}; a state is made of {allowed}: {advice}.")
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Node:
@@ -175,7 +168,5 @@ def _key(key: Any, path: tuple[Any, ...]) -> Node:
         return {"tuple": [_key(part, path) for part in key]}
     if key is None or isinstance(key, str | int | float | bool):
         return key if key is None or type(key) in (str, bool) else _plain(key, path)
-    raise InputError(
-        f"checkpoint entry {format_path(path)} has a key of type {type(key).__name__}; keys are strings, numbers, None "
-        "or tuples of these: rename it."
-    )
+    allowed = "strings, numbers, None or tuples of these"
+    raise entry_error(path, f"has a key of type {type(key).__name__}; keys are {allowed}: rename it.")

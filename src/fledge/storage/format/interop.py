@@ -94,10 +94,8 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         stream.seek(0)
         if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of protocol 2 or later
             raise FormatError(f"{label} is not a PyTorch checkpoint: it is neither a zip nor a pickle.") from error
-        raise FormatError(
-            f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
-            "with torch.save where you trust the file."
-        ) from error
+        advice = "Fledge never unpickles code: save its state_dict() with torch.save where you trust the file"
+        raise FormatError(f"{label} cannot be loaded as plain tensors ({reason}); {advice}.") from error
     stream.seek(0, os.SEEK_END)
     _check_extent(state, stream.tell(), label)
     return state
@@ -115,9 +113,7 @@ def _check_pickle(stream: BinaryIO, label: str) -> None:
             elif isinstance(argument, str):
                 names.append(argument)
                 if argument.strip("-_ .").lower() in _SLOW_CODECS:
-                    raise FormatError(
-                        f"{label} names the codec {argument!r}, which checkpoints never use: it is hostile."
-                    )
+                    raise FormatError(f"{label} names the codec {argument!r}: it is hostile.")
     except FormatError:
         raise
     except Exception:  # truncated: the loader raises, and everything before this point has been checked
@@ -133,9 +129,7 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
             storage = value.untyped_storage()
             storages[storage._cdata] = storage.nbytes()
             if value.nbytes > 4096 + MAX_EXPANSION * storage.nbytes():
-                raise FormatError(
-                    f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile."
-                )
+                raise FormatError(f"{label} repeats a few numbers over shape {tuple(value.shape)}: it is hostile.")
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         for item in inside:  # each once: a few nested lists can refer to a billion
             if id(item) not in seen:
@@ -173,9 +167,7 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
             tensors = {name: opened.get_tensor(name) for name in names}
             metadata = opened.metadata() or {}
     except Exception as error:
-        raise FormatError(
-            f"{path} is not a whole .safetensors file ({str(error)[:200]}): it is truncated or altered."
-        ) from error
+        raise FormatError(f"{path} is not a valid .safetensors file ({str(error)[:200]}).") from error
     if TREE_KEY not in metadata:
         return tensors
     try:
@@ -246,9 +238,7 @@ def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], meta
     for name, leaf in zip(names, leaves, strict=True):
         shape, code = list(leaf.shape), _SAFE_NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
         if code is None:
-            raise InputError(
-                f"{name} is {leaf.dtype}, which .safetensors cannot hold: convert to .fledge or .pt instead."
-            )
+            raise InputError(f"{name} is {leaf.dtype}, which .safetensors cannot hold: use .fledge or .pt.")
         if leaf.kind in ("array", "scalar"):
             shape = [*shape, np.dtype(leaf.dtype).itemsize]
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, offset + leaf.nbytes]}

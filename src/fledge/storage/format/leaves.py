@@ -85,10 +85,9 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
         tensor = _unwrap(path, tensor, dtensor)
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in DTYPE_NAMES:
         what = "nested" if tensor.is_nested else str(tensor.layout)
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {what} tensor of {tensor.dtype} on {tensor.device}; "
-            f"allowed are dense tensors of {', '.join(TORCH_DTYPES)}: convert it first."
-        )
+        allowed = f"dense tensors of {', '.join(TORCH_DTYPES)}"
+        got = f"{what} tensor of {tensor.dtype} on {tensor.device}"
+        raise entry_error(path, f"is a {got}; allowed are {allowed}: convert it first.")
     try:
         stored = tensor.untyped_storage().nbytes() if tensor.data_ptr() else 0
     except RuntimeError:  # inside vmap, grad or a trace
@@ -100,7 +99,7 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
             what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory"
         else:
             what = f"has {stored} bytes of memory for {extent(tensor)}: its storage was freed (resize_, FSDP)"
-        raise InputError(f"checkpoint entry {format_path(path)} {what}: save it while it holds its values.")
+        raise entry_error(path, f"{what}: save it while it holds its values.")
     return tensor.detach()
 
 
@@ -117,26 +116,22 @@ def extent(tensor: torch.Tensor) -> int:
 def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice) -> torch.Tensor:
     """Return the plain tensor in a subclass, if that is unambiguous."""
     kind = type(tensor)
-    where = f"checkpoint entry {format_path(path)}"
     # If there is such a tensor, its module is loaded already: do not import it otherwise.
     if (collectives := sys.modules.get("torch.distributed._functional_collectives")) is not None and isinstance(
         tensor, collectives.AsyncCollectiveTensor
     ):
         return tensor.wait()
     if is_dtensor(tensor):
-        return _of_dtensor(where, tensor, dtensor)
+        return _of_dtensor(path, tensor, dtensor)
     if torch.nn.parameter.is_lazy(tensor):
-        raise InputError(f"{where} is a {kind.__name__} without a shape yet: run the module once before saving.")
+        raise entry_error(path, f"is a {kind.__name__} without a shape yet: run the module once before saving.")
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise InputError(
-            f"{where} is a {kind.__name__}, a tensor subclass with its own memory layout: save the plain tensors that it is "
-            "made of."
-        )
+        raise entry_error(path, f"is a {kind.__name__}, which has its own memory layout: save its plain tensors.")
     own = [name for name in getattr(tensor, "__dict__", ()) if not name.startswith("_")]
     if own and not issubclass(kind, torch.nn.Parameter) and kind.__module__.partition(".")[0] != "tensordict":
-        raise InputError(
-            f"{where} is a {kind.__name__} with attributes ({', '.join(own[:4])}) that would be lost: save "
-            "tensor.as_subclass(torch.Tensor), and the attributes beside it."
+        advice = "save tensor.as_subclass(torch.Tensor), and the attributes beside it"
+        raise entry_error(
+            path, f"is a {kind.__name__} whose attributes ({', '.join(own[:4])}) would be lost: {advice}."
         )
     return tensor.as_subclass(torch.Tensor)
 
@@ -147,21 +142,19 @@ def is_dtensor(tensor: torch.Tensor) -> bool:
     return sharded is not None and isinstance(tensor, sharded.DTensor)
 
 
-def _of_dtensor(where: str, tensor: Any, choice: DTensorChoice) -> torch.Tensor:
+def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> torch.Tensor:
     """Return a sharded tensor as a plain one: the whole (a collective: every rank must save), or this rank's part."""
     if choice == "full":
         whole = tensor.full_tensor()
         return whole.wait() if hasattr(whole, "wait") else whole
     whole_here = tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
     if choice is None and not whole_here:
-        raise InputError(
-            f"{where} is a DTensor sharded over {tensor.device_mesh.size()} ranks: pass dtensor='full' (all ranks call "
-            "save, each saves the whole) or 'local' (a file per rank, each with its part)."
+        choices = (
+            "dtensor='full' (all ranks call save, each saves the whole) or 'local' (a file per rank with its part)"
         )
+        raise entry_error(path, f"is a DTensor sharded over {tensor.device_mesh.size()} ranks: pass {choices}.")
     if any(placement.is_partial() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
-        raise InputError(
-            f"{where} is a DTensor whose parts must still be summed, so a part alone is meaningless: pass dtensor='full'."
-        )
+        raise entry_error(path, "is a DTensor whose parts must still be summed: pass dtensor='full'.")
     local = tensor.to_local()
     return local.wait() if hasattr(local, "wait") else local
 
@@ -190,22 +183,25 @@ def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Lea
     """Describe a NumPy array or scalar without copying it."""
     dtype = array.dtype.str
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__}, of which only the numbers would be "
-            "kept: save its parts (data and mask of a masked array) as plain arrays."
-        )
+        advice = "save its parts (data and mask of a masked array) as plain arrays"
+        raise entry_error(path, f"is a NumPy {type(array).__name__}, only the numbers would be kept: {advice}.")
     if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed "
-            "are numbers, dates and fixed-length strings: split records and convert objects first."
-        )
+        allowed = "numbers, dates and fixed-length strings: split records and convert objects first"
+        raise entry_error(path, f"is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed are {allowed}.")
     kind = "array" if isinstance(array, np.ndarray) else "scalar"
     if kind == "scalar" and array.dtype.kind in "SU" and np.array(array)[()] != array:
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} that ends in NUL, which NumPy drops: "
-            "make it a plain str or bytes."
-        )
+        raise entry_error(path, "is a NumPy string that ends in NUL, which NumPy drops: make it a plain str or bytes.")
     return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
+
+
+def entry_error(path: tuple[Any, ...], problem: str) -> InputError:
+    """Return the error for an entry of the caller's state."""
+    return InputError(f"checkpoint entry {format_path(path)} {problem}")
+
+
+def damaged(problem: str) -> FormatError:
+    """Return the error for invalid content of a file."""
+    return FormatError(f"{problem}: the file is damaged or hostile.")
 
 
 def format_path(path: tuple[Any, ...]) -> str:
@@ -226,34 +222,28 @@ def bytes_of(source: Any) -> np.ndarray:
 def check_description(kind: Any, dtype: Any, shape: Any) -> int:
     """Return the size of a described leaf; raise FormatError if no version writes such a description."""
     if not isinstance(dtype, str) or kind not in KINDS:
-        raise FormatError(
-            f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown: the file is damaged."
-        )
+        raise damaged(f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown")
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
-        raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged.")
+        raise damaged(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48")
     if math.prod(n or 1 for n in shape) > MAX_DIM:  # also for empty tensors: torch overflows
-        raise FormatError(f"shape {str(shape)[:80]} has more than 2^48 cells: the file is damaged.")
+        raise damaged(f"shape {str(shape)[:80]} has more than 2^48 elements")
     if kind == "bytes":
         if dtype != "uint8" or len(shape) != 1:
-            raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged.")
+            raise damaged(f"a byte string has dtype {str(dtype)[:40]!r} and shape {str(shape)[:80]}")
         return int(shape[0])
     if kind == "scalar" and shape:
-        raise FormatError(f"a NumPy scalar with shape {str(shape)[:80]}: the file is damaged.")
+        raise damaged(f"a NumPy scalar has shape {str(shape)[:80]}")
     if kind == "tensor":
         if dtype not in TORCH_DTYPES:
-            raise FormatError(
-                f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}: the file is damaged."
-            )
+            raise damaged(f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}")
         return math.prod(shape) * TORCH_DTYPES[dtype].itemsize
     if not _NUMPY_DTYPE.fullmatch(dtype):
-        raise FormatError(
-            f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint: the file is damaged or hostile."
-        )
+        raise damaged(f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint")
     try:
         return math.prod(shape) * np.dtype(dtype).itemsize
     except TypeError as error:
-        raise FormatError(f"NumPy dtype {dtype!r} does not exist: the file is damaged.") from error
+        raise damaged(f"NumPy dtype {dtype!r} does not exist") from error
 
 
 def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, device: torch.device) -> Any:

@@ -37,9 +37,7 @@ def read_lz4_rollout(
     leaves = dict(_leaves(state)) if isinstance(state, dict) else {}
     batch = _batch_of(state, [[*tensor.shape] for tensor in leaves.values()]) if leaves else []
     if not batch:
-        raise FormatError(
-            f"{path} is not a rollout: it must hold a dict of tensors whose first axes are time and envs."
-        )
+        raise FormatError(f"{path} is not a rollout, a dict of tensors whose first axes are time and envs.")
     if keys is not None:
         known = [name[:count] for name in leaves for count in range(1, len(name) + 1)]
         wanted = find_keys(known, keys, str(path))

@@ -96,9 +96,7 @@ class CheckpointFile:
                 self._load(0 if stream is not None else depth_left)
         except RecursionError as error:
             self.close()
-            raise FormatError(
-                f"{self.path}: the manifest is nested too deep: the file is damaged or hostile."
-            ) from error
+            raise self._bad("is nested too deep") from error
         except BaseException:
             self.close()
             raise
@@ -149,9 +147,7 @@ class CheckpointFile:
         if version == 1:
             raise self._too_old("has format version 1")
         if type(version) is not int or version not in VERSIONS:
-            raise FormatError(
-                f"{label} has format version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge."
-            )
+            raise FormatError(f"{label} has version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge.")
         if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
             raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
@@ -218,10 +214,8 @@ class CheckpointFile:
         return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile.")
 
     def _too_old(self, what: str) -> FormatError:
-        return FormatError(
-            f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {_READ}: convert it with "
-            "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)."
-        )
+        advice = "convert it with Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
+        return FormatError(f"{self.path} {what}, with other checksums; this Fledge reads {_READ}: {advice}.")
 
     def find(self, name: str) -> int | None:
         """Return the number of the leaf that a member holds."""
@@ -256,9 +250,7 @@ class CheckpointFile:
             out = delta.apply(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
-            raise FormatError(
-                f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered."
-            )
+            raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it was altered.")
         return out
 
     def _base_bytes(self, entry: Entry) -> np.ndarray:
@@ -267,10 +259,8 @@ class CheckpointFile:
         number = base.find(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
-            raise FormatError(
-                f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have: the base was "
-                "replaced, put it back."
-            )
+            problem = f"{entry.name!r} is a delta to a tensor that {base.path.name} does not have"
+            raise FormatError(f"{self.path}: {problem}: the base was replaced, put it back.")
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
 
@@ -281,9 +271,7 @@ class CheckpointFile:
         try:
             value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
         except (ValueError, TypeError, OverflowError) as error:
-            raise FormatError(
-                f"{self.path}: {entry.name!r} is not a {entry.kind} ({error}): it was altered."
-            ) from error
+            raise FormatError(f"{self.path}: {entry.name!r} was altered: not a {entry.kind} ({error}).") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:

@@ -39,9 +39,7 @@ def check_rollout(data: Any) -> None:
 
     if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
         batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
-        raise InputError(
-            f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict with a batch size of [T, N]."
-        )
+        raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict of batch [T, N].")
 
 
 def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
@@ -88,9 +86,8 @@ def _entry(data: TensorDictBase, key: str, path: NestedKey) -> Any:
 
 def _single_values(stack: Any, path: NestedKey) -> dict[str, Any]:
     if stack.numel() > MAX_VALUES:
-        raise InputError(
-            f"{path} has {stack.numel()} non-tensor values, but at most {MAX_VALUES} fit: make them a tensor (text as bytes)."
-        )
+        count = f"{stack.numel()} non-tensor values, but at most {MAX_VALUES} fit"
+        raise InputError(f"{path} has {count}: make them a tensor (text as bytes).")
     cells = [stack.tolist()]
     for _ in stack.batch_size:
         cells = [cell for row in cells for cell in row]

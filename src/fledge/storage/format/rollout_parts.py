@@ -28,9 +28,7 @@ class Cut:
     def __init__(self, batch: Sequence[int], time_dim: int, envs: Rows | None, steps: Rows | None) -> None:
         env_dim = next((axis for axis in range(len(batch)) if axis != time_dim), None)
         if envs is not None and env_dim is None:
-            raise InputError(
-                f"envs was given, but the rollout's batch {list(batch)} has only a time axis: leave envs out."
-            )
+            raise InputError(f"envs was given, but the rollout's batch {list(batch)} has only a time axis: omit it.")
         asked = (("steps", time_dim, steps), ("envs", env_dim, envs))
         self.axes = {a: _rows(name, rows, batch[a]) for name, a, rows in asked if a is not None and rows is not None}
 
@@ -64,14 +62,11 @@ def _rows(name: str, rows: Any, size: int) -> slice | torch.Tensor:
     if numbers.shape == (size,) and numbers.dtype == bool:
         return torch.from_numpy(np.flatnonzero(numbers))
     if numbers.ndim > 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-        raise InputError(
-            f"{name} is {str(rows)[:60]}, but must be an index, a slice, indices, or a boolean mask of length {size}."
-        )
+        allowed = f"an index, a slice, indices, or a boolean mask of length {size}"
+        raise InputError(f"{name} is {str(rows)[:60]}, but must be {allowed}.")
     numbers = np.atleast_1d(numbers).astype(np.int64)
     if numbers.size and not (-size <= numbers.min() and numbers.max() < size):
-        raise InputError(
-            f"{name} is {str(rows)[:60]}, but the rollout has {size}: give indices from {-size} to {size - 1}."
-        )
+        raise InputError(f"{name} is {str(rows)[:60]}, but must lie between {-size} and {size - 1}.")
     return torch.from_numpy(np.where(numbers < 0, numbers + size, numbers))
 
 

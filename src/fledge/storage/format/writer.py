@@ -122,10 +122,8 @@ def _finish(
     }
     text = json.dumps(manifest, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_MANIFEST:
-        raise InputError(
-            f"the plain values of this state take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit: "
-            "put long lists of numbers into tensors or NumPy arrays."
-        )
+        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit"
+        raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors or arrays.")
     archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())

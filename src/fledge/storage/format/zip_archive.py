@@ -89,9 +89,7 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     try:
         archive = zipfile.ZipFile(stream)
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
-        raise FormatError(
-            f"{label} is not a whole zip file ({error}): it is truncated, altered or of another kind."
-        ) from error
+        raise FormatError(f"{label} is not a valid zip file ({error}).") from error
     stream.seek(0, os.SEEK_END)
     _check_directory(archive, stream.tell(), label, _UTF8 if ours else _UTF8 | _SIZES_AFTER)
     return archive
@@ -105,19 +103,14 @@ def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags
         raise FormatError(f"{label} has two members of the same name: it is damaged or hostile.")
     place = 0
     for member in sorted(members, key=lambda member: member.header_offset):
+        where = f"{label}: member {member.filename[:80]!r}"
         if not safe_name(member.filename) or "\x00" in member.orig_filename:
-            raise FormatError(
-                f"{label} has a member named {member.filename[:80]!r}: only plain relative names are allowed, it is hostile."
-            )
+            raise FormatError(f"{where} is hostile: only plain relative names are allowed.")
         if member.flag_bits & ~flags or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FormatError(
-                f"{label}: member {member.filename!r} is encrypted or compressed in a way that Fledge never uses."
-            )
+            raise FormatError(f"{where} is encrypted or compressed in a way that Fledge never uses.")
         end = member.header_offset + 30 + member.compress_size
         if member.header_offset < place or end > file_size:
-            raise FormatError(
-                f"{label}: member {member.filename!r} lies outside the file or inside another: it is damaged."
-            )
+            raise FormatError(f"{where} lies outside the file or inside another: the file is damaged.")
         place = end
 
 

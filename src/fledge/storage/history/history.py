@@ -121,9 +121,7 @@ class CheckpointHistory:
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             keys = list(state) if isinstance(state, dict) else type(state).__name__
-            raise InputError(
-                f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to the keys of its weights."
-            )
+            raise InputError(f"the state has {keys}, none of the weights {list(self.weights)}: set weights=.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
@@ -299,9 +297,8 @@ class CheckpointHistory:
         if not entries and not self.is_empty:
             paths = self._files()
             reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
-            raise StorageError(
-                f"None of the {len(paths)} checkpoints in {self.folder} can be read: {reasons} Move them away to start again."
-            )
+            where = f"None of the {len(paths)} checkpoints in {self.folder} can be read"
+            raise StorageError(f"{where}: {reasons} Move them away to start again.")
         return next((entry for entry in reversed(entries) if not entry.weights_only), None)
 
     def best(self) -> HistoryEntry | None:

@@ -48,9 +48,7 @@ class AppendedFile:
                 os.close(self._fd)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            raise StorageError(
-                f"{path} cannot be written ({error.strerror or error}): choose another path for the recording."
-            ) from error
+            raise StorageError(f"{path} cannot be written ({error.strerror or error}): choose another path.") from error
 
     def begin(self, episode: int, scene: Any, facts: Any) -> None:
         """Write the beginning of an episode, and the arrays of its scene that are not in the file yet."""

@@ -121,9 +121,9 @@ def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
     fields = [Field(k, check_dtype(v.dtype, f"frame entry {k!r}"), v.shape) for k, v in frame.items()]
     wrong = [f.name for f in fields if not _FIELD_NAME.fullmatch(f.name)]
     if not fields or len(fields) > MAX_FIELDS or wrong:
+        problem = f"the invalid name {wrong[0]!r}" if wrong else f"{len(fields)} entries"
         raise InputError(
-            f"the frame has {len(fields)} entries{f', and {wrong[0]!r} is not a valid name' if wrong else ''}; allowed are 1 "
-            f"to {MAX_FIELDS} with names of up to 64 letters and digits."
+            f"the frame has {problem}; allowed are 1 to {MAX_FIELDS}, named by up to 64 letters and digits."
         )
     size = sum(field.nbytes for field in fields)
     if not 0 < size <= MAX_BLOCK_BYTES or any(len(f.shape) > MAX_DIMS for f in fields):

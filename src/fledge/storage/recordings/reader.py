@@ -119,17 +119,13 @@ class Recording:
     def _read_header(self) -> int:
         line = self._read(0, len(layout.LINE))
         if not line.startswith(layout.NAME):
-            raise FormatError(
-                f"{self.path} is not a Fledge recording: give one, such as `fledge eval --record` writes."
-            )
+            raise FormatError(f"{self.path} is not a Fledge recording: give one that `fledge eval --record` wrote.")
         if line != layout.LINE:
             version = self._read(len(layout.NAME), 12).partition(b"\n")[0]
             if not version.isdigit():
                 raise FormatError(f"{self.path} is damaged in its first line: it cannot be read.")
-            raise FormatError(
-                f"{self.path} is a recording of version {int(version)}, but this Fledge reads version {layout.VERSION}: "
-                "use the Fledge that wrote it, or a newer one."
-            )
+            versions = f"of version {int(version)}, but this Fledge reads version {layout.VERSION}"
+            raise FormatError(f"{self.path} is a recording {versions}: use the Fledge that wrote it, or a newer one.")
         self._place = len(line)
         try:
             found = self._next()
@@ -222,9 +218,8 @@ class Recording:
         try:
             yield
         except FormatError as error:
-            raise FormatError(
-                f"{self.path}: {part} of episode {block.head.episode} cannot be read ({error})."
-            ) from error
+            what = f"{part} of episode {block.head.episode}"
+            raise FormatError(f"{self.path}: {what} cannot be read ({error}).") from error
 
     def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
         """Return the frames [count, ...] of a block."""

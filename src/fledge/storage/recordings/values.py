@@ -43,10 +43,8 @@ def freeze(value: Any, what: str, depth: int = 0) -> Any:
         return [freeze(item, what, depth + 1) for item in value]
     named = isinstance(value, dict) and all(isinstance(k, str) and not k.startswith("$") for k in value)
     if not named or depth >= MAX_DEPTH:
-        raise InputError(
-            f"{what} holds a {type(value).__name__}; allowed are numbers, strings, arrays, lists and dicts with string keys "
-            "that do not begin with $."
-        )
+        allowed = "numbers, strings, arrays, lists and dicts with string keys that do not begin with $"
+        raise InputError(f"{what} holds a {type(value).__name__}; allowed are {allowed}.")
     return {key: freeze(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
 
 

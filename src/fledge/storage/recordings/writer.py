@@ -227,9 +227,8 @@ class RecordingWriter:
             self._attempt(lambda: self._file.close({k: v for k, v in self.stats().items() if k in counted}))
         self._file.release()
         if self._error is not None:
-            raise StorageError(
-                f"{self.path} is incomplete, a write failed ({self._error}); it plays up to there: free some space."
-            ) from self._error
+            text = f"a write to {self.path} failed ({self._error}); it plays up to there: free some space."
+            raise StorageError(text) from self._error
 
     def __enter__(self) -> RecordingWriter:
         return self

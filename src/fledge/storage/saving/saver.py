@@ -117,9 +117,7 @@ class AsyncCheckpointSaver:
         """Stage parameters and state of these optimisers in the background; their next `step()` waits for that."""
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InputError(
-                    f"attach got a {type(optimizer).__name__}, but takes optimisers: saver.attach(optimizer)."
-                )
+                raise InputError(f"attach takes optimisers, got a {type(optimizer).__name__}: saver.attach(optimizer).")
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
@@ -180,10 +178,7 @@ class AsyncCheckpointSaver:
         check_level(format, level)
         metadata = plain_copy(metadata or {})
         if format in ("pt", "lz4") and (metadata or base):
-            raise ConfigError(
-                f"{target.name} would be a torch.save file, which stores neither metadata nor deltas: put the metadata into "
-                "the checkpoint, or save compressed."
-            )
+            raise ConfigError(f"{target.name}, a torch.save file, stores neither metadata nor deltas: save compressed.")
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             self._clean(target.parent)

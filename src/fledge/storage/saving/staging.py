@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
+from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, entry_error, extent, is_dtensor
 
 ALIGN = 64
 TOUCH_BYTES = 2**18  # at a time: the longest that a save has to wait for
@@ -202,9 +202,7 @@ class Stager:
 
 
 def _freed(leaf: Leaf) -> InputError:
-    return InputError(
-        f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
-    )
+    return entry_error(leaf.path, "was freed or resized before it was copied: call fence() first.")
 
 
 def _as_tensor(leaf: Leaf, data: np.ndarray) -> torch.Tensor:
