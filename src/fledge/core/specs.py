@@ -53,8 +53,8 @@ def describe_spec(spec: ActionSpec) -> dict[str, Any]:
 def tell_spec(spec: TensorSpec) -> dict[str, Any]:
     """Return a spec as strict JSON for other programs: an infinite bound is null."""
     bounds = {name: value if math.isfinite(value) else None for name, value in (("low", spec.low), ("high", spec.high))}
-    told = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
-    return told | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
+    described = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
+    return described | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
 
 
 def spec_from(plain: Mapping[str, Any]) -> ActionSpec:

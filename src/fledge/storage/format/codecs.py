@@ -203,9 +203,7 @@ def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -
         codec.decode(chunk, out)
     except FormatError:
         raise
-    except Exception as error:
-        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from error
-    except BaseException as error:  # a Rust panic is not an Exception
-        if type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
             raise
-        raise damaged("a compressed chunk cannot be decoded") from None
+        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None

@@ -75,10 +75,7 @@ _DICTS = ("ordered", "module", "counter", "default")
 
 def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> Any:
     """Build a special kind of dict from its node, which contains a plain dict's node."""
-    inside, other = _inside({tag: body}), None
-    content = _build(inside, leaf, depth + 1)
-    if tag == "module":
-        other = _build(body[1], leaf, depth + 1)
+    content = _build(_inside({tag: body}), leaf, depth + 1)
     if not isinstance(content, dict):
         raise _bad({tag: body})
     if tag == "counter":
@@ -87,7 +84,8 @@ def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> 
         return defaultdict(FACTORIES[body[0]], content)
     ordered = OrderedDict(content)
     if tag == "module":
-        ordered._metadata = other  # type: ignore[attr-defined] # as torch.nn.Module.state_dict does
+        metadata = _build(body[1], leaf, depth + 1)
+        ordered._metadata = metadata  # type: ignore[attr-defined] # as torch.nn.Module.state_dict does
     return ordered
 
 

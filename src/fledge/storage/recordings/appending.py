@@ -83,15 +83,15 @@ class AppendedFile:
         self.raw_bytes += count * sum(field.nbytes for field in self.fields)
         return True
 
-    def end(self, episode: int, told: dict[str, Any]) -> None:
+    def end(self, episode: int, fields: dict[str, Any]) -> None:
         """Write the end of an episode."""
         if episode in self._open:
-            self._write(record(END, to_json(told), self._open.pop(episode)))
+            self._write(record(END, to_json(fields), self._open.pop(episode)))
 
-    def close(self, told: dict[str, Any]) -> None:
+    def close(self, fields: dict[str, Any]) -> None:
         """Mark the file as complete, and make it durable."""
         try:
-            self._write(record(CLOSE, to_json(told)))
+            self._write(record(CLOSE, to_json(fields)))
             os.fsync(self._fd)
         finally:
             self.release()

@@ -45,7 +45,7 @@ class _Open:
 
     block: dict[str, np.ndarray] = field(default_factory=dict)
     filled: int = 0
-    flown: int = 0  # frames in all
+    frames: int = 0  # recorded and dropped
 
 
 class RecordingWriter:
@@ -128,10 +128,10 @@ class RecordingWriter:
             self._say(f"{self.path} is full with {limit}: further episodes are not recorded.")
             self._refused += 1
             return None
-        held, told = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
+        held, described = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
         size = sum(value.nbytes for value in held.values() if isinstance(value, np.ndarray))
         episode = self._begun
-        if not self._submit(lambda: self._file.begin(episode, held, told), size):
+        if not self._submit(lambda: self._file.begin(episode, held, described), size):
             self._refused += 1
             return None
         self._begun += 1
@@ -149,17 +149,17 @@ class RecordingWriter:
         state, count = self._state(episode), self._check(frames)
         start = 0
         while start < count:
-            if state.flown >= self.max_frames:
-                state.flown += count - start
+            if state.frames >= self.max_frames:
+                state.frames += count - start
                 return
             if not state.block:
                 shapes = {name: (self.block_frames, *f.shape) for name, f in self.fields.items()}
                 state.block = {name: np.empty(shape, self.fields[name].dtype) for name, shape in shapes.items()}
-            step = min(count - start, self.block_frames - state.filled, self.max_frames - state.flown)
+            step = min(count - start, self.block_frames - state.filled, self.max_frames - state.frames)
             for name, block in state.block.items():
                 block[state.filled : state.filled + step] = frames[name][start : start + step]
             state.filled += step
-            state.flown += step
+            state.frames += step
             start += step
             if state.filled == self.block_frames:
                 self._hand_over(episode, state)
@@ -171,10 +171,10 @@ class RecordingWriter:
         state = self._state(episode)
         if len(outcome) > MAX_OUTCOME:
             raise InputError(f"outcome has {len(outcome)} characters, but at most {MAX_OUTCOME} are allowed.")
-        told = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.flown}
+        described = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.frames}
         self._hand_over(episode, state)
         del self._open[episode]
-        self._submit(lambda: self._file.end(episode, told), None)
+        self._submit(lambda: self._file.end(episode, described), None)
 
     def flush(self) -> None:
         """Queue all frames so far for writing, without waiting, so that a live reader sees them."""
@@ -261,7 +261,7 @@ class RecordingWriter:
 
     def _hand_over(self, episode: int, state: _Open) -> None:
         """Queue a block for writing; drop it if the queue is full."""
-        count, first = state.filled, min(state.flown, self.max_frames) - state.filled
+        count, first = state.filled, min(state.frames, self.max_frames) - state.filled
         if not count:
             return
         frames = {name: block[:count] for name, block in state.block.items()}

@@ -44,9 +44,9 @@ from fledge.storage.saving.staging import owned_bytes, padded, split
 from fledge.storage.saving.summary import say, size_of, summary_of
 
 logger = logging.getLogger("fledge.storage")
-FULL_QUEUE = ("wait", "drop_oldest", "skip")
-ON_ERROR = ("warn", "raise")
-DTENSOR = ("full", "local", None)
+CHOICES = {
+    "full_queue": ("wait", "drop_oldest", "skip"), "on_error": ("warn", "raise"), "dtensor": ("full", "local", None)
+}  # fmt: skip
 WARN_EVERY = 10.0  # seconds between two warnings about a full queue; the stats count every wait
 READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
 
@@ -89,12 +89,9 @@ class AsyncCheckpointSaver:
     ) -> None:
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, but must be at least 1.")
-        if full_queue not in FULL_QUEUE:
-            raise ConfigError(f"full_queue is {full_queue!r}, but must be one of {', '.join(FULL_QUEUE)}.")
-        if on_error not in ON_ERROR:
-            raise ConfigError(f"on_error is {on_error!r}, but must be one of {', '.join(ON_ERROR)}.")
-        if dtensor not in DTENSOR:
-            raise ConfigError(f"dtensor is {dtensor!r}, but must be one of 'full', 'local' or None.")
+        for name, value in {"full_queue": full_queue, "on_error": on_error, "dtensor": dtensor}.items():
+            if value not in CHOICES[name]:
+                raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(map(str, CHOICES[name]))}.")
         target_path("x", codec)
         check_level(codec, compression_level)
         self.max_queue_size, self.compression_level, self.verbose = max_queue_size, compression_level, verbose
