@@ -226,7 +226,8 @@ def measure_navrl(path: Path | None, training: Training, folder: Path) -> dict[s
 def measure_history(folder: Path, checkpoints: int, updates: int, hidden: int, seed: int) -> dict[str, Any]:
     """Return the size of a history on disk, against as many torch.save files of the same states."""
     results: dict[str, Any] = {"checkpoints": checkpoints, "updates_between": updates}
-    for name, options in {"default": {}, "delta": {"delta": "thin"}, "bfloat16": {"thin_dtype": "bfloat16"}}.items():
+    kinds = {"default": {}, "delta": {"delta": "weights_only"}, "bfloat16": {"weights_only_dtype": "bfloat16"}}
+    for name, options in kinds.items():
         training = Training(hidden, 3, hidden, 8, updates, seed)
         history = CheckpointHistory(folder / name, keep_whole=3, keep_best=3, **options)  # type: ignore[arg-type]
         plain = 0

@@ -76,7 +76,8 @@ def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
     Raises:
         ConfigError: for a setting that there is not, or a value that does not fit it.
     """
-    from fledge.core.overrides import build_config, field_help, nested, unknown_key
+    from fledge.core.config_help import field_help, unknown_key
+    from fledge.core.overrides import build_config, nested
     from fledge.core.settings import check_settings
 
     settings = {key: value for key, value in given.items() if key not in ("preset", "seed", "device", "num_threads")}

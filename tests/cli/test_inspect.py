@@ -16,7 +16,7 @@ def test_convert_refuses_one_file_as_source_and_target_and_says_what_is_lost(tmp
     before = path.read_bytes()
     done = call("convert", str(path), str(path))
     assert done.exit_code == 2
-    assert "source and target at once" in done.output
+    assert "is both source and target" in done.output
     assert path.read_bytes() == before
     assert "step and metric are not kept" in call("convert", str(path), str(tmp_path / "w.safetensors")).output
     assert "not kept" not in call("convert", str(path), str(tmp_path / "w.fledge")).output

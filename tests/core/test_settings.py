@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from fledge.core.config_help import field_help
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, field_help
+from fledge.core.overrides import build_config
 from fledge.core.settings import Rule, changed_settings, check_settings, flat_settings, rule_of, setting, walk
 
 

@@ -261,9 +261,9 @@ def test_more_single_values_than_a_reader_takes_are_refused(tmp_path: Path, monk
     with RolloutStorage(tmp_path) as storage:
         storage.save(data, 1).wait(60)
         monkeypatch.setattr(rollout_format, "MAX_VALUES", T * N - 1)
-        with pytest.raises(InputError, match="12 single values, but at most 11"):
+        with pytest.raises(InputError, match="12 non-tensor values, but at most 11"):
             storage.save(data, 2)
-        with pytest.raises(FledgeError, match="more single values"):
+        with pytest.raises(FledgeError, match="more non-tensor values"):
             storage.load(1)
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fledge.core.config_help import field_help
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import field_help
 from fledge.core.settings import check_settings, flat_settings, rule_of, walk
 from fledge.tasks.base import Task
 from fledge.tasks.curriculum import NoCurriculum

@@ -269,7 +269,7 @@ def test_compressed_rollouts_teach_the_same_and_go_on_where_they_stopped(tmp_pat
     assert torch.equal(archived[0]["input"], archived[1]["input"])
 
 
-@pytest.mark.parametrize("delta", ["thin", "all"])
+@pytest.mark.parametrize("delta", ["thin", "weights_only", "all"])
 def test_checkpoints_as_differences_resume_exactly(tmp_path: Path, delta: str) -> None:
     words = [*SMALL, "tensorboard=false", "save_interval=1", "keep_checkpoints=2", "total_frames=384"]
     train(make_config("navigation", "", words), tmp_path / "straight", Ranks())

@@ -159,7 +159,7 @@ def test_a_relative_file_is_remembered_from_any_folder(
     ("word", "sentence"),
     [
         ("reward=gone.py:pay", "There is no file"),
-        ("reward=pay", "names no object"),
+        ("reward=pay", "is not a reference"),
         ("reward=json:__doc__", "is called"),
     ],
 )

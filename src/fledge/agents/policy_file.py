@@ -66,7 +66,7 @@ def read_policy(path: Path) -> dict[str, Any]:
             raise ConfigError(
                 f"{path} is a run of which nothing was saved yet: `fledge train --resume {path}` begins it from its start."
             )
-        state, _ = history.load_latest(keys=STORED, allow_thin=True)
+        state, _ = history.load_latest(keys=STORED, allow_weights_only=True)
     else:
         state = load_checkpoint(path, keys=STORED)
     return policy_entries(state, str(path))

@@ -99,7 +99,7 @@ def read_flags(arguments: Sequence[str]) -> list[str]:
         near = difflib.get_close_matches(name, own, n=1, cutoff=0.85) if name.startswith("--") else []
         if near:
             raise click.NoSuchOption(name, possibilities=near)
-    from fledge.core.overrides import flags_as_words
+    from fledge.core.overrides import flags_to_overrides
     from fledge.tasks.registry import task_names
 
-    return flags_as_words(arguments, task_names())
+    return flags_to_overrides(arguments, task_names())

@@ -1,7 +1,7 @@
-"""Objects that a user names: `package.module:object`, or `path/file.py:object`.
+"""Load objects by reference: `package.module:object`, or `path/file.py:object`.
 
-Loading one runs code, so a reference is only ever taken from someone's own words (a command line, a call), never from a
-file that may be another person's.
+Loading one runs code, so take references only from the user's command line or call, never from a file, which may come
+from someone else.
 """
 
 from __future__ import annotations
@@ -18,36 +18,35 @@ from fledge.core.errors import ConfigError
 
 
 def find_object(reference: str) -> Any:
-    """The object that a reference means.
+    """Return the object that a reference names.
 
     Raises:
-        ConfigError: when there is none, or its code cannot be run.
+        ConfigError: It does not exist, or its code fails.
     """
     place, _, name = reference.rpartition(":")
     if not place or not name:
-        raise ConfigError(f"{reference!r} names no object: write module:object or file.py:object.")
-    if place.endswith(".py"):
-        module = module_from_file(Path(place).resolve())
-        if not hasattr(module, name):
-            raise ConfigError(f"There is no {name} in {place}.")
-        return getattr(module, name)
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` would find it
+        raise ConfigError(f"{reference!r} is not a reference: write module:object or file.py:object.")
+    is_file = place.endswith(".py")
+    if not is_file and "" not in sys.path:
+        sys.path.insert(0, "")  # find modules as `python -m` does
     try:
-        return functools.reduce(getattr, name.split("."), importlib.import_module(place))
+        module = module_from_file(Path(place).resolve()) if is_file else importlib.import_module(place)
+        return functools.reduce(getattr, name.split("."), module)
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"There is no {reference}: {error}.") from error
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names an object: module:object, or file.py:object."""
+    """Return True if a text has the form module:object or file.py:object."""
     place, _, name = text.rpartition(":")
     dotted = place.endswith(".py") or (place != "" and all(part.isidentifier() for part in place.split(".")))
     return dotted and all(part.isidentifier() for part in name.split("."))
 
 
 def absolute(reference: str) -> str:
-    """The same reference from any folder."""
+    """Return a reference that is valid from any working directory."""
     place, sign, name = reference.rpartition(":")
     return f"{Path(place).resolve()}{sign}{name}" if place.endswith(".py") else reference
 
@@ -61,7 +60,7 @@ def module_from_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

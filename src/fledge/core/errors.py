@@ -1,23 +1,23 @@
-"""The tree of errors that Fledge raises for a caller's mistake or a failed operation.
+"""Errors that Fledge raises for a caller's mistake or a failed operation.
 
-    FledgeError                     everything below; the command line prints it as one sentence
+    FledgeError                     root; the command line prints it as one sentence
     ├── ConfigError                 an unknown key, a bad value, an impossible combination     (exit 2)
     ├── InputError                  a tensor or argument of the wrong shape, type or range     (exit 2)
     ├── MissingExtraError           an optional package that is not installed                  (exit 2)
-    ├── FormatError                 a file that is not what it should be, torn, or altered     (exit 1)
-    ├── StorageError                a save or a load that could not be carried out             (exit 1)
+    ├── FormatError                 a file of the wrong kind, truncated, or altered            (exit 1)
+    ├── StorageError                a save or a load that failed                               (exit 1)
     ├── MemoryBudgetError           the request needs more memory than the machine has         (exit 2)
-    ├── NumericsError               NaN or infinity where there must be none                   (exit 1)
-    └── InterruptedRunError         Ctrl-C at once, without saving                             (exit 130)
+    ├── NumericsError               NaN or infinity where only finite numbers are allowed      (exit 1)
+    └── InterruptedRunError         a run ended by Ctrl-C without saving                       (exit 130)
 
-A message says what came, what is allowed, and what to do.
+A message names the problem, the allowed values and the fix.
 """
 
 from typing import Any
 
 
 class FledgeError(Exception):
-    """Root of all errors raised on purpose by Fledge."""
+    """Root of all errors that Fledge raises on purpose."""
 
     exit_code = 1
 
@@ -41,11 +41,11 @@ class MissingExtraError(FledgeError, ImportError):
 
 
 class FormatError(FledgeError):
-    """A file that is not what it should be: wrong kind, torn, altered, or hostile."""
+    """A file that cannot be read: wrong kind, truncated, altered, or hostile."""
 
 
 class StorageError(FledgeError, OSError):
-    """A save or load that could not be carried out: no room, no permission, nothing there, dropped from a queue."""
+    """A save or load that failed: no space, no permission, missing file, dropped from a queue."""
 
 
 class MemoryBudgetError(FledgeError, MemoryError):
@@ -55,9 +55,9 @@ class MemoryBudgetError(FledgeError, MemoryError):
 
 
 class NumericsError(FledgeError, ArithmeticError):
-    """NaN or infinity where there must be none.
+    """NaN or infinity where only finite numbers are allowed.
 
-    `dump` names the file to replay it from, if one was written; `cause` is what is needed to write one.
+    `dump` is the file to reproduce it from, if one was written; `cause` holds the data to write one.
     """
 
     def __init__(self, message: str, dump: str | None = None, cause: dict[str, Any] | None = None) -> None:
@@ -67,6 +67,6 @@ class NumericsError(FledgeError, ArithmeticError):
 
 
 class InterruptedRunError(FledgeError):
-    """A run that Ctrl-C ended at once: nothing, or not the newest, was saved."""
+    """A run that Ctrl-C ended before its newest state was saved."""
 
     exit_code = 130

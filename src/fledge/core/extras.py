@@ -1,4 +1,4 @@
-"""Optional packages: where one is missing, the error says how to get it."""
+"""Import optional packages; if one is missing, the error names the extra to install."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fledge.core.errors import MissingExtraError
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Around the imports of what `pip install 'fledge[name]'` brings."""
+    """Wrap the imports of packages that `pip install 'fledge[name]'` installs."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Names of a package that load their module on first use, so that importing the package costs nothing."""
+"""Package names that load their module on first use, so that importing the package stays cheap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lazy_names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], A
 
     Args:
         package: The package's `__name__`.
-        home: Module (without the package) of each name.
+        home: Module of each name, relative to the package.
     """
 
     def get(name: str) -> Any:

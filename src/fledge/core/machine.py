@@ -1,11 +1,11 @@
-"""The machine: what it is, how many cores and how much memory there are, and how freed memory is treated."""
+"""The machine: cores, devices, memory, versions, and how glibc treats freed memory."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     import torch
 
 PACKAGES = ("torch", "warp-lang", "numpy")  # whose versions decide how fast things are
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8  # options of mallopt
 
 
 def default_threads() -> int:
-    """Cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
-    """The device of one rank: "cpu", or the GPU that is its own.
+    """Return the device of one rank: "cpu", or a GPU of its own.
 
     Args:
-        wanted: "auto" (GPUs where there are any), "cpu", "cuda", or "cuda:N", one GPU for a single rank.
-        gpus: How many this machine has.
-        local_rank: Which of the ranks on this machine asks.
+        wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N", one GPU for a single rank.
+        gpus: Number of GPUs of this machine.
+        local_rank: Number of this rank among those on this machine.
 
     Raises:
-        ConfigError: when there is no such GPU.
+        ConfigError: There is no such GPU.
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"
@@ -48,15 +48,15 @@ def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
 
 
 def torch_threads(ranks: int = 1) -> int:
-    """Threads of torch in each of `ranks` processes: what OMP_NUM_THREADS says, else the cores shared out."""
-    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # may name one number for each level
+    """Return torch's threads in each of `ranks` processes: OMP_NUM_THREADS if set, else an equal share of the cores."""
+    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # may hold one number per nesting level
     if wish.isdigit() and int(wish):
         return int(wish)
     return max(1, default_threads() // ranks)
 
 
 def meminfo(key: str) -> int | None:
-    """A line of /proc/meminfo in bytes; None where there is none."""
+    """Return a line of /proc/meminfo in bytes; None if there is none."""
     try:
         with open("/proc/meminfo") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
@@ -65,7 +65,7 @@ def meminfo(key: str) -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Memory that this process has in use; None where the system does not tell."""
+    """Return the resident memory of this process; None if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -74,7 +74,7 @@ def resident_bytes() -> int | None:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can still be used on a device."""
+    """Return the free memory of a device."""
     if device.type == "cuda":
         import torch
 
@@ -84,24 +84,36 @@ def available_bytes(device: torch.device) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory instead of returning it; measured to speed up a CPU update by 15 %.
+    """Make glibc reuse freed memory instead of returning it to the system; measured to speed up a CPU update by 15 %.
 
-    Large tensors come and go every step, and giving their pages back costs page faults.
-    Returns whether it was done (only on Linux with glibc).
+    Large tensors come and go every step, and returning their pages costs page faults.
+    Returns True if it was done (Linux with glibc only).
     """
-    if not sys.platform.startswith("linux"):
-        return False
+    return _mallopt(M_MMAP_THRESHOLD, 1 << 30) and _mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def limit_malloc_arenas(count: int = 2) -> None:
+    """Make all threads share `count` glibc arenas: by default each thread has its own, which keeps what is freed in it."""
+    _mallopt(M_ARENA_MAX, count)
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the system (glibc only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _mallopt(option: int, value: int) -> bool:
     try:
-        libc = ctypes.CDLL("libc.so.6")
-        return bool(libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)) and bool(libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
-    except (OSError, AttributeError):
+        return bool(ctypes.CDLL("libc.so.6").mallopt(option, value))
+    except (OSError, AttributeError):  # another C library
         return False
 
 
 def machine_info() -> dict[str, Any]:
-    """Return the machine and the versions that decide measured speeds, JSON-able.
+    """Return the machine and the package versions that decide measured speeds, JSON-able.
 
-    `load_average` is that of the last minute: above zero at the start, others share the cores, and figures suffer.
+    `load_average` covers the last minute; above zero at the start of a measurement, other processes share the cores.
     """
     return {
         "cpu": cpu_model(),
@@ -115,7 +127,7 @@ def machine_info() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the processor's name as the system gives it."""
+    """Return the name of the processor."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))

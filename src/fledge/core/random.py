@@ -1,11 +1,11 @@
 """Counter-based random numbers: Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-A draw is a pure function of a 64-bit seed and a 128-bit counter, so a result never depends on how many
-threads, shards or devices asked for it, or in which order. Fledge fills the counter as
+A draw is a pure function of a 64-bit seed and a 128-bit counter, so results do not depend on the number or order of
+threads, shards or devices. Fledge fills the counter as
 
     (who, when, purpose, draw)      who  = env, map or obstacle     when = episode or event number
 
-This module is the host's version (NumPy); `fledge.envs.kernel_random` is the same function inside kernels.
+This module is the NumPy version; `fledge.envs.kernel_random` is the same function for kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 10
 
 
 class Purpose(enum.IntEnum):
-    """Third counter word: what the draw is for. Values are part of what a seed means; never renumber."""
+    """Third word of the counter: the purpose of the draw. Never renumber: results of a seed depend on these values."""
 
     START = 1
     GOAL = 2

@@ -1,15 +1,14 @@
-"""Settings: dataclass fields that carry what may be asked about them.
+"""Settings: dataclass fields with limits, help text and the effect of changing them on a resumed run.
 
     lr: float = setting(7e-4, above=0, below=1)
     num_envs: int = setting(1024, at_least=1, resume="restart")
 
-A field's line says its limits and what changing it means for a run that is resumed; the string under the field is its
-help text. Validation, `--help-config`, resume and evaluation read these, and nothing keeps a list of its own.
+The string under a field is its help text. Validation, `--help-config`, resume and evaluation all read these declarations.
 
-    resume="same"      nothing that is computed changes: the run goes on bit for bit
-    resume="changes"   the run goes on, but not as it would have (the default)
-    resume="restart"   envs cannot go on where they were: episodes begin again, and replay is empty
-    resume="weights"   the saved weights would not fit: refused, when resuming and when a policy is flown
+    resume="same"      no result changes: the run continues bit for bit
+    resume="changes"   the run continues, with other results (the default)
+    resume="restart"   the saved env state does not fit: episodes begin again, and replay is empty
+    resume="weights"   the saved weights do not fit: refused on resume and in evaluation
                        (with shapes="lidar": only if the policy reads that observation, else as "restart")
 """
 
@@ -28,41 +27,33 @@ Resume = Literal["same", "changes", "restart", "weights"]
 KEY = "fledge"  # of our entry in a field's metadata
 
 
-def _plain(limit: float) -> str:
-    """A limit as people write it: whole numbers in full."""
-    return str(limit) if isinstance(limit, int) else f"{limit:g}"
-
-
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Limits of a setting (of each item, where it is a list), and what changing it means for a saved run."""
+    """Limits of a setting (of each item if it is a list), and the effect of changing it on a resumed run."""
 
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
-    items: tuple[int, int | None] | None = None  # fewest and most items of a list
+    items: tuple[int, int | None] | None = None  # minimum and maximum length of a list
     resume: Resume = "changes"
-    shapes: str = ""  # the observation that this setting shapes, or "action"
-    code: bool = False  # whether it may name code, module:object, which is run only for those who name it themselves
+    shapes: str = ""  # the observation whose shape it sets, or "action"
+    code: bool = False  # may be a reference to code, module:object, which runs only if the user names it
 
     def limits(self) -> str:
-        """The limits in words, "" if there are none."""
-        words = []
-        if self.choices:
-            words.append(" or ".join(self.choices))
-        if self.at_least is not None and self.at_most is not None:
-            words.append(f"{_plain(self.at_least)} to {_plain(self.at_most)}")
-        elif self.at_least is not None:
-            words.append(f"at least {_plain(self.at_least)}")
-        elif self.at_most is not None:
-            words.append(f"at most {_plain(self.at_most)}")
-        if self.above is not None:
-            words.append(f"greater than {_plain(self.above)}")
-        if self.below is not None:
-            words.append(f"less than {_plain(self.below)}")
-        text = " and ".join(words)
+        """Describe the limits; "" if there are none."""
+        bounds = {
+            "at least": self.at_least,
+            "at most": self.at_most,
+            "greater than": self.above,
+            "less than": self.below,
+        }
+        shown = {k: str(v) if isinstance(v, int) else f"{v:g}" for k, v in bounds.items() if v is not None}
+        parts = [" or ".join(self.choices)] if self.choices else []
+        if "at least" in shown and "at most" in shown:
+            parts.append(f"{shown.pop('at least')} to {shown.pop('at most')}")
+        text = " and ".join([*parts, *(f"{name} {limit}" for name, limit in shown.items())])
         if self.items is not None:
             low, high = self.items
             count = f"{low} to {high}" if high not in (None, low) else f"{low}" if high else f"at least {low}"
@@ -90,7 +81,7 @@ class Rule:
 def setting(
     default: Any = dataclasses.MISSING, *, default_factory: Callable[[], Any] | None = None, **rule: Any
 ) -> Any:
-    """A dataclass field with a `Rule`; a list or dataclass as default is copied for each config."""
+    """Return a dataclass field with a `Rule`; a default list is copied for each config."""
     metadata = {KEY: Rule(**rule)}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -104,7 +95,7 @@ def rule_of(field: dataclasses.Field[Any]) -> Rule:
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Every setting of a config, nested ones too: dotted key, field, value."""
+    """Yield every setting of a config, also nested ones: dotted key, field, value."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -114,9 +105,9 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
 
 
 def check_settings(config: Any, prefix: str = "") -> None:
-    """ConfigError unless every setting of a config keeps its limits; then its own `validate`, and those of its parts.
+    """Raise ConfigError unless every setting is within its limits, then call `validate` of the config and its parts.
 
-    Numbers must be finite, limits or not. `validate` is for what one field alone cannot say.
+    Numbers must be finite even without limits. `validate` checks combinations of fields.
     """
     for key, field, value in walk(config, prefix):
         rule = rule_of(field)
@@ -129,9 +120,9 @@ def check_settings(config: Any, prefix: str = "") -> None:
     _check_combinations(config)
 
 
-def refuse_code(config: Any, words: Sequence[str] = (), prefix: str = "") -> None:
-    """ConfigError if a setting names code that none of the user's own `key=value` words names: a file does not run any."""
-    named = {absolute(word.partition("=")[2].strip()) for word in words}
+def refuse_code(config: Any, overrides: Sequence[str] = (), prefix: str = "") -> None:
+    """Raise ConfigError if a setting references code that the user's overrides do not: files must not run code."""
+    named = {absolute(override.partition("=")[2].strip()) for override in overrides}
     for key, field, value in walk(config, prefix):
         if rule_of(field).code and ":" in value and absolute(value) not in named:
             raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
@@ -152,18 +143,18 @@ def is_finite(value: Any) -> bool:
 
 
 def flat_settings(config: Any) -> dict[str, Any]:
-    """Every setting by its dotted key, as plain values (of an enum, its name)."""
+    """Return every setting by dotted key, as plain values (enums by name)."""
     return {key: value.name if isinstance(value, enum.Enum) else value for key, _, value in walk(config)}
 
 
 def changed_settings(
     before: Mapping[str, Any], config: Any, prefix: str = "", observes: Collection[str] | None = None
 ) -> dict[str, list[str]]:
-    """Keys whose value is not what it was, by what that means for a saved run (`Resume`).
+    """Return the keys whose value changed, by the effect on a resumed run (`Resume`).
 
     Args:
-        before: Settings by dotted key, as `flat_settings` gave them; what is missing there counts as unchanged.
-        observes: Observations that the policy reads; None: all.
+        before: Settings from `flat_settings`; missing ones count as unchanged.
+        observes: Observations that the policy reads; None means all.
     """
     found: dict[str, list[str]] = {"same": [], "changes": [], "restart": [], "weights": []}
     for key, field, value in walk(config, prefix):

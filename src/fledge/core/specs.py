@@ -1,6 +1,6 @@
-"""Specs: what a tensor at an env's border looks like, without its leading `num_envs` axis.
+"""Specs of observations and actions, without the leading `num_envs` axis.
 
-An observation is a dict of tensors, so its spec is a dict. An action is one tensor or a dict of them, and so is its spec.
+An observation is a dict of tensors, so its spec is a dict. An action is one tensor or a dict of tensors, and so is its spec.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TensorSpec:
 
     Attributes:
         num_values: Set for discrete tensors, which hold integers in [0, num_values).
-        mask: Of a discrete action: the observation that says which values are allowed now, [*shape, num_values] bool.
+        mask: For a discrete action, the name of the observation that marks the allowed values, [*shape, num_values] bool.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ PLAIN = ("low", "high", "num_values", "mask")
 
 
 def describe_spec(spec: ActionSpec) -> dict[str, Any]:
-    """A spec as plain values, for a file; `spec_from` is the way back."""
+    """Return a spec as plain values for a file; `spec_from` reads them."""
     if not isinstance(spec, TensorSpec):
         return {"entries": {name: describe_spec(part) for name, part in spec.items()}}
     kept = {name: getattr(spec, name) for name in PLAIN}
@@ -51,17 +51,17 @@ def describe_spec(spec: ActionSpec) -> dict[str, Any]:
 
 
 def tell_spec(spec: TensorSpec) -> dict[str, Any]:
-    """A spec for other programs to read, as JSON: an open bound is null."""
+    """Return a spec as strict JSON for other programs: an infinite bound is null."""
     bounds = {name: value if math.isfinite(value) else None for name, value in (("low", spec.low), ("high", spec.high))}
-    told = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
-    return told | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
+    described = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
+    return described | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
 
 
 def spec_from(plain: Mapping[str, Any]) -> ActionSpec:
-    """The spec that `describe_spec` described.
+    """Build the spec that `describe_spec` described.
 
     Raises:
-        FormatError: when it is not such a description.
+        FormatError: `plain` is not such a description.
     """
     import torch
 
@@ -71,7 +71,7 @@ def spec_from(plain: Mapping[str, Any]) -> ActionSpec:
             return {name: part for name, part in parts.items() if isinstance(part, TensorSpec)}
         dtype = getattr(torch, str(plain["dtype"]))
         if not isinstance(dtype, torch.dtype):
-            raise TypeError(f"{plain['dtype']} is no dtype")
+            raise TypeError(f"{plain['dtype']} is not a dtype")
         count, mask = plain["num_values"], plain["mask"]
         return TensorSpec(
             tuple(int(n) for n in plain["shape"]),

@@ -1,7 +1,7 @@
-"""What people read: text as it is, and progress that leaves no trace in a file.
+"""Terminal output: text printed verbatim, and progress bars only on interactive terminals.
 
-rich takes `[name]` for a style and `:name:` for a picture, so a message with `pip install 'fledge[wandb]'`, a tensor or a
-folder with brackets lost them. Our consoles do neither; what is to be bold is a `Text` with a style.
+rich reads `[name]` as a style and `:name:` as an emoji, which would alter `pip install 'fledge[wandb]'`, tensors and paths.
+Our consoles disable both; use a `Text` with a style for bold text.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rich.text import Text
 
 
 def make_console(stderr: bool = False) -> Console:
-    """A console that prints every character it is given, in tables and their titles too."""
+    """Return a console that prints every character verbatim, also in tables and titles."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def harmless(text: str) -> str:
-    """Text of other people's files on one line, with what would steer a terminal or turn the writing around as escapes."""
+    """Return untrusted text on one line, with control characters and changes of writing direction as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def strict_json(value: Any) -> str:
-    """One line of JSON that every program reads: numbers that JSON has not are null, what is no plain value is text."""
+    """Return one line of strict JSON: NaN and infinities become null, other objects text."""
     return json.dumps(_finite(value), default=str, allow_nan=False)
 
 
@@ -41,13 +41,13 @@ def _finite(value: Any) -> Any:
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line, however long: a path or a command can be copied."""
+    """Print one line without wrapping, so that paths and commands can be copied."""
     console.print(text, soft_wrap=True)
 
 
 @contextmanager
 def counting(console: Console, text: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, gone afterwards; nothing elsewhere. Gives what to call with the number done."""
+    """Show a progress bar on a terminal, and nothing elsewhere. Yields a function to call with the number done."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = quiet or not console.is_interactive  # a bar would leave an empty line in a file
     with Progress(*columns, console=console, disable=hidden, transient=True) as progress:
@@ -57,7 +57,7 @@ def counting(console: Console, text: str, total: int, quiet: bool = False) -> It
 
 @contextmanager
 def doing(console: Console, title: str) -> Iterator[Callable[[str], None]]:
-    """What is being done, on a terminal as one line that changes, elsewhere line by line. Gives what to tell it with."""
+    """Show status messages: one changing line on a terminal, a line each elsewhere. Yields the function to call."""
     if not console.is_interactive:
         yield lambda text: say(console, f"{title}: {text}")
         return

@@ -1,4 +1,4 @@
-"""Starting Warp without its messages. Nothing else in this room needs Warp, so nothing else imports this module."""
+"""Start Warp without its messages. Importing this module imports Warp, so no other module of `core` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import warp as wp
 
 
 def start_warp() -> None:
-    """Start Warp; further calls do nothing."""
+    """Initialise Warp; further calls do nothing."""
     wp.config.enable_backward = False
     wp.config.log_level = wp.LOG_ERROR
     with contextlib.nullcontext() if _has_cuda_driver() else _quiet_native_stderr():
@@ -21,7 +21,7 @@ def start_warp() -> None:
 
 @contextlib.contextmanager
 def _quiet_native_stderr() -> Iterator[None]:
-    """Hide what native code prints: without a GPU, Warp's library warns on stderr at every start."""
+    """Hide what native code prints: without a GPU, Warp's library prints a warning to stderr at every start."""
     sys.stderr.flush()
     saved = os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)

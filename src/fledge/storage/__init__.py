@@ -1,6 +1,6 @@
-"""Checkpoints that never stall training and never get lost, their history, rollout archives, and recordings of episodes.
+"""Asynchronous compressed checkpoints, their history, rollout archives, and recordings of episodes.
 
-Names resolve on first use: importing this room costs nothing and starts nothing.
+Names resolve on first use, so that importing this package is cheap.
 """
 
 from __future__ import annotations

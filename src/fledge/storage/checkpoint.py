@@ -1,20 +1,20 @@
-"""Saving and loading one checkpoint: the plain calls, without threads.
+"""Save, load and convert one checkpoint, without threads.
 
-Contract
-    `save_checkpoint(state, path)` returns when the file is durable. `load_checkpoint(path)` finds what was saved under
-    that name in any of the formats, verifies it, and gives the state back. `convert_checkpoint` goes between
-    the formats, which follow from the names:
+    save_checkpoint(state, path)          return when the file is durable
+    load_checkpoint(path)                 find the file of that name in any format, verify it, return the state
+    convert_checkpoint(source, target)    write it in another format
 
-        .fledge         native: a zip with one compressed, checksummed member per tensor
-        .pt, .pth       torch.save
-        .lz4            an LZ4 frame around a torch.save file (the prior design's)
-        .safetensors    safetensors
+The file extension decides the format:
+
+    .fledge         native: a zip with one compressed, checksummed member per tensor
+    .pt, .pth       torch.save
+    .lz4            an LZ4 frame around a torch.save file
+    .safetensors    safetensors
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 import re
@@ -27,8 +27,7 @@ import torch
 
 from fledge.core.errors import ConfigError, FormatError, StorageError
 from fledge.storage.disk.durable import durable_file
-from fledge.storage.format import codecs
-from fledge.storage.format import interop as foreign
+from fledge.storage.format import codecs, interop
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import DTensorChoice, Leaf, bytes_of
 from fledge.storage.format.reader import MANIFEST, CheckpointFile, check_opens
@@ -37,46 +36,41 @@ from fledge.storage.format.writer import Plans, Written, write_native
 
 logger = logging.getLogger("fledge.storage")
 NATIVE = ".fledge"
-FORMATS = ("native", "lz4", "pt", "safetensors")
 NUMBERED = re.compile(r"(?P<prefix>.+)_(?P<number>\d{1,18})(\.pt|\.pth|\.fledge)?")
-ADDED = (NATIVE, ".lz4", ".safetensors")  # to the name given, where it does not end so
-_SUFFIXES = dict(zip(("native", "lz4", "safetensors", "pt"), (*ADDED, ""), strict=True))
+FORMATS = {"native": NATIVE, "lz4": ".lz4", "pt": "", "safetensors": ".safetensors"}  # extension appended to a name
+ADDED = (NATIVE, ".lz4", ".safetensors")
+EXTENSIONS = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safetensors": "safetensors"}
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
-    """Where a checkpoint of a format goes: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
+    """Return the file for a checkpoint of a format: `x.pt` becomes `x.pt.fledge` or `x.pt.lz4`; a fitting name stays."""
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
-    suffix, text = _SUFFIXES[format], os.fspath(path)
-    if isinstance(text, str) and text[-1:] not in ("", ".", os.sep):  # as nearly always, and in a fraction of the time
+    suffix, text = FORMATS[format], os.fspath(path)
+    if isinstance(text, str) and text[-1:] not in ("", ".", os.sep):  # the common case, without slow Path operations
         return Path(text if text.endswith(suffix) else text + suffix)
     path = Path(path)
     return path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
 
 
 def check_level(format: str, level: int | None) -> None:
-    """ConfigError for a compression level that a format does not have."""
+    """Raise ConfigError if a format does not have this compression level."""
     if format != "lz4":
         codecs.candidates(level, 0)
-    elif level is not None and (type(level) is not int or not 0 <= level <= foreign.MAX_LZ4_LEVEL):
-        raise ConfigError(
-            f"compression_level is {level!r}, but with codec lz4 must lie between 0 and {foreign.MAX_LZ4_LEVEL}."
-        )
+    elif level is not None and (type(level) is not int or not 0 <= level <= interop.MAX_LZ4_LEVEL):
+        raise ConfigError(f"compression_level is {level!r}, but with codec lz4 must be 0 to {interop.MAX_LZ4_LEVEL}.")
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Format that a file's name asks for."""
+    """Return the format that a file's extension stands for."""
     suffix = Path(path).suffix.lower()
-    formats = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safetensors": "safetensors"}
-    if suffix not in formats:
-        raise ConfigError(
-            f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(formats)}: rename it."
-        )
-    return formats[suffix]
+    if suffix not in EXTENSIONS:
+        raise ConfigError(f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}.")
+    return EXTENSIONS[suffix]
 
 
 def numbered_name(prefix: str, step: int) -> str:
-    """The file of a step in a history: of equal length, so that names sort."""
+    """Return the file name of a step in a history; all have equal length, so that names sort."""
     return f"{prefix}_{step:09d}{NATIVE}"
 
 
@@ -91,49 +85,36 @@ def write_state(
     base: str | os.PathLike[str] | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves durably to `path`, in a format.
+    """Write staged leaves durably to `path`.
 
-    With a `base` that turns out to be damaged, the whole state is written instead: a save must not fail for an old file.
+    If `base` turns out to be damaged, write the whole state instead: an old file must not make a save fail.
     """
-    if format == "native":
+    if format != "native":
         if base is not None:
-            base = _checked_base(base, path)
-        try:
-            return _write_native(path, node, leaves, level, metadata, base, plans)
-        except FormatError as error:
-            if base is None:
-                raise
-            logger.warning("%s is saved whole, since its base cannot be read: %s", path, error)
-            return _write_native(path, node, leaves, level, metadata, None, plans)
-    if base is not None:
-        raise ConfigError(f"codec is {format!r}, which cannot be a delta: leave out base, or use the native format.")
-    with durable_file(path) as stream:
-        _write_foreign(stream, format, node, leaves, level, metadata or {})
-        _make_newest(stream, path)
-    return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
-
-
-def _write_native(
-    path: Path,
-    node: Node,
-    leaves: Sequence[Leaf],
-    level: int | None,
-    metadata: dict[str, Any] | None,
-    base: Path | None,
-    plans: Plans | None,
-) -> Written:
-    with contextlib.ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(CheckpointFile(base))
-        stream = stack.enter_context(durable_file(path, verify=check_opens))
-        written = write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
-        _make_newest(stream, path)
-        return written
+            raise ConfigError(f"codec {format!r} cannot store a delta: omit base, or use the native format.")
+        with durable_file(path) as stream:
+            interop.write(stream, format, node, leaves, level, metadata or {})
+            _make_newest(stream, path)
+        return Written(sum(leaf.nbytes for leaf in leaves), path.stat().st_size, "", 0)
+    checked = None if base is None else _checked_base(base, path)
+    try:
+        with contextlib.ExitStack() as stack:
+            opened = None if checked is None else stack.enter_context(CheckpointFile(checked))
+            stream = stack.enter_context(durable_file(path, verify=check_opens))
+            written = write_native(stream, node, leaves, level=level, metadata=metadata, base=opened, plans=plans)
+            _make_newest(stream, path)
+            return written
+    except FormatError as error:
+        if base is None:
+            raise
+        logger.warning("%s is saved whole because its base cannot be read: %s", path, error)
+        return write_state(path, format, node, leaves, level=level, metadata=metadata, plans=plans)
 
 
 def _make_newest(stream: BinaryIO, path: Path) -> None:
-    """Give a file that is being written a later time than others that one name stands for: see `find_checkpoint`.
+    """Give a file under construction a later time stamp than other files of the same name: see `find_checkpoint`.
 
-    The system's clock of files ticks every few milliseconds, and may have been set back.
+    The clock of the file system ticks every few milliseconds, and may have been set back.
     """
     name = path
     while name.suffix in ADDED:
@@ -146,42 +127,27 @@ def _make_newest(stream: BinaryIO, path: Path) -> None:
 
 
 def _spellings(path: Path) -> list[Path]:
-    """Files that a checkpoint saved under this name may be."""
+    """Return the files that a checkpoint saved under this name may have become."""
     return [path, *(path.with_name(path.name + suffix) for suffix in ADDED)]
 
 
 def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
-    """The base of a delta; ConfigError when writing `target` would destroy what the delta needs."""
+    """Return the base of a delta; raise ConfigError if writing `target` would overwrite a file that the delta needs."""
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:
-        raise ConfigError(
-            f"base {base} is in another folder than {target}, but a delta needs it beside it: move one of them."
-        )
-    with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # a damaged one is left out later
+        raise ConfigError(f"base {base} is in another folder than {target}: a delta needs its base in the same one.")
+    with CheckpointFile(base) as opened, contextlib.suppress(FormatError):  # write_state handles a damaged chain
         link: CheckpointFile | None = opened
         while link is not None:
             if link.path.resolve() == target.resolve():
                 via = "" if link is opened else ", which is a delta to it"
-                raise ConfigError(
-                    f"base is {base}{via}, but {target} would be written over: choose another name or base."
-                )
+                raise ConfigError(f"base is {base}{via}, but {target} would be written over: choose another name.")
             link = link.base() if link.base_file is not None else None
     return base
 
 
-def _write_foreign(
-    stream: BinaryIO, format: str, node: Node, leaves: Sequence[Leaf], level: int | None, metadata: dict[str, Any]
-) -> None:
-    if format == "lz4":
-        foreign.write_lz4(stream, node, leaves, 9 if level is None else level)
-    elif format == "pt":
-        foreign.write_pt(stream, node, leaves)
-    else:
-        foreign.write_safetensors(stream, node, leaves, metadata)
-
-
 def stage_now(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """A state's tree and its leaves with their bytes, sharing the caller's memory where that is possible."""
+    """Return a state's tree and its leaves with their bytes, which share the caller's memory where possible."""
     node, leaves = flatten(state, dtensor)
     for leaf in leaves:
         leaf.data = bytes_of(leaf.source)
@@ -198,16 +164,16 @@ def save_checkpoint(
     base: str | os.PathLike[str] | None = None,
     dtensor: DTensorChoice = None,
 ) -> Path:
-    """Save a state and wait until it is durable; returns the file's path.
+    """Save a state, wait until it is durable, and return the path of the file.
 
     Args:
         state: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
-        path: Where to save; the native suffix is appended if the name has another.
+        path: Where to save; the extension of the format is appended if the name has another.
         codec: "native", "lz4", "pt" or "safetensors".
-        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None goes by size.
-        metadata: Plain values kept beside the state.
-        base: An earlier native checkpoint in the same folder, to save the difference to.
-        dtensor: What a DTensor in parts is saved as: "full" (every rank must call), or this rank's "local" part.
+        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None chooses by size.
+        metadata: Plain values stored beside the state.
+        base: An earlier native checkpoint in the same folder; only the difference to it is stored.
+        dtensor: How to save a sharded DTensor: "full" (every rank must call), or this rank's "local" part.
     """
     check_level(codec, compression_level)
     target = target_path(path, codec)
@@ -217,14 +183,14 @@ def save_checkpoint(
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file that a checkpoint's name stands for: the newest of `path`, `path.fledge`, `path.lz4` and `path.safetensors`.
+    """Return the file that a checkpoint's name stands for: the newest of `path` and `path` + .fledge, .lz4, .safetensors.
 
-    Failing these, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge`, as a history
-    names it, beside it or in `checkpoints/` there: a run's folder.
+    If there is none, `x.pt` stands for `x.fledge`, and `checkpoint_100.pt` for `checkpoint_000000100.fledge` (as a history
+    names it) in the same folder or its subfolder `checkpoints/`.
     """
     path = Path(path)
     if not path.name:
-        raise StorageError(f"{str(path)!r} names a folder, not a checkpoint: give a file's name.")
+        raise StorageError(f"{str(path)!r} is a folder, not a checkpoint: give a file name.")
     numbered = NUMBERED.fullmatch(path.name)
     step = [] if numbered is None else [numbered_name(numbered["prefix"], int(numbered["number"]))]
     for names in (
@@ -245,61 +211,48 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 def load_checkpoint(
     path: str | os.PathLike[str], device: torch.device | str = "cpu", keys: Sequence[str] | None = None
 ) -> Any:
-    """The state saved under a name, verified.
+    """Load and verify the state saved under a name.
 
     Args:
-        path: The name given when saving, or the file itself; native, `.pt`, `.lz4` and `.safetensors` are told apart by
-            their content.
+        path: The name given when saving, or the file itself; the content decides the format.
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
-            With a "?" at its end, a path may be missing.
+            A path that ends in "?" may be missing.
 
     Raises:
-        FormatError: The file is torn, altered, or not a checkpoint.
+        FormatError: The file is truncated, altered, or not a checkpoint.
         StorageError: There is no such file.
-        InputError: `keys` names something that is not in it.
+        InputError: A path in `keys` is not in the file.
     """
     found = find_checkpoint(path)
     kind = sniff(found)
     if kind == "native":
         with CheckpointFile(found) as opened:
             return opened.state(device, keys)
-    state = load_foreign(found, kind, device)
-    return state if keys is None else _select_state(state, keys)
-
-
-def load_foreign(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
-    """State in a file that is not native, of the format that `sniff` says."""
-    if kind == "safetensors":
-        return foreign.load_safetensors(path, device)
-    if kind == "lz4":
-        return foreign.load_pt(io.BytesIO(foreign.unpack_lz4(path)), str(path), device)
-    with open(path, "rb") as stream:
-        return foreign.load_pt(stream, str(path), device)
-
-
-def _select_state(state: Any, keys: Sequence[str]) -> Any:
+    state = interop.load(found, kind, device)
+    if keys is None:
+        return state
     node, leaves = flatten(state)
     return unflatten(select(node, keys), lambda number: leaves[number].source)
 
 
 def sniff(path: Path) -> str:
-    """Format of a file, by its content."""
+    """Return the format of a file, judged by its content."""
     with open(path, "rb") as stream:
         head = stream.read(16)
-        if head[:4] == foreign.LZ4_MAGIC:
+        if head[:4] == interop.LZ4_MAGIC:
             return "lz4"
-        if head[:4] == foreign.ZIP_MAGIC:
+        if head[:4] == interop.ZIP_MAGIC:
             return "native" if path.suffix == NATIVE or _has_manifest(stream) else "pt"
     if path.suffix == NATIVE or not head:
-        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, torn or something else.")
+        raise FormatError(f"{path} does not begin like a checkpoint: it is empty, truncated or of another kind.")
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
 
 
 def _has_manifest(stream: BinaryIO) -> bool:
     try:
         return MANIFEST in zipfile.ZipFile(stream).NameToInfo
-    except Exception:  # torn: the loader will say so
+    except Exception:  # truncated: the loader raises
         return False
 
 
@@ -310,10 +263,10 @@ def convert_checkpoint(
     keys: Sequence[str] | None = None,
     compression_level: int | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint in the format that `dst`'s name asks for; returns both files' sizes, and a note on what is lost.
+    """Write a checkpoint in the format of `dst`'s extension; return both sizes, and a note if something is lost.
 
     Args:
-        src: Any format.
+        src: A checkpoint of any format.
         dst: A name ending in `.fledge`, `.pt`, `.lz4` or `.safetensors`.
         keys: Parts to take, such as "model"; all by default.
         compression_level: 0 to 9 for `.fledge`, to 16 for `.lz4`.
@@ -322,7 +275,7 @@ def convert_checkpoint(
     check_level(format, compression_level)
     found = find_checkpoint(src)
     if Path(dst).exists() and found.samefile(dst):
-        raise ConfigError(f"{dst} is source and target at once: give the target another name.")
+        raise ConfigError(f"{dst} is both source and target: give the target another name.")
     before = found.stat().st_size
     state = load_checkpoint(found, keys=keys)
     metadata: dict[str, Any] = {}
@@ -332,6 +285,8 @@ def convert_checkpoint(
     node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
     done = {"source": str(found), "target": str(dst), "source_bytes": before, "target_bytes": Path(dst).stat().st_size}
-    if format != "native" and "history" in metadata:  # safetensors has it as text in its header, which is not read back
+    if (
+        format != "native" and "history" in metadata
+    ):  # safetensors keeps it as text in its header, which is not read back
         done["note"] = f"Its step and metric are not kept: only {NATIVE} files have them."
     return done

@@ -1,13 +1,12 @@
 """RolloutStorage: a folder of rollouts, each a TensorDict, compressed and written off the training thread.
 
-Contract
-    `save` returns once the data is staged, so a rollout buffer may be reused at once; `load` gives the same TensorDict
-    back: keys, nesting, dtypes, shapes, batch size and names. Only the keys asked for are read from the disk. A rollout
-    saved again under the same iteration replaces the older one, which is whole until then.
-    Several threads may save and load. Threads that write start with the first `save`, so whoever only reads has none; a
-    forked child and a copy (`pickle`, a spawned worker) write with their own, and do not wait for the parent's saves.
-    Training is untouched: this is a selective archive. Files of the prior design (`rollout_000100.lz4`, an LZ4 frame around
-    a `torch.save` file) are listed and loaded too. `format.rollout` says how a rollout lies in a file.
+`save` returns once the data is staged, so a rollout buffer may be reused at once. `load` returns the same TensorDict: keys,
+nesting, dtypes, shapes, batch size and names; only the requested keys are read. Saving an iteration again replaces its file
+atomically.
+Several threads may save and load. Writer threads start with the first `save`. A forked child and a pickled copy (a spawned
+worker) have their own, and do not wait for the parent's saves.
+LZ4 files (`rollout_000100.lz4`, an LZ4 frame around a `torch.save` file) are listed and loaded too. `format.rollout` describes
+the layout of a rollout in a file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fledge.storage.checkpoint import NATIVE, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
-from fledge.storage.format.old_rollout import read_old_rollout
+from fledge.storage.format.lz4_rollout import read_lz4_rollout
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
 from fledge.storage.format.rollout_parts import Key, Rows
@@ -38,6 +37,7 @@ from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_node
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
+from fledge.storage.saving.summary import say, size_of
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -54,12 +54,12 @@ class RolloutStorage:
         >>> storage.load(100, keys=["observation"], envs=slice(0, 8))
 
     Args:
-        save_dir: Folder; made if missing.
+        save_dir: Folder; created if missing.
         compression_level: 0 (store) to 9 (densest).
-        time_dim: Axis of time in the batch, 0 or 1; the environments are the first other one. A TensorDict whose `names`
-            say "time" overrides it.
-        saver: Shares a saver's threads and queue; by default the storage has its own.
-        verbose: Print a line for each rollout that became durable.
+        time_dim: Time axis of the batch, 0 or 1; the env axis is the first other one. An axis of the TensorDict that is
+            named "time" overrides it.
+        saver: A saver whose threads and queue to share; by default the storage has its own.
+        verbose: Print a line for each durable rollout.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class RolloutStorage:
         try:
             self.save_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"save_dir {save_dir} cannot be made ({error.strerror}): choose another.") from error
+            raise StorageError(f"save_dir {save_dir} cannot be created ({error.strerror}): choose another.") from error
         self._shared = saver
         self._forget()
         remove_stale(self.save_dir)
 
     def _forget(self) -> None:
-        """Begin without threads and saves under way, as in a process that has none."""
+        """Start without threads and pending saves, as in a new process."""
         self._pid, self._lock, self._closed = os.getpid(), threading.RLock(), False
         self._own: AsyncCheckpointSaver | None = None
         self._handles: dict[int, CheckpointHandle] = {}
@@ -96,41 +96,38 @@ class RolloutStorage:
             return self._shared
         with self._here:
             if self._closed and self._own is None:
-                raise StorageError("this RolloutStorage was closed: make a new one.")
+                raise StorageError("this RolloutStorage was closed: create a new one.")
             self._own = self._own or AsyncCheckpointSaver(max_queue_size=2, find_optimizers=False)
             return self._own
 
     @property
     def _here(self) -> contextlib.AbstractContextManager[Any]:
-        """The lock of this process: a forked child has its own, since nobody there would release its parent's."""
+        """The lock of this process: a forked child needs its own, because an inherited lock may never be released."""
         if self._pid != os.getpid():
             self._forget()
         return self._lock
 
     def path(self, iteration: int) -> Path:
-        """File of an iteration."""
+        """Return the file of an iteration."""
         return self.save_dir / f"rollout_{_checked(iteration):09d}{NATIVE}"
 
     def save(self, data: TensorDictBase, iteration: int, metadata: dict[str, Any] | None = None) -> CheckpointHandle:
         """Archive a rollout in the background; the data may be changed once this returns.
 
-        What is returned can be used as the file's path, and then waits until the file is there.
+        The returned handle can be used as the file's path; it then waits until the file is durable.
         """
         check_rollout(data)
         note = describe(data, self.time_dim)
         time_dim = note["time_dim"]
         path, level = self.path(iteration), self.compression_level
         metadata = {"rollout": {"iteration": int(iteration), **note}, "user": copy.deepcopy(metadata or {})}
-        plain_node(metadata)  # what cannot be written is refused now
+        plain_node(metadata)  # raise now, not in the background
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             time_last(leaves, time_dim)
             written = write_state(path, "native", node, leaves, level=level, metadata=metadata, plans=plans)
             if self.verbose:
-                given, taken = written.bytes_in, written.bytes_out
-                sizes = f"{given / 1e6:.1f} MB as {taken / 1e6:.1f} MB ({given / max(taken, 1):.2f}x)"
-                with contextlib.suppress(OSError, ValueError):  # nobody listens any more; the file is there
-                    print(f"[Rollout] {path}: {sizes}", flush=True)
+                say(f"[Rollout] {path}: {size_of(written)}")
             return written
 
         handle = self._saver.submit(to_tree(data), path, write)
@@ -148,13 +145,13 @@ class RolloutStorage:
         envs: Rows | None = None,
         steps: Rows | None = None,
     ) -> TensorDictBase:
-        """A rollout, or a part of it; what is being saved is waited for.
+        """Load a rollout, or a part of it, after its pending save.
 
         Args:
             device: Where its tensors go.
-            keys: Entries, all by default: `"reward"`, and `"agents/observation"` or `("agents", "observation")`, which is
-                the way to name a key that holds a "/" itself.
-            envs: Rows of the env axis: a number (-1 is the last), a slice, numbers, or a mask. The axis stays.
+            keys: Entries, all by default: `"reward"`, `"agents/observation"` or `("agents", "observation")`; use a tuple
+                for a key that contains "/".
+            envs: Rows of the env axis: an index (-1 is the last), a slice, indices, or a mask. The axis stays.
             steps: Rows of the time axis.
         """
         path = self.path(iteration)
@@ -168,10 +165,10 @@ class RolloutStorage:
         old = self._files().get(iteration)
         if old is None:
             raise StorageError(f"{self.save_dir} has no rollout {iteration}; it has {self.list()[:20]}: choose one.")
-        return read_old_rollout(old, device, keys, envs, steps, self.time_dim)
+        return read_lz4_rollout(old, device, keys, envs, steps, self.time_dim)
 
     def list(self) -> builtins.list[int]:
-        """Iterations that are archived, in order."""
+        """Return the archived iterations, in order."""
         return sorted(self._files())
 
     def _files(self) -> dict[int, Path]:
@@ -179,17 +176,17 @@ class RolloutStorage:
         return {int(match[1]): path for path, match in matches if match}
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until everything given so far is on the disk."""
+        """Wait until every submitted rollout is durable; return False after `timeout` seconds."""
         with self._here:
             saver = self._shared or self._own
         return saver is None or saver.drain(timeout)
 
     def get_stats(self) -> dict[str, Any]:
-        """Figures of the saver: counts, bytes, ratio, what callers waited."""
+        """Return the saver's statistics: counts, bytes, ratios, waiting times."""
         return self._saver.get_stats()
 
     def close(self) -> None:
-        """Finish writing, and stop the threads if they are our own."""
+        """Finish writing, and stop the threads unless they are shared."""
         with self._here:
             own, self._closed = self._own, True
         if own is not None:
@@ -199,7 +196,7 @@ class RolloutStorage:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is not None:
-            raise StorageError("this RolloutStorage shares a saver, which stays in its process: make one without.")
+            raise StorageError("this RolloutStorage shares a saver, which cannot be pickled: omit saver=.")
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,13 +1,12 @@
-"""Rollouts between machines: compressed messages over a socket or a file object.
+"""Send rollouts between machines: compressed messages over a socket or a file object.
 
-    send(rollout, connection)            what was sent, in bytes
-    rollout = receive(connection)        the next one; None when the other side has closed after a whole one
+    send(rollout, connection)            return the bytes sent
+    rollout = receive(connection)        return the next one; None if the sender has closed between messages
 
-Contract
-    A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the same native file that `RolloutStorage`
-    writes, so every tensor is checked against its checksum. Whoever sends is not trusted: a message may be no longer, and
-    unfold to no more, than `max_bytes`; memory is taken as bytes arrive, not as they are announced; nothing is run or
-    opened that a message names; everything wrong is a FormatError. Encryption and addresses are the connection's business.
+A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the native file that `RolloutStorage` writes, so
+every tensor has a checksum. The sender is not trusted: a message may take at most `max_bytes`, compressed and decompressed;
+memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError. The connection is
+responsible for encryption and addresses.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
 MAGIC = b"FLR1"
 _HEAD = struct.Struct("<4sQ")
 MAX_BYTES = 2**30
-_PART = 2**20  # bytes asked for at a time
+_PART = 2**20  # bytes read at a time
 
 
 def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> int:
-    """Send one rollout; returns the bytes sent.
+    """Send one rollout; return the number of bytes sent.
 
     Args:
         rollout: A TensorDict [T, N], or of any batch with an axis named "time".
         stream: A connected socket, or a binary file object.
-        compression_level: 0 (as it is) to 9 (densest); what pays depends on the connection (`fledge advise` measures).
+        compression_level: 0 (store) to 9 (densest); the best level depends on the connection (`fledge advise` measures).
     """
     write = getattr(stream, "sendall", None) or getattr(stream, "write", None)
     if write is None:
@@ -54,15 +53,15 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
 
 
 def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase | None:
-    """Wait for one rollout and return it; None at a clean end.
+    """Wait for one rollout and return it; None if the stream has ended between messages.
 
     Args:
         stream: A connected socket, or a binary file object.
         device: Where its tensors go.
-        max_bytes: The most that a message may take, on the way and unfolded.
+        max_bytes: The largest size of a message, compressed and decompressed.
 
     Raises:
-        FormatError: The stream broke off inside a message, or brought something else than one.
+        FormatError: The stream ended inside a message, or holds something else.
     """
     read = getattr(stream, "recv", None) or getattr(stream, "read", None)
     if read is None:
@@ -71,20 +70,20 @@ def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MA
     if not head:
         return None
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise FormatError("the stream holds no rollout where one should begin: is something else sent on it?")
+        raise FormatError("the stream does not continue with a rollout: check what else is sent on it.")
     if len(head) < _HEAD.size:
-        raise FormatError("the stream broke off inside the head of a message.")
+        raise FormatError("the stream ended inside the head of a message.")
     length = _HEAD.unpack(head)[1]
     if length > max_bytes:
-        raise FormatError(f"a message of {length} bytes was announced, more than max_bytes ({max_bytes}) allows.")
+        raise FormatError(f"a message declares {length} bytes, more than max_bytes ({max_bytes}) allows.")
     message = _read(read, length)
     if len(message) < length:
-        raise FormatError(f"the stream broke off after {len(message)} of {length} bytes of a message.")
+        raise FormatError(f"the stream ended after {len(message)} of {length} bytes of a message.")
     return unpack_rollout(message, device, max_bytes)
 
 
 def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
-    """A rollout as the bytes of a native file."""
+    """Return a rollout as the bytes of a native file."""
     check_level("native", compression_level)
     note = describe(rollout)
     node, leaves = stage_now(to_tree(rollout))
@@ -95,16 +94,16 @@ def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
 
 
 def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes: int = MAX_BYTES) -> TensorDictBase:
-    """The rollout in bytes that nobody vouches for."""
+    """Return the rollout in untrusted bytes."""
     with CheckpointFile("the received rollout", stream=io.BytesIO(message)) as opened:
-        unfolded = sum(entry.nbytes for entry in opened.entries)
-        if unfolded > max_bytes:
-            raise FormatError(f"a message unfolds to {unfolded} bytes, more than max_bytes ({max_bytes}) allows.")
+        total = sum(entry.nbytes for entry in opened.entries)
+        if total > max_bytes:
+            raise FormatError(f"a message expands to {total} bytes, more than max_bytes ({max_bytes}) allows.")
         return read_rollout(opened, device)
 
 
 def _read(read: Any, count: int) -> bytes:
-    """Up to `count` bytes; fewer only where the stream ends. Bytes that drip in one by one take no more room."""
+    """Read `count` bytes, fewer only at the end of the stream; the memory does not depend on how they arrive."""
     found = bytearray()
     while len(found) < count and (part := read(min(count - len(found), _PART))):
         found += part

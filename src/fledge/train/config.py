@@ -117,7 +117,7 @@ class TrainConfig:
     save_interval: int = setting(50, at_least=1, resume="same")
     """Iterations between checkpoints."""
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
-    """Newest checkpoints kept whole; older ones are thinned to weights."""
+    """Newest checkpoints kept whole; older ones are reduced to weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
     """Checkpoints kept for the best headline figure in training."""
     compress_checkpoint: bool = setting(True, resume="same")
@@ -126,8 +126,8 @@ class TrainConfig:
     """Checkpoints that may wait for the disk before training waits."""
     save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
     """Effort of the checkpoint codecs, 0 (store) to 9."""
-    save_delta: str = setting("none", choices=("none", "thin", "all"), resume="same")
-    """Store checkpoints as differences (smaller, but lost with their base): none, thin (those thinned to weights) or all."""
+    save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
+    """Store checkpoints as differences (smaller, but lost with their base): none, weights_only (alias thin) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
     """Iterations between archived rollouts; 0: none."""
     rollout_compression_level: int = setting(9, at_least=0, at_most=9, resume="same")

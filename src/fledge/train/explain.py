@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fledge.agents.base import BaseAgent
-from fledge.core.overrides import explain_settings, value_given
+from fledge.core.config_help import explain_settings
+from fledge.core.overrides import value_given
 from fledge.evaluate.env_config import eval_env
 from fledge.tasks.policies import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
-from fledge.core.overrides import written
 from fledge.core.settings import flat_settings
 from fledge.evaluate.recordings import describe_recording, means_recording, render_recording
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
@@ -41,7 +41,7 @@ def inspect_target(name: str) -> dict[str, Any]:
             f"{path} holds no checkpoints: give a run's folder, a checkpoint, or a shipped policy's name."
         )
     rows = [
-        {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.thin, "bytes": e.bytes}
+        {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries
     ]
     return {"run": str(path), "checkpoints": rows, **describe_file(entries[-1].path)}

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.machine import default_threads, pick_device, torch_threads
-from fledge.core.parent import when_parent_ends
+from fledge.core.parent_process import when_parent_ends
 
 T = TypeVar("T")
 TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in,

@@ -242,7 +242,7 @@ replicated = distribute_tensor(torch.arange(4.0), mesh, [Replicate()])
 assert torch.equal(load_checkpoint(save_checkpoint({"x": replicated}, f"{folder}/same{rank}"))["x"], torch.arange(4.0))
 summed = DTensor.from_local(torch.ones(3), mesh, [Partial()])
 if size > 1:
-    for choice, reason in ((None, "in parts over 2 ranks"), ("local", "whole of nothing")):
+    for choice, reason in ((None, "sharded over 2 ranks"), ("local", "whole of nothing")):
         try:
             save_checkpoint({"x": net.state_dict() if choice is None else summed}, f"{folder}/refused{rank}", dtensor=choice)
         except InputError as error:

@@ -23,7 +23,12 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
 from fledge.storage.disk.durable import TEMP_PREFIX
 from tests.storage.states import assert_same, near_at
 
-OPTIONS = [{}, {"delta": "all"}, {"delta": "thin", "keep_thin": 3}, {"thin_dtype": "bfloat16", "keep_best": 2}]
+OPTIONS = [
+    {},
+    {"delta": "all"},
+    {"delta": "weights_only", "keep_weights_only": 3},
+    {"weights_only_dtype": "bfloat16", "keep_best": 2},
+]
 
 
 def save_forever(folder: Path, report: int, options: dict[str, object]) -> None:

@@ -56,16 +56,16 @@ def test_a_flipped_byte_in_a_base_does_not_stop_later_saves(tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         for step in range(2, 5):
             history.save(state_at(2), step)
-    assert "is saved whole, since its base cannot be read" in caplog.text
+    assert "is saved whole because its base cannot be read" in caplog.text
     state, info = history.load_latest()
     assert info.step == 4
     assert_same(state, state_at(2))
     assert [load_checkpoint(entry.path)["step"] for entry in history.entries()[1:]] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("delta", ["none", "thin", "all"])
+@pytest.mark.parametrize("delta", ["none", "weights_only", "all"])
 def test_a_damaged_file_does_not_stop_the_tidying_of_others(tmp_path: Path, delta: str) -> None:
-    history = CheckpointHistory(tmp_path, delta=delta, keep_whole=2, keep_thin=2)  # type: ignore[arg-type]
+    history = CheckpointHistory(tmp_path, delta=delta, keep_whole=2, keep_weights_only=2)  # type: ignore[arg-type]
     for step in range(1, 4):
         history.save(state_at(step), step)
     flip(history.entries()[-1].path)
@@ -90,8 +90,8 @@ def test_saving_a_step_again_over_a_damaged_base_loses_only_what_was_lost(tmp_pa
 def test_histories_with_overlapping_prefixes_leave_each_others_files_alone(
     tmp_path: Path, one: str, other: str
 ) -> None:
-    first = CheckpointHistory(tmp_path, keep_whole=1, keep_thin=0, prefix=one)
-    second = CheckpointHistory(tmp_path, keep_whole=1, keep_thin=0, prefix=other)
+    first = CheckpointHistory(tmp_path, keep_whole=1, keep_weights_only=0, prefix=one)
+    second = CheckpointHistory(tmp_path, keep_whole=1, keep_weights_only=0, prefix=other)
     for step in range(1, 4):
         second.save(state_at(step), step)
         first.save(state_at(10 + step), 10 + step)

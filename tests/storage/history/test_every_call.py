@@ -39,9 +39,9 @@ def failing_save(disk: Calls, save: Callable[[], object]) -> bool:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {"keep_whole": 2, "keep_thin": 1},
-    "delta": {"keep_whole": 2, "keep_thin": 2, "delta": "all", "max_chain": 8},
-    "rounded": {"keep_whole": 1, "keep_best": 1, "thin_dtype": "bfloat16"},
+    "plain": {"keep_whole": 2, "keep_weights_only": 1},
+    "delta": {"keep_whole": 2, "keep_weights_only": 2, "delta": "all", "max_chain": 8},
+    "rounded": {"keep_whole": 1, "keep_best": 1, "weights_only_dtype": "bfloat16"},
 }
 
 

@@ -136,7 +136,7 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHistory
 from tests.storage.states import near_at
 first, delta = int(sys.argv[2]), sys.argv[3]
 with AsyncCheckpointSaver(on_error="raise") as saver:
-    history = CheckpointHistory(Path(sys.argv[1]), saver=saver, keep_whole=2, keep_best=1, keep_thin=3, delta=delta)
+    history = CheckpointHistory(Path(sys.argv[1]), saver=saver, keep_whole=2, keep_best=1, keep_weights_only=3, delta=delta)
     for i in range(12):
         history.save(near_at(i if first == 0 else i * 3), i if first == 0 else i * 3, metric=float(i))
 """

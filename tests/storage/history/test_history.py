@@ -24,7 +24,7 @@ def save_all(history: CheckpointHistory, steps: range, metric: Any = None) -> No
 def test_the_newest_stay_whole_and_older_keep_their_weights(tmp_path: Path) -> None:
     history = CheckpointHistory(tmp_path, keep_whole=2)
     save_all(history, range(1, 6))
-    assert [(entry.step, entry.thin) for entry in history.entries()] == [
+    assert [(entry.step, entry.weights_only) for entry in history.entries()] == [
         (1, True),
         (2, True),
         (3, True),
@@ -37,20 +37,20 @@ def test_the_newest_stay_whole_and_older_keep_their_weights(tmp_path: Path) -> N
 
 
 def test_the_best_by_metric_are_never_removed_nor_rounded(tmp_path: Path) -> None:
-    history = CheckpointHistory(tmp_path, keep_whole=1, keep_best=2, keep_thin=0, thin_dtype="bfloat16")
+    history = CheckpointHistory(tmp_path, keep_whole=1, keep_best=2, keep_weights_only=0, weights_only_dtype="bfloat16")
     save_all(history, range(1, 9), metric=lambda step: -abs(step - 3.2))
     assert [entry.step for entry in history.entries()] == [3, 4, 8]
     best = history.best()
     assert best is not None
     assert best.step == 3
     assert_same(history.load(best)["model"], state_at(3, 2000)["model"])
-    low = CheckpointHistory(tmp_path / "low", keep_whole=1, keep_best=1, keep_thin=0, higher_is_better=False)
+    low = CheckpointHistory(tmp_path / "low", keep_whole=1, keep_best=1, keep_weights_only=0, higher_is_better=False)
     save_all(low, range(1, 5), metric=lambda step: abs(step - 2))
     assert [entry.step for entry in low.entries()] == [2, 4]
 
 
 def test_rounded_weights_are_declared_and_come_back_in_their_dtype(tmp_path: Path) -> None:
-    history = CheckpointHistory(tmp_path, keep_whole=1, thin_dtype="bfloat16")
+    history = CheckpointHistory(tmp_path, keep_whole=1, weights_only_dtype="bfloat16")
     save_all(history, range(1, 3))
     path = history.entries()[0].path
     rows = {row["name"]: row for row in inspect_checkpoint(path)["tensors"]}
@@ -59,13 +59,15 @@ def test_rounded_weights_are_declared_and_come_back_in_their_dtype(tmp_path: Pat
     assert_same(weight, state_at(1, 2000)["model"]["weight"].bfloat16().float())
 
 
-@pytest.mark.parametrize("delta", ["thin", "all"])
-@pytest.mark.parametrize("keep_thin", [None, 2])
+@pytest.mark.parametrize("delta", ["weights_only", "all"])
+@pytest.mark.parametrize("keep_weights_only", [None, 2])
 def test_deltas_stay_readable_while_others_are_thinned_and_removed(
-    tmp_path: Path, delta: Any, keep_thin: int | None
+    tmp_path: Path, delta: Any, keep_weights_only: int | None
 ) -> None:
     model, optimizer = training(width=64)
-    history = CheckpointHistory(tmp_path, keep_whole=2, keep_best=1, keep_thin=keep_thin, delta=delta, max_chain=3)
+    history = CheckpointHistory(
+        tmp_path, keep_whole=2, keep_best=1, keep_weights_only=keep_weights_only, delta=delta, max_chain=3
+    )
     expected: dict[int, Any] = {}
     for step in range(14):
         train_step(model, optimizer, 64)
@@ -136,7 +138,7 @@ def test_a_thin_checkpoint_is_not_resumed_from_unless_asked(tmp_path: Path) -> N
     os.unlink(history.entries()[-1].path)
     with pytest.raises(StorageError):
         history.load_latest()
-    assert history.load_latest(allow_thin=True)[1].step == 1
+    assert history.load_latest(allow_weights_only=True)[1].step == 1
 
 
 def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
@@ -154,11 +156,17 @@ def test_with_a_saver_it_works_in_the_background(tmp_path: Path) -> None:
     state, info = history.load_latest(keys=["model"])
     assert (info.step, info.metadata) == (5, {"x": 5})
     assert_same(state, {"model": expected})
-    assert [entry.thin for entry in history.entries()] == [True] * 4 + [False] * 2
+    assert [entry.weights_only for entry in history.entries()] == [True] * 4 + [False] * 2
 
 
 def test_bad_settings_and_states_are_refused(tmp_path: Path) -> None:
-    for bad in ({"keep_whole": 0}, {"keep_best": -1}, {"delta": "some"}, {"thin_dtype": "int4"}, {"max_chain": 99}):
+    for bad in (
+        {"keep_whole": 0},
+        {"keep_best": -1},
+        {"delta": "some"},
+        {"weights_only_dtype": "int4"},
+        {"max_chain": 99},
+    ):
         with pytest.raises(ConfigError):
             CheckpointHistory(tmp_path, **bad)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"none of the weights \['model'\]"):

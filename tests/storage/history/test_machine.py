@@ -26,9 +26,9 @@ STEPS = st.integers(0, 6)  # few: most are saved again and again
 VALUES = st.integers(0, 10**6)
 OPTIONS = st.fixed_dictionaries(
     {
-        "delta": st.sampled_from(["none", "thin", "all"]),
+        "delta": st.sampled_from(["none", "weights_only", "all"]),
         "keep_whole": st.integers(1, 3),
-        "keep_thin": st.sampled_from([None, 0, 1, 2]),
+        "keep_weights_only": st.sampled_from([None, 0, 1, 2]),
         "keep_best": st.integers(0, 1),
         "max_chain": st.integers(1, 8),
     }
@@ -185,7 +185,7 @@ class HistoryMachine(RuleBasedStateMachine):
             assert state["value"] in self.saved[entry.step]
             expected = state_of(state["value"])
             assert_same(state["model"], expected["model"])
-            if not entry.thin:
+            if not entry.weights_only:
                 assert_same(state, expected)
 
     @invariant()

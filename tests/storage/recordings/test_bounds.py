@@ -56,7 +56,7 @@ def test_the_file_never_grows_beyond_its_bound_and_every_episode_in_it_has_its_e
 
 
 def test_a_bound_that_not_even_the_head_fits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the head alone"):
+    with pytest.raises(ConfigError, match="the header alone"):
         RecordingWriter(tmp_path / "a.frec", "toy", FRAME, STEP, max_bytes=500)
     assert not list(tmp_path.iterdir())
 
@@ -148,7 +148,7 @@ def test_a_full_disk_stops_the_recording_not_the_caller_and_what_was_written_pla
 
 def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="choose another place"):
+    with pytest.raises(StorageError, match="choose another path"):
         RecordingWriter(tmp_path / "file" / "a.frec", "toy", FRAME, STEP)
 
 

@@ -144,7 +144,7 @@ def test_a_recording_is_told_from_other_files(tmp_path: Path) -> None:
     ("frame", "sentence"),
     [
         ({}, "has 0 entries"),
-        ({"a b\n": 1.0}, "is no name"),
+        ({"a b\n": 1.0}, "the invalid name"),
         ({"x": np.array(["text"])}, "numbers and booleans only"),
         ({"x": np.zeros((0, 3))}, "0 bytes"),
         ({"x": np.zeros((1,) * 9)}, "axes"),
@@ -163,15 +163,15 @@ def test_misuse_gets_a_sentence_and_leaves_the_recording_whole(tmp_path: Path) -
         episode = writer.begin()
         frame = {k: v[0] for k, v in frames_of(0, 0, 1).items()}
         for wrong, sentence in (
-            ({**frame, "pos": np.zeros(3, np.float32)}, "began as"),
-            ({**frame, "n": 1.5}, "began as"),
+            ({**frame, "pos": np.zeros(3, np.float32)}, "but this recording has"),
+            ({**frame, "n": 1.5}, "but this recording has"),
             ({"pos": frame["pos"]}, "this recording holds"),
         ):
             with pytest.raises(InputError, match=sentence):
                 writer.add(episode, wrong)
-        with pytest.raises(InputError, match="as many"):
+        with pytest.raises(InputError, match="the same number"):
             writer.add_many(episode, {**frames_of(0, 0, 3), "n": np.zeros(2, np.int32)})
-        with pytest.raises(InputError, match="not under way"):
+        with pytest.raises(InputError, match="is not running"):
             writer.add(99, frame)
         with pytest.raises(InputError, match="holds a set"):
             writer.begin({"x": {"y": {1, 2}}})

@@ -17,7 +17,7 @@ from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage import AsyncCheckpointSaver, CheckpointHistory, load_checkpoint, save_checkpoint
 from fledge.storage.saving import saver as saver_module
 from fledge.storage.saving.pipeline import Pipeline
-from fledge.storage.saving.staging import Arena, Stager
+from fledge.storage.saving.staging import Stager, StagingBuffer
 from tests.storage.states import assert_same, state_at, train_step, training
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def test_what_is_queued_when_a_thread_dies_fails(tmp_path: Path, monkeypatch: py
     for handle in handles:
         with pytest.raises(StorageError, match=r"thread ended \(SystemError: a fault of our own\)"):
             handle.wait(30)
-    with pytest.raises(StorageError, match="make a new AsyncCheckpointSaver"):
+    with pytest.raises(StorageError, match="create a new AsyncCheckpointSaver"):
         saver.save_async(state_at(3), tmp_path / "3")
     assert saver.get_stats()["failures"] == 2
     assert saver.shutdown(30)
@@ -162,17 +162,17 @@ def test_paths_and_metadata_are_those_at_the_call(tmp_path: Path, monkeypatch: p
 def test_a_staging_buffer_is_given_back_when_staging_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncCheckpointSaver(handle_signals=False) as saver:
         saver.save_async({"x": torch.ones(1000)}, tmp_path / "a").wait(30)
-        before = len(saver._pipeline._arenas)
+        before = len(saver._pipeline._buffers)
 
-        def fail(self: Arena, nbytes: int, pinned: bool = False) -> None:
+        def fail(self: StagingBuffer, nbytes: int, pinned: bool = False) -> None:
             raise MemoryError
 
         with monkeypatch.context() as patch:
-            patch.setattr(Arena, "reserve", fail)
+            patch.setattr(StagingBuffer, "reserve", fail)
             for _ in range(20):
                 with pytest.raises(MemoryError):
                     saver.save_async({"x": torch.ones(1000)}, tmp_path / "b")
-        assert len(saver._pipeline._arenas) == before
+        assert len(saver._pipeline._buffers) == before
         saver.save_async({"x": torch.ones(1000)}, tmp_path / "b").wait(30)
 
 

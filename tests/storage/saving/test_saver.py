@@ -374,14 +374,14 @@ def test_close_saves_are_packed_quicker_and_rare_ones_denser(
         assert_same(load_checkpoint(path), state)
         return path.stat().st_size
 
-    monkeypatch.setattr(pipeline_module, "HURRIED_SHARE", 0.0)  # as if any work were too much
+    monkeypatch.setattr(pipeline_module, "BUSY_SHARE", 0.0)  # as if any work were too much
     sizes = [stored(f"{i}") for i in range(5)]
     assert sizes[0] == sizes[1]  # one save alone says nothing
     assert sizes[1] < sizes[2] < sizes[3] < sizes[4]
     assert sizes[4] > 400_000  # as it is
-    monkeypatch.setattr(pipeline_module, "HURRIED_SHARE", 1e9)
-    monkeypatch.setattr(pipeline_module, "CALM_SHARE", 1e9)  # as if it were next to nothing
-    monkeypatch.setattr(pipeline_module, "CALM_SAVES", 2)
+    monkeypatch.setattr(pipeline_module, "BUSY_SHARE", 1e9)
+    monkeypatch.setattr(pipeline_module, "IDLE_SHARE", 1e9)  # as if it were next to nothing
+    monkeypatch.setattr(pipeline_module, "IDLE_SAVES", 2)
     assert [stored(f"{i}") for i in range(7)] == [sizes[i] for i in (4, 4, 3, 3, 2, 2, 1)]
 
 

@@ -9,14 +9,14 @@ from click.testing import CliRunner, Result
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import flags_as_words
+from fledge.core.overrides import flags_to_overrides
 from fledge.core.settings import check_settings
 from fledge.learn.ppo import Precision
 from fledge.train.config import Algo, TrainConfig, make_config
 
 
 def make(words: str, preset: str | None = None) -> TrainConfig:
-    return make_config("aircombat", preset, flags_as_words(words.split(), ["aircombat"]))
+    return make_config("aircombat", preset, flags_to_overrides(words.split(), ["aircombat"]))
 
 
 def call(*words: str) -> Result:
@@ -81,13 +81,13 @@ def test_a_step_of_all_envs_and_a_frame_of_time_are_counted_as_there() -> None:
 
 
 def test_options_without_a_value_are_true_and_do_not_swallow_the_task() -> None:
-    assert flags_as_words(["--verbose", "aircombat", "--render", "--seed", "3"], ["aircombat"]) == [
+    assert flags_to_overrides(["--verbose", "aircombat", "--render", "--seed", "3"], ["aircombat"]) == [
         *("verbose=true", "aircombat", "render=true", "seed=3"),
     ]
     check_settings(make("--verbose --render"))
-    assert flags_as_words(["--lr", "-1"]) == ["lr=-1"]
-    with pytest.raises(ConfigError, match="-n is no option: write --name value"):
-        flags_as_words(["-n", "32"])
+    assert flags_to_overrides(["--lr", "-1"]) == ["lr=-1"]
+    with pytest.raises(ConfigError, match="-n is not an option: write --name value"):
+        flags_to_overrides(["-n", "32"])
 
 
 def test_the_command_line_takes_them_in_any_order() -> None:

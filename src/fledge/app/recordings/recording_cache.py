@@ -22,8 +22,8 @@ from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pa
 from fledge.app.recordings.trajectory import task_of
 from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.server.assets import TaskPages
-from fledge.core.allocator import give_back
 from fledge.core.errors import FledgeError, InputError
+from fledge.core.machine import release_freed_memory
 from fledge.storage import Recording
 from fledge.tasks.base import Task
 from fledge.train.live import FOLDER, ask_for_frames, captured_files, newest_capture
@@ -172,4 +172,4 @@ def release(recording: Recording) -> None:
     """Close a recording and return its memory to the system."""
     recording.close()
     recording.forget()
-    give_back()
+    release_freed_memory()

@@ -24,10 +24,10 @@ from urllib.parse import quote
 from fledge.app.runs.file_index import FileIndex
 from fledge.app.server.assets import STATIC, TaskPages, serve_assets
 from fledge.app.server.guard import MAX_MESSAGE, MIN_TOKEN, Guard, is_local, small_page
-from fledge.core.allocator import share_arenas
 from fledge.core.errors import ConfigError
 from fledge.core.extras import extra
-from fledge.core.parent import when_parent_ends
+from fledge.core.machine import limit_malloc_arenas
+from fledge.core.parent_process import when_parent_ends
 
 
 @dataclass
@@ -224,7 +224,7 @@ def serve(server: Server, path: str = "/", open_browser: bool = False) -> None:
 
     from fledge.app.server.header_timeout import HeaderTimeoutProtocol
 
-    share_arenas()
+    limit_malloc_arenas()
     sock = server.sock or bind(server.config)
     settings = uvicorn.Config(
         server.app, proxy_headers=False, log_level="warning", access_log=False, server_header=False, ws_max_size=MAX_MESSAGE,

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fledge.core.config_help import field_help, unknown_key
 from fledge.core.errors import ConfigError
-from fledge.core.overrides import build_config, field_help, nested, unknown_key
+from fledge.core.overrides import build_config, nested
 from fledge.core.settings import check_settings
 from fledge.tasks.aircombat.config import GRAVITY, AircombatConfig, Scenario
 

@@ -1,13 +1,12 @@
-"""Files that are there whole or not at all, also after a crash, and folders shared by several processes.
+"""Write files atomically and durably, in folders shared by several processes.
 
-Contract
-    `durable_file(path)` gives a stream to a temporary file in the same folder; when the block ends well the file is
-    fsynced, renamed to `path`, and the folder is fsynced: from then on the content survives a power cut. When the
-    block fails, the temporary file is removed and whatever was at `path` before is untouched. `verify`, if given, reads
-    the finished temporary file before the rename, and raises to refuse it.
-    A process that is killed leaves its temporary file behind; `remove_stale(folder)` removes such files and never
-    one that is still being written: the writer holds a lock (flock) on it, which the system drops when it dies.
-    `folder_lock(folder)` lets one process at a time rearrange a folder.
+`durable_file(path)` yields a stream to a temporary file in the same folder. When the block ends, the file is fsynced, renamed
+to `path`, and the folder is fsynced: then the content survives a power cut. If the block fails, the temporary file is removed,
+and an existing file at `path` is untouched. `verify` reads the finished temporary file before the rename, and raises to
+refuse it.
+`remove_stale(folder)` removes temporary files of killed processes. It never removes one that is still being written: the
+writer holds a lock (flock) on it, which the system releases when the process ends.
+`folder_lock(folder)` lets one process at a time rearrange a folder.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ except ImportError:  # Windows
 
 TEMP_PREFIX = ".fledge-tmp-"
 LOCK_NAME = ".fledge-lock"
-STALE_SECONDS = 24 * 3600.0  # age that tells a dead process's file where there are no locks
+STALE_SECONDS = 24 * 3600.0  # age from which a file counts as abandoned where there are no locks
 
 
 @contextlib.contextmanager
 def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | None = None) -> Iterator[BinaryIO]:
-    """A binary stream whose content appears at `path` at once, and durably, when the block ends without an error."""
+    """Yield a binary stream whose content appears at `path`, atomically and durably, when the block ends."""
     path, owner = Path(path), os.getpid()
     try:
         make_folder(path.parent)
@@ -51,24 +50,24 @@ def durable_file(path: str | os.PathLike[str], verify: Callable[[Path], None] | 
         if verify is not None:
             verify(temporary)
         if os.name == "nt":
-            stream.close()  # Windows renames no open file
+            stream.close()  # Windows cannot rename an open file
         os.replace(temporary, path)
         renamed = True
         _sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            if os.getpid() == owner and not renamed:  # a forked child must leave the parent's file alone
+            if os.getpid() == owner and not renamed:  # a forked child must not remove the parent's file
                 os.unlink(temporary)
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise _storage_error(error, path, renamed) from error
         raise
     finally:
-        with contextlib.suppress(OSError):  # a full disk fails the flush in close as well
+        with contextlib.suppress(OSError):  # on a full disk the flush in close fails as well
             stream.close()
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they survive a power cut as well."""
+    """Create a folder and its parents durably."""
     if folder.is_dir():
         return
     if folder != folder.parent:
@@ -78,7 +77,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _open_temporary(folder: Path) -> tuple[BinaryIO, Path]:
-    """A new file in `folder`, locked by us for as long as it is open."""
+    """Create a file in `folder`, locked as long as it is open."""
     while True:
         temporary = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
@@ -89,25 +88,27 @@ def _open_temporary(folder: Path) -> tuple[BinaryIO, Path]:
             os.close(descriptor)
             os.unlink(temporary)
             raise
-        os.close(descriptor)  # a cleaner saw the file between its creation and our lock: take another name
+        os.close(descriptor)  # another process found the file before it was locked: take another name
 
 
 def remove_stale(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of the temporary files of dead processes that were in `folder`, and are now removed."""
-    removed = []
-    for entry in _scan(folder):
-        if not entry.startswith(TEMP_PREFIX):
-            continue
-        path = os.path.join(folder, entry)
+    """Remove temporary files of killed processes; return their names."""
+    removed: list[str] = []
+    try:
+        names = [name for name in sorted(os.listdir(folder)) if name.startswith(TEMP_PREFIX)]
+    except OSError:
+        return removed
+    for name in names:
+        path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
             if abandoned(path):
                 os.unlink(path)
-                removed.append(entry)
+                removed.append(name)
     return removed
 
 
 def abandoned(path: str | os.PathLike[str]) -> bool:
-    """Whether the process that wrote a temporary file is dead."""
+    """Return True if the process that wrote a temporary file has ended."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         locked = _lock(descriptor, wait=False)
@@ -116,16 +117,9 @@ def abandoned(path: str | os.PathLike[str]) -> bool:
     return time.time() - os.stat(path).st_mtime > STALE_SECONDS if locked is None else locked
 
 
-def _scan(folder: str | os.PathLike[str]) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 @contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the folder against other processes (and other threads) that rearrange it."""
+    """Lock a folder against other processes and threads that rearrange it."""
     owner = os.getpid()
     try:
         descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
@@ -135,7 +129,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
         _lock(descriptor, wait=True)
         yield
     finally:
-        # Closing is not enough: a child that was forked meanwhile has the file open as well, and would keep the lock.
+        # Closing is not enough: a child that was forked meanwhile has the file open too, and would keep the lock.
         if fcntl is not None and os.getpid() == owner:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -144,7 +138,7 @@ def folder_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _lock(descriptor: int, wait: bool) -> bool | None:
-    """Whether we now hold the file's lock; None where there are no locks (Windows, some network file systems)."""
+    """Return True if the file is now locked; None if there are no locks (Windows, some network file systems)."""
     if fcntl is None:
         return None
     try:

@@ -1,19 +1,15 @@
-"""Codecs: bytes of one array in, fewer bytes out, and back bit for bit.
+"""Lossless codecs for the bytes of one array.
 
-Contract
-    A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `encode` gives a list
-    of byte blocks that together are one member of the file, raw where compressing does not pay; `decode` gives the
-    bytes back into memory that the caller has allocated, and checks every declared size before it calls a decoder: a
-    hostile member costs at most the memory that the caller granted. `choose` measures the candidates of a level on a
-    sample and picks by size with a handicap for the slower one; it never looks at a clock, so the same state gives the
-    same file.
+A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `encode` returns the blocks of one
+file member, raw if compression does not pay. `decode` fills memory allocated by the caller, and checks every declared size
+first, so that a hostile member costs no more memory than that. `choose` compares the candidates of a level on a sample, by
+size with a handicap for slower ones; it uses no clock, so the same state gives the same file.
 
-    Background work must not hold the GIL. Measured on 16 MB: pcodec releases it; blosc2 keeps it unless
-    `set_releasegil(True)`, which is set here, where blosc2 is imported.
+Background work must not hold the GIL: pcodec releases it, blosc2 only after `set_releasegil(True)`, which is called below.
 
 Member layout of every codec but `raw`: for each chunk a little-endian uint32 length and the compressed bytes; then zero
-bytes up to 1/256 of the decoded size, if it would be smaller. So no honest member expands more than 256 times, and
-a reader may refuse those that claim to.
+bytes up to 1/256 of the decoded size if it is smaller. So no valid member expands more than 256 times, and a reader refuses
+those that claim to.
 """
 
 from __future__ import annotations
@@ -29,17 +25,17 @@ from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 from pcodec import standalone as pco
 
 from fledge.core.errors import ConfigError, FormatError
-from fledge.storage.format.leaves import WORDS
+from fledge.storage.format.leaves import WORDS, damaged
 
 blosc2.set_releasegil(True)
 
 CHUNK_BYTES = 4 * 2**20
-MAX_EXPANSION = 256  # LZ4's own limit; honest files never exceed it (see padding above)
-MIN_SAVING = 0.05  # below this a member is stored raw: it loads faster and costs nothing
-SMALL = 128  # bytes; headers cost more than is saved below this
+MAX_EXPANSION = 256  # LZ4's own limit; valid files never exceed it (see padding above)
+MIN_SAVING = 0.05  # members that save less are stored raw, which loads faster
+SMALL = 128  # bytes; below this, headers cost more than compression saves
 SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
-LADDER = (9, 4, 2, 0)  # the levels that the default chooses between, from dense to quick
+LADDER = (9, 4, 2, 0)  # levels that the default chooses from, from dense to fast
 
 _SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
 Block = bytes | memoryview
@@ -47,12 +43,12 @@ Block = bytes | memoryview
 
 @dataclass(frozen=True)
 class _Blosc:
-    """A Blosc2 chunk: byte shuffle, optionally byte delta, then LZ4 or Zstd."""
+    """Blosc2: byte shuffle, optionally byte delta, then LZ4 or Zstd."""
 
     compressor: blosc2.Codec
     level: int
     filters: tuple[blosc2.Filter, ...]
-    format_code: int  # how a chunk's header names the compressor
+    format_code: int  # of the compressor, in a chunk's header
 
     def encode(self, words: np.ndarray, floats: bool) -> bytes:
         return blosc2.compress2(
@@ -70,49 +66,39 @@ class _Blosc:
         blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
 
     def _check_header(self, chunk: memoryview, nbytes: int) -> None:
-        """Refuse a chunk whose header asks for anything but what `encode` writes.
+        """Refuse a chunk whose header differs from what `encode` writes.
 
-        Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised on
-        request, so the numbers are checked before it sees them (layout: c-blosc2's README_CHUNK_FORMAT).
+        Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised, so check
+        them before it reads the chunk (layout: c-blosc2's README_CHUNK_FORMAT).
         """
         if len(chunk) < 32:
-            raise FormatError(f"a compressed chunk of {len(chunk)} bytes is shorter than its header: the file is torn.")
+            raise damaged(f"a compressed chunk of {len(chunk)} bytes is shorter than its header")
         flags, (declared, _, stored) = chunk[2], struct.unpack_from("<iii", chunk, 4)
         allowed = {0, *(int(f.value) for f in self.filters)}
         special = (chunk[31] >> 4) & 7
         plain = chunk[0] == 5 and flags & 0b1101 == 0b101 and flags >> 5 == self.format_code
         plain = plain and chunk[31] & 0b10001111 == 0 and special in (0, 1)  # 0: data, 1: all zero
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
-            raise FormatError(
-                "a compressed chunk's header is not one that Fledge writes: the file is damaged or hostile."
-            )
+            raise damaged("a compressed chunk's header is not one that Fledge writes")
         if declared != nbytes or stored != len(chunk):
-            raise FormatError(
-                f"a compressed chunk claims {declared} bytes in {stored}, but {nbytes} in {len(chunk)} are due: "
-                "the file is damaged."
-            )
+            raise damaged(f"a chunk declares {declared} bytes in {stored}, expected {nbytes} in {len(chunk)}")
 
 
 @dataclass(frozen=True)
 class _Pcodec:
-    """Pcodec: adaptive bins and entropy coding of numbers; the densest for trained weights."""
+    """Pcodec: adaptive bins and entropy coding of numbers; densest for trained weights."""
 
     level: int
 
     def encode(self, words: np.ndarray, floats: bool) -> bytes:
         # Weights have no order to exploit: skipping the search for one doubles the speed at the same size (measured).
-        if floats:
-            config = ChunkConfig(
-                compression_level=self.level, mode_spec=ModeSpec.classic(), delta_spec=DeltaSpec.no_op()
-            )
-        else:
-            config = ChunkConfig(compression_level=self.level)
-        return pco.simple_compress(words, config)
+        options = {"mode_spec": ModeSpec.classic(), "delta_spec": DeltaSpec.no_op()} if floats else {}
+        return pco.simple_compress(words, ChunkConfig(compression_level=self.level, **options))
 
     def decode(self, chunk: memoryview, out: np.ndarray) -> None:
         progress = pco.simple_decompress_into(bytes(chunk), out)
         if progress.n_processed != out.size or not progress.finished:
-            raise FormatError(f"a compressed chunk holds other than the {out.size} numbers due: the file is damaged.")
+            raise damaged(f"a compressed chunk does not hold {out.size} numbers")
 
 
 CODECS: dict[str, _Blosc | _Pcodec] = {
@@ -123,21 +109,19 @@ CODECS: dict[str, _Blosc | _Pcodec] = {
 }
 CODEC_NAMES = ("raw", *CODECS)
 
-# How much smaller a slower codec must be to be worth it, relative to the fastest.
+# How much smaller a slower codec must be to be chosen, relative to the fastest.
 _HANDICAP = {"lz4-shuffle": 1.0, "zstd-shuffle": 1.005, "zstd-bytedelta": 1.005, "pco": 1.01}
 
 
-def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str, ...]:
-    """Codecs that a compression level allows: 0 none, 1-2 LZ4, 3-5 and Zstd, 6-9 and pcodec.
+def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tuple[str, ...]:
+    """Return the codecs of a compression level: 0 none, 1-2 LZ4, 3-5 also Zstd, 6-9 also pcodec.
 
-    None goes by size, and as many steps quicker as `haste` says.
+    None chooses a level by size, `speed_bias` steps faster.
     """
     if level is None:
-        level = LADDER[min((total_bytes > BIG_STATE) + haste, len(LADDER) - 1)]
+        level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
-        raise ConfigError(
-            f"compression_level is {level!r}, but must lie between 0 (store) and 9 (densest), or be None to go by size."
-        )
+        raise ConfigError(f"compression_level is {level!r}, but must be 0 (store) to 9 (densest), or None (by size).")
     if level == 0:
         return ()
     names = ("lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")
@@ -145,7 +129,7 @@ def candidates(level: int | None, total_bytes: int, haste: int = 0) -> tuple[str
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
-    """The codec that makes a sample of `data` smallest, or "raw" when none saves `MIN_SAVING`."""
+    """Return the codec that makes a sample of `data` smallest, or "raw" if none saves `MIN_SAVING`."""
     names = [name for name in names if name != "pco" or word > 1]
     if data.nbytes < SMALL or not names:
         return "raw"
@@ -165,7 +149,7 @@ def _sample(data: np.ndarray, word: int) -> np.ndarray:
 
 
 def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, list[Block]]:
-    """Codec and blocks of one member: the codec asked for, or "raw" when that saves less than `MIN_SAVING`."""
+    """Return codec and blocks of one member: the codec `name`, or "raw" if that saves less than `MIN_SAVING`."""
     raw: tuple[str, list[Block]] = ("raw", [data.data])
     if name == "raw":
         return raw
@@ -184,7 +168,7 @@ def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, l
 
 
 def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
-    """CRC-32 (what a zip wants) and size of a member."""
+    """Return CRC-32 (for the zip) and size of a member."""
     crc = size = 0
     for block in blocks:
         crc = zlib.crc32(block, crc)
@@ -193,25 +177,25 @@ def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
 
 
 def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
-    """Fill `out` (uint8) with the decoded bytes of a member; FormatError if it holds anything but exactly them."""
+    """Fill `out` (uint8) with the decoded bytes of a member; raise FormatError if it holds more or fewer."""
     if name == "raw":
         if len(member) != out.nbytes:
-            raise FormatError(f"a raw member has {len(member)} bytes, but {out.nbytes} are due: the file is damaged.")
+            raise damaged(f"a raw member has {len(member)} bytes, expected {out.nbytes}")
         out[:] = np.frombuffer(member, np.uint8)
         return
     codec, words, step = CODECS[name], out.view(WORDS[word]), CHUNK_BYTES // word
     place = 0
     for start in range(0, words.size, step):
         if place + 4 > len(member):
-            raise FormatError("a compressed member ends in the middle: the file is torn.")
+            raise damaged("a compressed member ends in the middle")
         (length,) = struct.unpack_from("<I", member, place)
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
-            raise FormatError("a compressed member ends in the middle of a chunk: the file is torn.")
+            raise damaged("a compressed member ends in the middle of a chunk")
         _decode_chunk(codec, chunk, words[start : start + step])
         place += 4 + length
     if any(member[place:]):
-        raise FormatError("a compressed member has data after its end: the file is damaged.")
+        raise damaged("a compressed member has data after its end")
 
 
 def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
@@ -219,9 +203,7 @@ def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -
         codec.decode(chunk, out)
     except FormatError:
         raise
-    except Exception as error:
-        raise FormatError(f"a compressed chunk cannot be decoded ({str(error)[:120]}): the file is damaged.") from error
-    except BaseException as error:  # a Rust panic is no Exception
-        if type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
             raise
-        raise FormatError("a compressed chunk cannot be decoded: the file is damaged.") from None
+        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None

@@ -1,8 +1,7 @@
-"""Differences between two versions of one array, as words that compress better than either.
+"""Differences between two versions of an array, which compress better than either.
 
-Contract
-    `difference(new, old)` and `apply(delta, old)` are exact inverses for any bits (NaN payloads included): words are
-    subtracted as integers, modulo 2^n, and zig-zag coded so that small changes up or down are small numbers.
+`difference(new, old)` and `apply(delta, old)` are exact inverses for any bits, NaN payloads included: words are subtracted as
+integers modulo 2^n and zig-zag coded, so that small changes of either sign are small numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _SIGNED: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
-    """Zig-zag difference of two byte arrays of the same length, as bytes."""
+    """Return the zig-zag difference of two byte arrays of the same length, as bytes."""
     unsigned, signed = WORDS[word], _SIGNED[word]
     gap = np.subtract(new.view(unsigned), old.view(unsigned)).view(signed)
     folded = np.left_shift(gap, 1)
@@ -26,7 +25,7 @@ def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
 
 
 def apply(delta: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
-    """Bytes of the new version, from its difference (overwritten) and the old version."""
+    """Return the bytes of the new version, from its difference (overwritten) and the old version."""
     unsigned = WORDS[word]
     folded = delta.view(unsigned)
     sign = np.negative(np.bitwise_and(folded, unsigned(1)))  # modulo 2^n: 0 or all ones

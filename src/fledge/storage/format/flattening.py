@@ -1,10 +1,8 @@
-"""A state taken apart: its shape as a node of JSON (see `tree`), and its leaves, still in the caller's memory.
+"""Flatten a state into a JSON tree (see `tree`) and a list of leaves, which stay in the caller's memory.
 
-Contract
-    `flatten(state)` walks the state once, at the moment of the call, and gives a JSON-able node and the list of leaves
-    it refers to. Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after
-    loading. What comes back is equal to what was given, and of the same type but for two cases: a `Parameter` is a tensor,
-    and a subclass of str, int or float (an enum's member) the plain value it equals. What cannot be kept is refused.
+Tensors that share memory exactly (tied weights) become one leaf, and are one tensor again after loading. A loaded state equals
+the saved one and has the same types, with two exceptions: a `Parameter` becomes a tensor, and a subclass of str, int or float
+(a member of an enum) the plain value. Anything else that cannot be restored is refused.
 """
 
 from __future__ import annotations
@@ -18,25 +16,25 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, format_path
+from fledge.storage.format.leaves import DTensorChoice, Leaf, describe_array, describe_tensor, entry_error
 from fledge.storage.format.tree import FACTORIES, MAX_DEPTH, MAX_HEX, Node
 
-MAX_NODES = 2**22  # a state of nothing but short numbers would take 30 MB of JSON
+MAX_NODES = 2**22  # of short numbers, these take 30 MB of JSON
 
 
 def flatten(state: Any, dtensor: DTensorChoice = None) -> tuple[Node, list[Leaf]]:
-    """The state's structure as JSON, and its leaves, still in the caller's memory.
+    """Return the state's structure as JSON, and its leaves, still in the caller's memory.
 
     Args:
-        state: What to save.
-        dtensor: What a DTensor is saved as: "full" (every rank must do so), or this rank's "local" part.
+        state: The state to save.
+        dtensor: How to save a sharded DTensor: "full" (every rank must call), or this rank's "local" part.
     """
     walk = _Walk(dtensor)
     return walk.node(state, ()), walk.leaves
 
 
 class _Walk:
-    """One walk over a state. It runs on the training thread, so the common types are tested first."""
+    """One walk over a state. It runs on the training thread, so it tests the common types first."""
 
     def __init__(self, dtensor: DTensorChoice) -> None:
         self.leaves: list[Leaf] = []
@@ -53,16 +51,12 @@ class _Walk:
         if kind is float or kind is int:
             return _number(value)
         if len(path) >= MAX_DEPTH:
-            raise InputError(
-                f"checkpoint entry {format_path(path[:4])}... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle."
-            )
+            raise entry_error(path[:4], f"... is nested over {MAX_DEPTH} deep: flatten it, or break the cycle.")
         if kind is dict or isinstance(value, dict | list | tuple):
             self.nodes += len(value)
             if self.nodes > MAX_NODES:
-                raise InputError(
-                    f"the state has over {MAX_NODES} plain values (at {format_path(path[:4])}): put long lists of numbers "
-                    "into tensors or NumPy arrays, or break the cycle."
-                )
+                advice = "put long lists of numbers into tensors or NumPy arrays, or break the cycle"
+                raise entry_error(path[:4], f"... exceeds {MAX_NODES} plain values in a state: {advice}.")
             return self._items(value, path) if kind is dict else self._container(value, path)
         if isinstance(value, np.ndarray | np.generic):
             return {"leaf": self._array(value, path)}
@@ -81,10 +75,7 @@ class _Walk:
         if isinstance(value, torch.Size):
             return {"size": [int(size) for size in value]}
         plain = "x._asdict()" if hasattr(value, "_asdict") else "list(x)" if isinstance(value, list) else "tuple(x)"
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {kind.__name__}, which would come back as another type: make it a "
-            f"plain one first, {plain}."
-        )
+        raise _other_type(path, kind.__name__, plain)
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         kind = type(value)
@@ -100,10 +91,7 @@ class _Walk:
             name = None if factory is None else getattr(factory, "__name__", "")
             if FACTORIES.get(name) is factory:
                 return {"default": [name, self._items(value, path)]}
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {kind.__name__}{_factory_words(value)}, which would come back as "
-            "another type: make it a plain one first, dict(x)."
-        )
+        raise _other_type(path, f"{kind.__name__}{_dict_details(value)}", "dict(x)")
 
     def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         if set(map(type, value)) <= {str}:
@@ -113,7 +101,7 @@ class _Walk:
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> int:
         leaf = describe_tensor(path, tensor, self.dtensor)
         known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
-        if known < len(self.leaves):  # from the same byte as another: the same numbers, or only some of them?
+        if known < len(self.leaves):  # same first byte as another leaf: tied only if the whole view is the same
             other = self.leaves[known]
             if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, leaf.source):
                 return known
@@ -130,7 +118,7 @@ class _Walk:
 
 
 def _versions(metadata: Any) -> Node | None:
-    """The node of a module's `_metadata` where that is versions only, as nearly always; None: look closer."""
+    """Return the node of a module's `_metadata` if it holds only versions, the common case; else None."""
     if type(metadata) is not OrderedDict or set(map(type, metadata)) != {str}:
         return None
     numbers: list[Any] = [own.get("version") for own in metadata.values() if type(own) is dict and len(own) == 1]
@@ -143,7 +131,11 @@ def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
 
 
-def _factory_words(value: Any) -> str:
+def _other_type(path: tuple[Any, ...], kind: str, plain: str) -> InputError:
+    return entry_error(path, f"is a {kind}, which would come back as another type: make it a plain one first, {plain}.")
+
+
+def _dict_details(value: Any) -> str:
     if getattr(value, "__dict__", None):
         return " with attributes"
     return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
@@ -154,22 +146,21 @@ def _number(value: int | float) -> Node:
         if -(2**63) <= value < 2**63:
             return value
         if value.bit_length() > 4 * (MAX_HEX - 3):
-            raise InputError(f"the state has a whole number of {value.bit_length()} bits: keep such as bytes.")
+            raise InputError(f"the state has an integer of {value.bit_length()} bits: save it as bytes.")
         return {"int": hex(value)}
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
 
 def _plain(value: Any, path: tuple[Any, ...]) -> Node:
-    if isinstance(value, int | float):  # subclasses, such as IntEnum: kept as the number they are
+    if isinstance(value, int | float):  # subclasses such as IntEnum, saved as plain numbers
         return _number(int.__int__(value) if isinstance(value, int) else float.__float__(value))
-    if isinstance(value, str):  # not str(value): an enum's member would say its name
+    if isinstance(value, str):  # not str(value), which gives the name of an enum's member
         return str.__str__(value)
     if isinstance(value, complex):
         return {"complex": [_number(value.real), _number(value.imag)]}
-    raise InputError(
-        f"checkpoint entry {format_path(path)} is a {type(value).__name__}; a state is made of dicts, lists, tuples, "
-        "tensors, NumPy arrays, numbers, strings, bytes and None: convert it (state_dict(), to_dict(), vars()) first."
-    )
+    allowed = "dicts, lists, tuples, tensors, NumPy arrays, numbers, strings, bytes and None"
+    advice = "convert it (state_dict(), to_dict(), vars()) first"
+    raise entry_error(path, f"is a {type(value).__name__}; a state is made of {allowed}: {advice}.")
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Node:
@@ -177,7 +168,5 @@ def _key(key: Any, path: tuple[Any, ...]) -> Node:
         return {"tuple": [_key(part, path) for part in key]}
     if key is None or isinstance(key, str | int | float | bool):
         return key if key is None or type(key) in (str, bool) else _plain(key, path)
-    raise InputError(
-        f"checkpoint entry {format_path(path)} has a key of type {type(key).__name__}; keys are strings, numbers, None "
-        "or tuples of these: rename it."
-    )
+    allowed = "strings, numbers, None or tuples of these"
+    raise entry_error(path, f"has a key of type {type(key).__name__}; keys are {allowed}: rename it.")

@@ -1,12 +1,10 @@
-"""Checkpoints of other tools: `.pt`, the prior design's `.pt.lz4`, and `.safetensors`, read safely and written durably.
+"""Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt`, and `.safetensors`.
 
-Contract
-    Readers take files from anyone: a `.pt` is loaded with `weights_only=True` and only after its zip has been checked
-    (stored members that fit the file) and its pickle (nothing that takes memory or time out of proportion), an LZ4 frame
-    may not expand more than 256 times, and everything that goes wrong is a FormatError. Writers take the tree and
-    leaves that `flatten` gives, staged, and write to a stream.
-    A `.safetensors` holds a flat dict of tensors; our own tree and plain values travel in its metadata, so that a
-    state survives the way there and back.
+Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
+anything that takes memory or time out of proportion; an LZ4 frame may not expand more than 256 times; every fault is a
+FormatError. Writers take the staged leaves of `flatten`.
+A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata, so that a state survives the
+round trip.
 """
 
 from __future__ import annotations
@@ -36,21 +34,46 @@ from fledge.storage.format.zip_archive import open_archive, read_member
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
-LZ4_PART = 2**18  # bytes unpacked at a time; they become 64 MB at most
-MAX_LZ4_LEVEL = 16  # the highest that python-lz4 names
-LEGACY_PICKLES = 5  # before 1.6, torch.save wrote so many, one after the other
+LZ4_PART = 2**18  # bytes unpacked at a time, to 64 MB at most
+MAX_LZ4_LEVEL = 16  # python-lz4's highest
+LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
-_SLOW_CODECS = ("punycode", "idna")  # quadratic
-TREE_KEY = "fledge.tree"  # where a .safetensors keeps our tree
+_SLOW_CODECS = ("punycode", "idna")  # quadratic time
+TREE_KEY = "fledge.tree"  # key of our tree in the metadata of a .safetensors
+
+
+def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
+    """Load the state in a file of format "pt", "lz4" or "safetensors"."""
+    if kind == "safetensors":
+        return load_safetensors(path, device)
+    if kind == "lz4":
+        return load_pt(io.BytesIO(unpack_lz4(path)), str(path), device)
+    with open(path, "rb") as stream:
+        return load_pt(stream, str(path), device)
+
+
+def write(
+    stream: BinaryIO, format: str, node: Node, leaves: Sequence[Leaf], level: int | None, metadata: dict[str, Any]
+) -> None:
+    """Write staged leaves as "pt", "lz4" or "safetensors"."""
+    if format == "safetensors":
+        write_safetensors(stream, node, leaves, metadata)
+    elif format == "pt":
+        write_pt(stream, node, leaves)
+    else:
+        buffer = io.BytesIO()
+        write_pt(buffer, node, leaves)
+        level = 9 if level is None else level
+        stream.write(lz4.frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
 
 
 def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
-    """State in a `torch.save` file, without running anything that it names."""
+    """Load the state in a `torch.save` file without running any code that it names."""
     if stream.read(4) == ZIP_MAGIC:
         stream.seek(0)
         archive = open_archive(stream, label, ours=False)
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise FormatError(f"{label} has packed members, which torch.save never writes: it may be a zip bomb.")
+            raise FormatError(f"{label} has compressed members, which torch.save never writes: it may be a zip bomb.")
         for member in archive.infolist():
             if member.filename.endswith(".pkl"):
                 pickled = read_member(archive, member.filename, member.file_size, label)
@@ -69,38 +92,36 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
         text = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
         reason = text.strip().splitlines()[0][:160]
         stream.seek(0)
-        if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of the last twenty years
-            raise FormatError(f"{label} is no PyTorch checkpoint: it is neither a zip nor a pickle.") from error
-        raise FormatError(
-            f"{label} cannot be loaded as plain tensors ({reason}); Fledge never unpickles code: save its state_dict() "
-            "with torch.save where you trust the file."
-        ) from error
+        if stream.read(1) not in (b"P", b"\x80"):  # a zip, or a pickle of protocol 2 or later
+            raise FormatError(f"{label} is not a PyTorch checkpoint: it is neither a zip nor a pickle.") from error
+        advice = "Fledge never unpickles code: save its state_dict() with torch.save where you trust the file"
+        raise FormatError(f"{label} cannot be loaded as plain tensors ({reason}); {advice}.") from error
     stream.seek(0, os.SEEK_END)
     _check_extent(state, stream.tell(), label)
     return state
 
 
 def _check_pickle(stream: BinaryIO, label: str) -> None:
-    """Refuse what `weights_only` runs but should not: `bytearray(10**10)`, and codecs that take for ever."""
+    """Refuse pickles that `weights_only` accepts but should not: `bytearray(10**10)`, and codecs of quadratic time."""
     names: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(stream):
             if opcode.name in ("GLOBAL", "STACK_GLOBAL"):
                 names += (argument or " ".join(names[-2:])).split()[-1:]
                 if names[-1:] == ["bytearray"]:
-                    raise FormatError(f"{label} holds a bytearray, which may be of any size: save bytes in its place.")
+                    raise FormatError(f"{label} holds a bytearray, which may have any size: save bytes instead.")
             elif isinstance(argument, str):
                 names.append(argument)
                 if argument.strip("-_ .").lower() in _SLOW_CODECS:
-                    raise FormatError(f"{label} names the codec {argument!r}, which has no place in it: it is hostile.")
+                    raise FormatError(f"{label} names the codec {argument!r}: it is hostile.")
     except FormatError:
         raise
-    except Exception:  # torn: the loader will say so, and has been kept from nothing that came before
+    except Exception:  # truncated: the loader raises, and everything before this point has been checked
         return
 
 
 def _check_extent(state: Any, file_size: int, label: str) -> None:
-    """Refuse tensors that claim far more cells than the file has: any copy of them would fill the memory."""
+    """Refuse tensors with far more elements than the file: any copy of them would fill the memory."""
     todo, seen, storages = [state], {id(state)}, {}
     while todo:
         value = todo.pop()
@@ -108,11 +129,9 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
             storage = value.untyped_storage()
             storages[storage._cdata] = storage.nbytes()
             if value.nbytes > 4096 + MAX_EXPANSION * storage.nbytes():
-                raise FormatError(
-                    f"{label} has a tensor of shape {tuple(value.shape)} that repeats a few numbers: it is hostile."
-                )
+                raise FormatError(f"{label} repeats a few numbers over shape {tuple(value.shape)}: it is hostile.")
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        for item in inside:  # each once: a few nested lists can name a billion
+        for item in inside:  # each once: a few nested lists can refer to a billion
             if id(item) not in seen:
                 seen.add(id(item))
                 todo.append(item)
@@ -121,7 +140,7 @@ def _check_extent(state: Any, file_size: int, label: str) -> None:
 
 
 def unpack_lz4(path: Path) -> bytes:
-    """Content of an LZ4 frame, refused when it claims more than 256 times its size."""
+    """Decompress an LZ4 frame; raise FormatError if it expands more than 256 times."""
     limit = MAX_EXPANSION * path.stat().st_size
     content = io.BytesIO()
     try:
@@ -132,14 +151,14 @@ def unpack_lz4(path: Path) -> bytes:
                 if content.tell() > limit:
                     raise FormatError(f"{path} expands more than {MAX_EXPANSION} times: it is a bomb.")
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
-        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is torn or altered.") from error
+        raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is truncated or altered.") from error
     if not decompressor.eof:
-        raise FormatError(f"{path} is an LZ4 frame without an end: it is torn.")
+        raise FormatError(f"{path} is an LZ4 frame without an end: it is truncated.")
     return content.getvalue()
 
 
 def load_safetensors(path: Path, device: torch.device | str) -> Any:
-    """State in a `.safetensors` file: the tree Fledge wrote, or a flat dict of tensors."""
+    """Load the state in a `.safetensors` file: the tree that Fledge wrote, or a flat dict of tensors."""
     import safetensors
 
     try:
@@ -148,9 +167,7 @@ def load_safetensors(path: Path, device: torch.device | str) -> Any:
             tensors = {name: opened.get_tensor(name) for name in names}
             metadata = opened.metadata() or {}
     except Exception as error:
-        raise FormatError(
-            f"{path} is not a whole .safetensors file ({str(error)[:200]}): it is torn or altered."
-        ) from error
+        raise FormatError(f"{path} is not a valid .safetensors file ({str(error)[:200]}).") from error
     if TREE_KEY not in metadata:
         return tensors
     try:
@@ -169,26 +186,21 @@ def _from_row(row: list[Any], tensors: dict[str, torch.Tensor]) -> Any:
     data = bytes_of(tensor).copy()
     if kind == "bytes":
         return data.tobytes()
-    shape = list(tensor.shape[:-1])  # an array is written as bytes, with one more axis
+    shape = list(tensor.shape[:-1])  # an array is stored as bytes, with one more axis
     if check_description(kind, dtype, shape) != data.nbytes:
         raise KeyError(name)
     return restore(kind, dtype, tuple(shape), data, torch.device("cpu"))
 
 
-def rebuild(node: Node, leaves: Sequence[Leaf]) -> Any:
-    """The state that staged leaves hold: tensors that share the staging memory, each with a storage of its own."""
+def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
+    """Write a `torch.save` file that `weights_only` reads: NumPy arrays become tensors, a defaultdict a dict."""
 
-    def read(number: int) -> Any:
+    def read(number: int) -> Any:  # a tensor that shares the staging memory, with a storage of its own
         leaf = leaves[number]
         assert leaf.data is not None
         return restore(leaf.kind, leaf.dtype, leaf.shape, leaf.data, torch.device("cpu"))
 
-    return unflatten(node, read)
-
-
-def write_pt(stream: BinaryIO, node: Node, leaves: Sequence[Leaf]) -> None:
-    """A plain `torch.save` file, as `weights_only` reads it: NumPy arrays become tensors, a defaultdict a dict."""
-    torch.save(_tensors_only(rebuild(node, leaves)), stream)
+    torch.save(_tensors_only(unflatten(node, read)), stream)
 
 
 def _tensors_only(value: Any) -> Any:
@@ -210,13 +222,6 @@ def _tensors_only(value: Any) -> Any:
     return value
 
 
-def write_lz4(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], level: int) -> None:
-    """The prior design's file: an LZ4 frame around a `torch.save` file."""
-    buffer = io.BytesIO()
-    write_pt(buffer, node, leaves)
-    stream.write(lz4.frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
-
-
 _SAFE_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "uint8": "U8",
     "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
@@ -225,7 +230,7 @@ _SAFE_NAMES = {
 
 
 def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], metadata: dict[str, Any]) -> None:
-    """A `.safetensors` file: an 8-byte header length, a JSON header, then the tensors' bytes."""
+    """Write a `.safetensors` file: an 8-byte header length, a JSON header, then the tensors' bytes."""
     header: dict[str, Any] = {}
     rows, offset = [], 0
     names = [name.replace("/", ".") for name in member_names(leaves)]
@@ -233,9 +238,7 @@ def write_safetensors(stream: BinaryIO, node: Node, leaves: Sequence[Leaf], meta
     for name, leaf in zip(names, leaves, strict=True):
         shape, code = list(leaf.shape), _SAFE_NAMES.get(leaf.dtype) if leaf.kind == "tensor" else "U8"
         if code is None:
-            raise InputError(
-                f"{name} is {leaf.dtype}, which .safetensors cannot hold: convert to .fledge or .pt instead."
-            )
+            raise InputError(f"{name} is {leaf.dtype}, which .safetensors cannot hold: use .fledge or .pt.")
         if leaf.kind in ("array", "scalar"):
             shape = [*shape, np.dtype(leaf.dtype).itemsize]
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [offset, offset + leaf.nbytes]}

@@ -1,12 +1,9 @@
 """Leaves of a saved state: tensors, NumPy arrays, NumPy scalars and byte strings, each as a run of bytes.
 
-Contract
-    `plain_tensor` gives the dense tensor that holds what a caller's tensor means, and refuses one that has no memory of its
-    own to read: nothing else here, or in staging, need ask what kind of tensor it has.
-    `describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: what it is (kind, dtype, shape)
-    and where its bytes are now (`source`). Staging fills `Leaf.data` with those bytes, C order, native byte order for
-    tensors. `restore` turns bytes and a description, which may come from a hostile file and must have passed
-    `check_description`, back into the same object. Nothing here reads or writes files.
+`describe_*` turns a leaf of the caller's state into a `Leaf` without copying it: kind, dtype, shape, and where its bytes are
+(`source`). `plain_tensor` handles special tensors: it returns a dense tensor with the same values, or refuses. Staging fills
+`Leaf.data` with the bytes, in C order, native byte order for tensors. `restore` turns bytes and a description back into the
+object; a description from a file must have passed `check_description`.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64} 
 # The NumPy types a file may name. Objects and records are left out: they would need pickle.
 _NUMPY_DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[mM]8(\[\d{0,6}[a-zA-Z]{1,2}\])?|[SU][1-9]\d{0,6})")
 
-DTensorChoice = Literal["full", "local"] | None  # what a sharded tensor is saved as; None: only where both are the same
+DTensorChoice = Literal["full", "local"] | None  # how to save a sharded tensor; None: only if both are the same
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 KINDS = ("tensor", "array", "scalar", "bytes")
@@ -45,7 +42,7 @@ MAX_DIM = 2**48
 
 @dataclass(slots=True)
 class Leaf:
-    """One leaf: what it is, where its bytes come from, and (once staged) the bytes."""
+    """One leaf: its description, the source of its bytes, and (once staged) the bytes."""
 
     path: tuple[Any, ...]
     kind: str
@@ -54,14 +51,14 @@ class Leaf:
     nbytes: int
     source: Any = None
     place: int = 0  # address of a tensor's first byte, when it was described
-    storage: Any = None  # of a contiguous tensor: keeps that memory, whatever becomes of the tensor
+    storage: Any = None  # of a contiguous tensor: keeps its memory alive
     data: np.ndarray | None = None  # [nbytes] uint8, C order
-    order: tuple[int, ...] | None = None  # axes of the stored array, when another layout compresses better
-    lossy_from: str | None = None  # dtype of the caller's tensor, when fewer bits are stored (declared)
+    order: tuple[int, ...] | None = None  # axes of the stored array, if another layout compresses better
+    lossy_from: str | None = None  # dtype of the caller's tensor, if it is stored with fewer bits
 
 
 def word_size(kind: str, dtype: str) -> int:
-    """Bytes of the unit that filters and differences work on: a real number, not a complex pair."""
+    """Return the bytes of the unit that filters and differences work on: a real number, not a complex pair."""
     if kind == "bytes":
         return 1
     if kind == "tensor":
@@ -74,7 +71,7 @@ def word_size(kind: str, dtype: str) -> int:
 
 
 def is_float(kind: str, dtype: str) -> bool:
-    """Whether the words are floating-point numbers (neighbours unrelated) and not integers."""
+    """Return True if the words are floating-point numbers."""
     if kind == "tensor":
         torch_dtype = TORCH_DTYPES[dtype]
         return torch_dtype.is_floating_point or torch_dtype.is_complex
@@ -82,33 +79,32 @@ def is_float(kind: str, dtype: str) -> bool:
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """The dense tensor with a tensor's numbers, sharing its memory where it has some; InputError where there is none."""
+    """Return a dense tensor with the same values, sharing memory; raise InputError if there is none to share."""
     kind = type(tensor)
     if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in DTYPE_NAMES:
         what = "nested" if tensor.is_nested else str(tensor.layout)
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a {what} tensor of {tensor.dtype} on {tensor.device}; "
-            f"allowed are dense tensors of {', '.join(TORCH_DTYPES)}: convert it first."
-        )
+        allowed = f"dense tensors of {', '.join(TORCH_DTYPES)}"
+        got = f"{what} tensor of {tensor.dtype} on {tensor.device}"
+        raise entry_error(path, f"is a {got}; allowed are {allowed}: convert it first.")
     try:
         stored = tensor.untyped_storage().nbytes() if tensor.data_ptr() else 0
     except RuntimeError:  # inside vmap, grad or a trace
         stored = -1
     if stored < extent(tensor):
-        if stored == 0 and tensor._is_zerotensor():  # zeros that were never written out, as autograd makes them
+        if stored == 0 and tensor._is_zerotensor():  # zeros without memory, as autograd makes them
             return tensor.detach().clone()
         if stored < 0 or torch._is_functional_tensor(tensor):
             what = "belongs to a trace or transform (vmap, grad, functionalize, compile) and has no memory"
         else:
             what = f"has {stored} bytes of memory for {extent(tensor)}: its storage was freed (resize_, FSDP)"
-        raise InputError(f"checkpoint entry {format_path(path)} {what}: save it where it holds its numbers.")
+        raise entry_error(path, f"{what}: save it while it holds its values.")
     return tensor.detach()
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Bytes of storage that a strided tensor reaches over."""
+    """Return the bytes of storage that a strided tensor spans."""
     if not tensor.numel():
         return 0
     if tensor.is_contiguous():
@@ -118,67 +114,61 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice) -> torch.Tensor:
-    """What a subclass of tensors holds, where that has one meaning."""
+    """Return the plain tensor in a subclass, if that is unambiguous."""
     kind = type(tensor)
-    where = f"checkpoint entry {format_path(path)}"
-    # Whoever has such a tensor has imported its module: no need to import it for everyone else.
+    # If there is such a tensor, its module is loaded already: do not import it otherwise.
     if (collectives := sys.modules.get("torch.distributed._functional_collectives")) is not None and isinstance(
         tensor, collectives.AsyncCollectiveTensor
     ):
         return tensor.wait()
     if is_dtensor(tensor):
-        return _of_dtensor(where, tensor, dtensor)
+        return _of_dtensor(path, tensor, dtensor)
     if torch.nn.parameter.is_lazy(tensor):
-        raise InputError(f"{where} is a {kind.__name__} without a shape yet: run the module once before saving.")
+        raise entry_error(path, f"is a {kind.__name__} without a shape yet: run the module once before saving.")
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise InputError(
-            f"{where} is a {kind.__name__}, a tensor that keeps its numbers in a way of its own: save the plain tensors "
-            "that it is made of."
-        )
+        raise entry_error(path, f"is a {kind.__name__}, which has its own memory layout: save its plain tensors.")
     own = [name for name in getattr(tensor, "__dict__", ()) if not name.startswith("_")]
     if own and not issubclass(kind, torch.nn.Parameter) and kind.__module__.partition(".")[0] != "tensordict":
-        raise InputError(
-            f"{where} is a {kind.__name__} with attributes ({', '.join(own[:4])}) that would be lost: save "
-            "tensor.as_subclass(torch.Tensor), and these beside it."
+        advice = "save tensor.as_subclass(torch.Tensor), and the attributes beside it"
+        raise entry_error(
+            path, f"is a {kind.__name__} whose attributes ({', '.join(own[:4])}) would be lost: {advice}."
         )
     return tensor.as_subclass(torch.Tensor)
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:
-    """Whether this is a tensor in parts over several ranks."""
+    """Return True for a tensor that is sharded over ranks."""
     sharded = sys.modules.get("torch.distributed.tensor")
     return sharded is not None and isinstance(tensor, sharded.DTensor)
 
 
-def _of_dtensor(where: str, tensor: Any, choice: DTensorChoice) -> torch.Tensor:
-    """A sharded tensor as a plain one: whole (every rank must save, for the parts to come together), or this rank's part."""
+def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> torch.Tensor:
+    """Return a sharded tensor as a plain one: the whole (a collective: every rank must save), or this rank's part."""
     if choice == "full":
         whole = tensor.full_tensor()
         return whole.wait() if hasattr(whole, "wait") else whole
     whole_here = tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
     if choice is None and not whole_here:
-        raise InputError(
-            f"{where} is a DTensor in parts over {tensor.device_mesh.size()} ranks: say dtensor='full' (all ranks call "
-            "save, each gets the whole) or 'local' (a file per rank, each with its part)."
+        choices = (
+            "dtensor='full' (all ranks call save, each saves the whole) or 'local' (a file per rank with its part)"
         )
+        raise entry_error(path, f"is a DTensor sharded over {tensor.device_mesh.size()} ranks: pass {choices}.")
     if any(placement.is_partial() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
-        raise InputError(
-            f"{where} is a DTensor whose parts must still be summed; no part means anything: say dtensor='full'."
-        )
+        raise entry_error(path, "is a DTensor whose parts must still be summed: pass dtensor='full'.")
     local = tensor.to_local()
     return local.wait() if hasattr(local, "wait") else local
 
 
 def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> Leaf:
-    """Description of a tensor, without a copy.
+    """Describe a tensor without copying it.
 
-    A caller waits for this. Nearly all tensors are contiguous and have memory of their own, and are told from others by as
-    few questions as that takes, each of 0.1 to 0.3 us.
+    The caller waits for this, so the common case (contiguous, with memory of its own) takes as few checks as possible, each
+    of 0.1 to 0.3 us.
     """
     name = DTYPE_NAMES.get(tensor.dtype)
     if name is not None and type(tensor) in PLAIN_TENSORS:
         try:
-            place, nbytes, shape = tensor.data_ptr(), tensor.nbytes, tensor.shape  # the last, a nested one has not
+            place, nbytes, shape = tensor.data_ptr(), tensor.nbytes, tensor.shape  # a nested tensor has no shape
             if place and tensor.is_contiguous():
                 storage = tensor.untyped_storage()
                 if place + nbytes <= storage.data_ptr() + storage.nbytes():
@@ -190,34 +180,37 @@ def describe_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTenso
 
 
 def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Leaf:
-    """Description of a NumPy array or scalar, without a copy."""
+    """Describe a NumPy array or scalar without copying it."""
     dtype = array.dtype.str
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__}, of which only the numbers would be "
-            "kept: save its parts (a masked array's data and mask) as plain arrays."
-        )
+        advice = "save its parts (data and mask of a masked array) as plain arrays"
+        raise entry_error(path, f"is a NumPy {type(array).__name__}, only the numbers would be kept: {advice}.")
     if array.dtype.names or not _NUMPY_DTYPE.fullmatch(dtype):
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed "
-            "are numbers, dates and fixed-length strings: split records and convert objects first."
-        )
+        allowed = "numbers, dates and fixed-length strings: split records and convert objects first"
+        raise entry_error(path, f"is a NumPy {type(array).__name__} of dtype {array.dtype}; allowed are {allowed}.")
     kind = "array" if isinstance(array, np.ndarray) else "scalar"
     if kind == "scalar" and array.dtype.kind in "SU" and np.array(array)[()] != array:
-        raise InputError(
-            f"checkpoint entry {format_path(path)} is a NumPy {type(array).__name__} that ends in NUL, which NumPy drops: "
-            "make it a plain str or bytes."
-        )
+        raise entry_error(path, "is a NumPy string that ends in NUL, which NumPy drops: make it a plain str or bytes.")
     return Leaf(path, kind, dtype, array.shape, array.nbytes, array)
 
 
+def entry_error(path: tuple[Any, ...], problem: str) -> InputError:
+    """Return the error for an entry of the caller's state."""
+    return InputError(f"checkpoint entry {format_path(path)} {problem}")
+
+
+def damaged(problem: str) -> FormatError:
+    """Return the error for invalid content of a file."""
+    return FormatError(f"{problem}: the file is damaged or hostile.")
+
+
 def format_path(path: tuple[Any, ...]) -> str:
-    """A path as a caller would index it: `['optimizer']['state'][0]`."""
+    """Format a path as Python indexing: `['optimizer']['state'][0]`."""
     return "".join(f"[{key!r}]" for key in path) or "(top level)"
 
 
 def bytes_of(source: Any) -> np.ndarray:
-    """Bytes of a leaf, C order: a view where the memory is contiguous and on the CPU, else a copy."""
+    """Return the bytes of a leaf in C order: a view if the memory is contiguous and on the CPU, else a copy."""
     if isinstance(source, torch.Tensor):
         plain = source.detach().resolve_conj().resolve_neg()
         return plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -227,40 +220,34 @@ def bytes_of(source: Any) -> np.ndarray:
 
 
 def check_description(kind: Any, dtype: Any, shape: Any) -> int:
-    """Bytes that a described leaf takes; FormatError where the description is not one we could have written."""
+    """Return the size of a described leaf; raise FormatError if no version writes such a description."""
     if not isinstance(dtype, str) or kind not in KINDS:
-        raise FormatError(
-            f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown: the file is damaged."
-        )
+        raise damaged(f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown")
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
-        raise FormatError(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48: the file is damaged.")
-    if math.prod(n or 1 for n in shape) > MAX_DIM:  # an empty tensor may not be absurd either: torch overflows
-        raise FormatError(f"shape {str(shape)[:80]} has more than 2^48 cells: the file is damaged.")
+        raise damaged(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48")
+    if math.prod(n or 1 for n in shape) > MAX_DIM:  # also for empty tensors: torch overflows
+        raise damaged(f"shape {str(shape)[:80]} has more than 2^48 elements")
     if kind == "bytes":
         if dtype != "uint8" or len(shape) != 1:
-            raise FormatError(f"a byte string with dtype {str(dtype)[:40]!r} and shape {shape}: the file is damaged.")
+            raise damaged(f"a byte string has dtype {str(dtype)[:40]!r} and shape {str(shape)[:80]}")
         return int(shape[0])
     if kind == "scalar" and shape:
-        raise FormatError(f"a NumPy scalar with shape {str(shape)[:80]}: the file is damaged.")
+        raise damaged(f"a NumPy scalar has shape {str(shape)[:80]}")
     if kind == "tensor":
         if dtype not in TORCH_DTYPES:
-            raise FormatError(
-                f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}: the file is damaged."
-            )
+            raise damaged(f"tensor dtype {str(dtype)[:40]!r} is unknown; allowed are {', '.join(_TORCH_NAMES)}")
         return math.prod(shape) * TORCH_DTYPES[dtype].itemsize
     if not _NUMPY_DTYPE.fullmatch(dtype):
-        raise FormatError(
-            f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint: the file is damaged or hostile."
-        )
+        raise damaged(f"NumPy dtype {str(dtype)[:40]!r} may not be in a checkpoint")
     try:
         return math.prod(shape) * np.dtype(dtype).itemsize
     except TypeError as error:
-        raise FormatError(f"NumPy dtype {dtype!r} does not exist: the file is damaged.") from error
+        raise damaged(f"NumPy dtype {dtype!r} does not exist") from error
 
 
 def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, device: torch.device) -> Any:
-    """The object that was saved, from its bytes; a tensor shares `data` when it stays on the CPU."""
+    """Rebuild the saved object from its bytes; a CPU tensor shares `data`."""
     if kind == "bytes":
         return data.tobytes()
     if kind == "tensor":
@@ -272,16 +259,16 @@ def restore(kind: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, dev
 
 
 def permute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Bytes of a C-order tensor, rearranged to C order of its transpose by `order`."""
+    """Rearrange the bytes of a C-order tensor to C order of its transpose by `order`."""
     return np.ascontiguousarray(_cells(data, dtype).reshape(shape).transpose(order)).reshape(-1).view(np.uint8)
 
 
 def unpermute(data: np.ndarray, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """The inverse of `permute`; `shape` is that of the tensor, before it was rearranged."""
+    """Invert `permute`; `shape` is that of the original tensor."""
     stored = _cells(data, dtype).reshape([shape[axis] for axis in order])
     return np.ascontiguousarray(stored.transpose(np.argsort(order))).reshape(-1).view(np.uint8)
 
 
 def _cells(data: np.ndarray, dtype: str) -> np.ndarray:
-    # complex128 stands for 16 bytes; NumPy copies it bit for bit
+    # complex128 serves as a word of 16 bytes; NumPy copies it bit for bit
     return data.view(WORDS.get(TORCH_DTYPES[dtype].itemsize, np.complex128))

@@ -1,12 +1,10 @@
-"""Reading a native checkpoint file that nobody vouches for.
+"""Read an untrusted native checkpoint file.
 
-Contract
-    `CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and gives leaves one
-    by one, each verified against its checksum. What it gives takes no more memory than 256 times the file's size, and 64
-    MiB; while a tensor is read, up to three times its own size besides; the manifest up to 256 MiB. It opens no other
-    file than the base that a delta names (a plain name in the same folder), and raises FormatError for everything that is
-    not right, with the file's name in the message. With `stream` the bytes come from there, `path` is only what they are
-    called, and a delta is refused.
+`CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and reads leaves one by one, each
+verified against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes
+up to three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in
+the same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path`
+is only a label, and deltas are refused.
 """
 
 from __future__ import annotations
@@ -32,34 +30,34 @@ from fledge.storage.format.tree import Node, leaf_numbers, select, unflatten
 from fledge.storage.format.zip_archive import open_archive, read_member, safe_name
 
 FORMAT = "fledge-checkpoint"
-VERSION = 3  # 2 knew no dicts but plain ones
+VERSION = 3  # version 2 has only plain dicts
 VERSIONS = (2, VERSION)
 _READ = " and ".join(map(str, VERSIONS))
-CHECKSUM = "xxh3:"  # what every checksum begins with
+CHECKSUM = "xxh3:"  # prefix of every checksum
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 32 * 2**20  # bytes
 HARD_MAX_CHAIN = 64
-LOSSY = (("bfloat16", "float32"), ("bfloat16", "float64"))  # what is stored, and what it was
-SLACK = 64 * 2**20  # bytes that any file may unfold to
+LOSSY = (("bfloat16", "float32"), ("bfloat16", "float64"))  # stored dtype, original dtype
+SLACK = 64 * 2**20  # bytes that any file may expand to
 
 
 def manifest_limit(stored: int) -> int:
-    """Bytes of JSON that a manifest may unpack to, which takes so many in the file.
+    """Return the largest size of a manifest that takes `stored` bytes in the file.
 
-    JSON grows up to a hundredfold in memory, and deflate packs a thousandfold. A writer whose manifest packs better than
-    this allows stores it as it is.
+    JSON grows up to a hundredfold in memory, and deflate compresses up to a thousandfold. A manifest that compresses better
+    than this limit is stored uncompressed.
     """
     return min(MAX_MANIFEST, 2 * 2**20 + 2 * stored)
 
 
 def checksum(data: np.ndarray) -> str:
-    """Checksum of a leaf's bytes, as written in the manifest."""
+    """Return the checksum of a leaf's bytes, as written in the manifest."""
     return CHECKSUM + xxhash.xxh3_128(data.data).hexdigest()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the manifest, checked."""
+    """One checked leaf of the manifest."""
 
     name: str
     kind: str
@@ -78,21 +76,18 @@ class Entry:
 
     @property
     def given(self) -> int:
-        """Bytes that the reader hands out: more than decoded, where a rounded tensor gets its dtype back."""
+        """Bytes after loading: more than decoded if a rounded tensor gets its original dtype back."""
         if self.lossy_from is None:
             return self.nbytes
         return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
 
 
 class CheckpointFile:
-    """An open checkpoint: its tree, its metadata, and its leaves on request."""
+    """An open checkpoint: tree and metadata, and leaves on request."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        depth_left: int = HARD_MAX_CHAIN,
-        stream: BinaryIO | None = None,
-    ):
+        self, path: str | os.PathLike[str], depth_left: int = HARD_MAX_CHAIN, stream: BinaryIO | None = None
+    ) -> None:
         self.path = Path(path)
         self._base: CheckpointFile | None = None
         self._stream = self._open() if stream is None else stream
@@ -101,9 +96,7 @@ class CheckpointFile:
                 self._load(0 if stream is not None else depth_left)
         except RecursionError as error:
             self.close()
-            raise FormatError(
-                f"{self.path}: the manifest is nested too deep: the file is damaged or hostile."
-            ) from error
+            raise self._bad("is nested too deep") from error
         except BaseException:
             self.close()
             raise
@@ -154,9 +147,7 @@ class CheckpointFile:
         if version == 1:
             raise self._too_old("has format version 1")
         if type(version) is not int or version not in VERSIONS:
-            raise FormatError(
-                f"{label} has format version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge."
-            )
+            raise FormatError(f"{label} has version {str(version)[:20]}; this Fledge reads {_READ}: update Fledge.")
         if manifest.get("chunk_bytes") != codecs.CHUNK_BYTES:
             raise self._bad(f"has chunks of {str(manifest.get('chunk_bytes'))[:20]} bytes, not {codecs.CHUNK_BYTES}")
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
@@ -188,7 +179,7 @@ class CheckpointFile:
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
             raise self._bad("has a leaf with a wrong field")
-        if digest.startswith("sha256:"):  # a member of a file of version 1, copied when that was thinned
+        if digest.startswith("sha256:"):  # copied from a file of version 1
             raise self._too_old(f"has {name!r} as format version 1 has it")
         if not digest.startswith(CHECKSUM):
             raise self._bad(f"has a checksum {digest[:60]!r} that does not begin with {CHECKSUM!r}")
@@ -196,7 +187,7 @@ class CheckpointFile:
             raise self._bad(f"declares a loss from {lossy[:40]!r}")
         info = self._archive.NameToInfo[name]
         if info.compress_type != 0 or info.compress_size != info.file_size:
-            raise self._bad(f"has member {name!r} packed by the zip; tensors are stored")
+            raise self._bad(f"has member {name!r} compressed by the zip; tensors must be stored")
         if nbytes > codecs.MAX_EXPANSION * info.file_size or (codec == "raw" and nbytes != info.file_size):
             raise self._bad(f"declares {nbytes} bytes for {name!r}, which has {info.file_size} in the file")
         return Entry(
@@ -223,17 +214,15 @@ class CheckpointFile:
         return FormatError(f"{self.path}: the manifest {what}: the file is damaged or hostile.")
 
     def _too_old(self, what: str) -> FormatError:
-        return FormatError(
-            f"{self.path} {what}, written before checksums were XXH3; this Fledge reads {_READ}: convert it with "
-            "Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)."
-        )
+        advice = "convert it with Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
+        return FormatError(f"{self.path} {what}, with other checksums; this Fledge reads {_READ}: {advice}.")
 
     def find(self, name: str) -> int | None:
-        """Number of the leaf that a member holds."""
+        """Return the number of the leaf that a member holds."""
         return self._by_name.get(name)
 
     def base(self) -> CheckpointFile:
-        """The checkpoint that this one's deltas refer to."""
+        """Open the checkpoint that this one's deltas refer to."""
         assert self.base_file is not None, "asked for the base of a whole checkpoint"
         if self._base is None:
             path = self.path.parent / self.base_file
@@ -244,16 +233,16 @@ class CheckpointFile:
         return self._base
 
     def stored_bytes(self, number: int) -> bytes:
-        """A member as it is in the file, its CRC checked."""
+        """Return a member as stored in the file, its CRC checked."""
         entry = self.entries[number]
         return read_member(self._archive, entry.name, entry.stored, str(self.path))
 
     def read_bytes(self, number: int) -> np.ndarray:
-        """Verified bytes of a leaf, C order, in the dtype that is stored."""
+        """Return the verified bytes of a leaf, in C order and the stored dtype."""
         entry = self.entries[number]
         member = memoryview(self.stored_bytes(number))
         if len(member) != entry.stored:
-            raise self._bad(f"has a member {entry.name!r} of another size than the directory says")
+            raise self._bad(f"has a member {entry.name!r} whose size differs from the directory")
         out = np.empty(entry.nbytes, np.uint8)
         with _named(f"{self.path}: {entry.name!r}"):
             codecs.decode(entry.codec, member, out, entry.word)
@@ -261,36 +250,32 @@ class CheckpointFile:
             out = delta.apply(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
-            raise FormatError(
-                f"{self.path}: the content of {entry.name!r} does not match its checksum: it was altered."
-            )
+            raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it was altered.")
         return out
 
     def _base_bytes(self, entry: Entry) -> np.ndarray:
-        """The base's version of a leaf, in this leaf's stored layout."""
+        """Return the base's version of a leaf, in this leaf's stored layout."""
         base = self.base()
         number = base.find(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
-            raise FormatError(
-                f"{self.path}: {entry.name!r} is a delta to a tensor that {base.path.name} does not have: the base was "
-                "replaced, put it back."
-            )
+            problem = f"{entry.name!r} is a delta to a tensor that {base.path.name} does not have"
+            raise FormatError(f"{self.path}: {problem}: the base was replaced, put it back.")
         data = base.read_bytes(number)
         return data if entry.order is None else permute(data, entry.dtype, entry.shape, entry.order)
 
     def read(self, number: int, device: torch.device | str = "cpu") -> Any:
-        """A leaf as the object that was saved, verified; a declared lossy one in its original dtype."""
+        """Return a leaf as the saved object, verified; a rounded one in its original dtype."""
         entry = self.entries[number]
         data = self.read_bytes(number)
         try:
             value = restore(entry.kind, entry.dtype, entry.shape, data, torch.device(device))
         except (ValueError, TypeError, OverflowError) as error:
-            raise FormatError(f"{self.path}: {entry.name!r} is no {entry.kind} ({error}): it was altered.") from error
+            raise FormatError(f"{self.path}: {entry.name!r} was altered: not a {entry.kind} ({error}).") from error
         return value.to(TORCH_DTYPES[entry.lossy_from]) if entry.lossy_from else value
 
     def state(self, device: torch.device | str = "cpu", keys: Iterable[str] | None = None) -> Any:
-        """The state, or the part of it under `keys`; tied tensors are tied again."""
+        """Return the state, or the part of it under `keys`; tied tensors are tied again."""
         node = self.tree if keys is None else select(self.tree, keys)
         return unflatten(node, lambda number: self.read(number, device))
 
@@ -308,13 +293,13 @@ class CheckpointFile:
 
 
 def check_opens(path: Path) -> None:
-    """Read what is cheap to read of a file; FormatError if we could not open it: asked of every file before it has a name."""
+    """Raise FormatError if a file cannot be opened; called for every new file before it is renamed to its final name."""
     CheckpointFile(path).close()
 
 
 @contextlib.contextmanager
 def _named(label: str) -> Iterator[None]:
-    """Errors of what a file holds get the file's name."""
+    """Prefix the errors of a block with a file's name."""
     try:
         yield
     except FormatError as error:

@@ -1,25 +1,22 @@
-"""A rollout in a file or a message: a TensorDict as a tree of plain dicts, and back, whole or in part.
+"""Convert a TensorDict to a tree of plain dicts for a file or a message, and read it back, whole or in part.
 
-Contract
-    `read_rollout` gives the same TensorDict back that `to_tree` took apart: keys (any text), nesting, dtypes, shapes, batch
-    size, names and what is no tensor, if it is plain. A tensor class comes back as the TensorDict it holds. Only what is
-    asked for is read. A file is not trusted: what no rollout is written as is a FormatError, and takes no more memory than
-    `reader` grants, and 600 bytes for each of at most `MAX_VALUES` single values.
+`read_rollout` restores keys (any text), nesting, dtypes, shapes, batch size, names and plain non-tensor values. A tensor
+class comes back as a TensorDict. Only the requested part is read. Files are not trusted: a malformed one is a FormatError,
+and reading takes no more memory than `reader` allows plus 600 bytes for each of at most `MAX_VALUES` non-tensor values.
 
 Tree
     TensorDict      {"batch": [...], "names": [...] or None, "data": {key: entry}}
     an entry        a tensor; a nested TensorDict; {"value": x}, the same for the whole batch; or
-                    {"values": [...], "index": tensor of the batch's shape}, one of the values for each cell
+                    {"values": [...], "index": tensor of the batch's shape}, one of the values for each batch element
 
-Layout: a rollout is `[T, N, ...]` in memory, and neighbours in time are alike. In a file the time axis is innermost,
-`[N, ..., T]` (`time_last`), where a byte delta sees them side by side: measured on LiDAR, 3.5-12.7 times smaller, against
-2.2-7.8 with the layout as it is.
+Layout: in memory a rollout is `[T, N, ...]`, and consecutive steps are similar. In a file the time axis is innermost,
+`[N, ..., T]` (`time_last`), which compresses better: measured on LiDAR, 3.5-12.7 times smaller instead of 2.2-7.8.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,64 +24,59 @@ import torch
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout_parts import Cut, Key, Rows, find_keys
+from fledge.storage.format.rollout_parts import Cut, Key, NestedKey, Rows, find_keys
 from fledge.storage.format.tree import Node, unflatten
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-MAX_VALUES = 2**18  # cells of single values: TensorDict makes an object of 600 bytes for each
+MAX_VALUES = 2**18  # non-tensor values: TensorDict makes an object of 600 bytes for each
 
 
 def check_rollout(data: Any) -> None:
-    """InputError unless this is a rollout."""
+    """Raise InputError unless this is a rollout."""
     from tensordict import is_non_tensor, is_tensor_collection
 
     if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
         batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
-        raise InputError(
-            f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict with a batch size of [T, N]."
-        )
+        raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict of batch [T, N].")
 
 
 def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
-    """What a file notes of a rollout: which axis is time, by its name or else `time_dim`."""
+    """Return a file's note about a rollout: which axis is time, by its name or else `time_dim`."""
     names = _names(data)
     return {"time_dim": names.index("time") if names and "time" in names else min(time_dim, len(data.batch_size) - 1)}
 
 
 def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
-    """Have tensors of the batch stored with time innermost."""
+    """Mark tensors of the batch to be stored with time innermost."""
     for leaf in leaves:
         above = leaf.path[:-1] if leaf.path[-1] == "index" and len(leaf.path) % 2 else leaf.path
-        of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside of a value
+        of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside a non-tensor value
         if leaf.kind == "tensor" and of_batch and len(leaf.shape) > 1:
             axes = [axis for axis in range(len(leaf.shape)) if axis != time_dim]
             leaf.order = (*axes, time_dim)
 
 
-# ---- taking apart ----------------------------------------------------------------------------------------------
-
-
-def to_tree(data: TensorDictBase, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A TensorDict as plain dicts."""
+def to_tree(data: TensorDictBase, path: NestedKey = ()) -> dict[str, Any]:
+    """Return a TensorDict as plain dicts."""
     from tensordict import is_tensorclass
 
     data = data.to_tensordict() if is_tensorclass(data) else data
     keys = list(data.keys())
     if any(set(part.keys()) != set(keys) for part in getattr(data, "tensordicts", ())):
-        raise InputError(f"{path or 'the rollout'} is a lazy stack of different keys: give all the same, or pad them.")
+        raise InputError(f"{path or 'the rollout'} is a lazy stack with different keys: give all parts the same keys.")
     content = {key: _entry(data, key, (*path, key)) for key in keys}
     return {"batch": [*data.batch_size], "names": _names(data), "data": content}
 
 
-def _entry(data: TensorDictBase, key: str, path: tuple[str, ...]) -> Any:
+def _entry(data: TensorDictBase, key: str, path: NestedKey) -> Any:
     from tensordict import NonTensorStack, is_non_tensor, is_tensor_collection
 
     try:
         value = data.get(key)
     except RuntimeError as error:
-        raise InputError(f"{path} is a lazy stack of different shapes: pad them, or give each a key.") from error
+        raise InputError(f"{path} is a lazy stack with different shapes: pad them, or give each a key.") from error
     if isinstance(value, NonTensorStack):
         return _single_values(value, path)
     if is_non_tensor(value):
@@ -92,11 +84,10 @@ def _entry(data: TensorDictBase, key: str, path: tuple[str, ...]) -> Any:
     return to_tree(value, path) if is_tensor_collection(value) else value
 
 
-def _single_values(stack: Any, path: tuple[str, ...]) -> dict[str, Any]:
+def _single_values(stack: Any, path: NestedKey) -> dict[str, Any]:
     if stack.numel() > MAX_VALUES:
-        raise InputError(
-            f"{path} has {stack.numel()} single values, but at most {MAX_VALUES} fit: make them a tensor (text as bytes)."
-        )
+        count = f"{stack.numel()} non-tensor values, but at most {MAX_VALUES} fit"
+        raise InputError(f"{path} has {count}: make them a tensor (text as bytes).")
     cells = [stack.tolist()]
     for _ in stack.batch_size:
         cells = [cell for row in cells for cell in row]
@@ -104,7 +95,7 @@ def _single_values(stack: Any, path: tuple[str, ...]) -> dict[str, Any]:
     values: list[Any] = []
     index = []
     for cell in cells if stack.numel() else []:
-        name = (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)  # others: as they come
+        name = (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)  # others: one each
         if name not in known:
             known[name] = len(values)
             values.append(cell)
@@ -116,9 +107,6 @@ def _names(data: TensorDictBase) -> list[str | None] | None:
     return [*data.names] if data._has_names() else None
 
 
-# ---- and back --------------------------------------------------------------------------------------------------
-
-
 def read_rollout(
     opened: CheckpointFile,
     device: torch.device | str = "cpu",
@@ -126,7 +114,7 @@ def read_rollout(
     envs: Rows | None = None,
     steps: Rows | None = None,
 ) -> TensorDictBase:
-    """The rollout in an open file, or a part of it."""
+    """Return the rollout in an open file, or a part of it."""
     note = opened.metadata.get("rollout")
     time_dim = note.get("time_dim") if isinstance(note, dict) else None
     if type(time_dim) is not int:
@@ -136,7 +124,7 @@ def read_rollout(
         if not 0 <= time_dim < len(batch):
             raise ValueError(f"its batch {batch} has no axis {time_dim}")
         cut = Cut(batch, time_dim, envs, steps)
-        wanted: set[tuple[str, ...]] = {()}
+        wanted: set[NestedKey] = {()}
         if keys is not None:
             wanted = find_keys(_keys_of(opened.tree), keys, str(opened.path))
         data = _Reading(opened, cut).tensordict(opened.tree, wanted)
@@ -148,14 +136,14 @@ def read_rollout(
 
 
 class _Reading:
-    """One rollout being read: only what is wanted, each leaf cut as soon as it is there."""
+    """Reads one rollout: only the requested keys, each tensor cut right after it is read."""
 
     def __init__(self, opened: CheckpointFile, cut: Cut) -> None:
         self.opened, self.cut = opened, cut
-        self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}  # what was one tensor is one again
+        self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}  # tied tensors stay tied
         self.room = MAX_VALUES
 
-    def tensordict(self, node: Node, wanted: set[tuple[str, ...]], above: tuple[int, ...] = ()) -> TensorDictBase:
+    def tensordict(self, node: Node, wanted: set[NestedKey], above: tuple[int, ...] = ()) -> TensorDictBase:
         from tensordict import TensorDict
 
         batch, fields = tuple(_batch(node)), _fields(node)
@@ -167,10 +155,10 @@ class _Reading:
                 content[key] = self._entry(child, {()} if () in below else below, batch)
         names = fields.get("names")
         if names is not None and (len(names) != len(batch) or not all(isinstance(n, str | None) for n in names)):
-            raise ValueError(f"{str(names)[:40]!r} are no names of its axes")
+            raise ValueError(f"{str(names)[:40]!r} are not names of its axes")
         return TensorDict(content, batch_size=self.cut.size(batch), names=names)
 
-    def _entry(self, node: Node, wanted: set[tuple[str, ...]], batch: tuple[int, ...]) -> Any:
+    def _entry(self, node: Node, wanted: set[NestedKey], batch: tuple[int, ...]) -> Any:
         from tensordict import NonTensorData
 
         if "leaf" in node:
@@ -200,7 +188,7 @@ class _Reading:
 
         self.room -= index.numel()
         if self.room < 0 or index.is_floating_point() or any(not 0 <= i < len(values) for i in index.unique().tolist()):
-            raise ValueError("it has more single values than are written, or values that are not there")
+            raise ValueError("it has more non-tensor values than are allowed, or refers to missing ones")
 
         def stack(rows: torch.Tensor) -> Any:
             if rows.ndim == 0:
@@ -218,7 +206,7 @@ def _check_prefix(shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
 def _fields(node: Node) -> dict[str, Node]:
     found = node["dict"]
     if not isinstance(found, dict):
-        raise TypeError(f"{str(found)[:40]!r} is no dict")
+        raise TypeError(f"{str(found)[:40]!r} is not a dict")
     return found
 
 
@@ -229,11 +217,13 @@ def _batch(node: Node) -> list[int]:
         or any(type(n) is not int or n < 0 for n in batch)
         or math.prod(n or 1 for n in batch) > 2**48
     ):
-        raise ValueError(f"{str(batch)[:40]!r} is no batch size")
+        raise ValueError(f"{str(batch)[:40]!r} is not a batch size")
     return batch
 
 
-def _keys_of(node: Node) -> dict[str, Any]:
-    """Keys of a TensorDict, for `find_keys`."""
-    content = _fields(_fields(node)["data"]).items()
-    return {key: _keys_of(child) if "data" in child.get("dict", {}) else None for key, child in content}
+def _keys_of(node: Node, above: NestedKey = ()) -> Iterator[NestedKey]:
+    """Yield the keys of a TensorDict and of those nested in it, for `find_keys`."""
+    for key, child in _fields(_fields(node)["data"]).items():
+        yield (*above, key)
+        if "data" in child.get("dict", {}):
+            yield from _keys_of(child, (*above, key))

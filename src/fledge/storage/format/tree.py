@@ -1,8 +1,7 @@
-"""The shape of a saved state: nested dicts, lists, tuples and plain values as JSON, with the arrays taken out.
+"""The structure of a saved state as JSON: nested dicts, lists, tuples and plain values, with references to the leaves.
 
-Contract
-    `unflatten(node, leaf)` gives the state that `flattening.flatten` was given; it reads untrusted input, so it is strict
-    and never calls anything named by the file. `select` takes a part of a tree by its paths.
+`unflatten(node, leaf)` rebuilds the state that `flattening.flatten` was given. It reads untrusted input, so it is strict and
+never calls anything that the file names. `select` extracts a part of a tree by paths.
 
 Nodes
     null, true, false, 12, 1.5, "text"     themselves (finite floats only)
@@ -34,16 +33,16 @@ import torch
 from fledge.core.errors import FormatError, InputError
 
 Node = Any
-MAX_DEPTH = 100  # of what is written: deeper than any real state, shallow enough for Python's own stack
+MAX_DEPTH = 100  # when writing: deeper than any real state, shallow enough for Python's stack
 READ_DEPTH = 2 * MAX_DEPTH
 MAX_HEX = 100_000  # digits of a whole number
 FACTORIES: dict[str | None, Any] = {None: None} | {kind.__name__: kind for kind in (dict, list, int, float, str, bool)}
 
 
 def unflatten(node: Node, leaf: Callable[[int], Any]) -> Any:
-    """The state that `node` describes, with `leaf(i)` in the places of leaf `i`; FormatError on anything unknown.
+    """Build the state that `node` describes, with `leaf(i)` for leaf `i`; raise FormatError for anything unknown.
 
-    `leaf` is called once for each, so that tied tensors are tied again.
+    `leaf` is called once per number, so that tied tensors are tied again.
     """
     return _build(node, functools.cache(leaf), 0)
 
@@ -75,11 +74,8 @@ _DICTS = ("ordered", "module", "counter", "default")
 
 
 def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> Any:
-    """A dict of another kind than plain, with the plain one inside its node."""
-    inside, other = _inside({tag: body}), None
-    content = _build(inside, leaf, depth + 1)
-    if tag == "module":
-        other = _build(body[1], leaf, depth + 1)
+    """Build a special kind of dict from its node, which contains a plain dict's node."""
+    content = _build(_inside({tag: body}), leaf, depth + 1)
     if not isinstance(content, dict):
         raise _bad({tag: body})
     if tag == "counter":
@@ -88,12 +84,13 @@ def _build_dict(tag: str, body: Any, leaf: Callable[[int], Any], depth: int) -> 
         return defaultdict(FACTORIES[body[0]], content)
     ordered = OrderedDict(content)
     if tag == "module":
-        ordered._metadata = other  # type: ignore[attr-defined] # as torch.nn.Module.state_dict does
+        metadata = _build(body[1], leaf, depth + 1)
+        ordered._metadata = metadata  # type: ignore[attr-defined] # as torch.nn.Module.state_dict does
     return ordered
 
 
 def _inside(node: dict[str, Any]) -> Node:
-    """The plain dict's node in the node of another kind of dict."""
+    """Return the plain dict's node inside the node of a special kind of dict."""
     ((tag, body),) = node.items()
     if tag in ("ordered", "counter"):
         return body
@@ -142,12 +139,12 @@ def _bad(node: Any) -> FormatError:
 
 
 def select(node: Node, keys: Iterable[str]) -> Node:
-    """The part of a tree under the given paths (`"model"`, `"model/actor.0.weight"`, `"optimizer/state/0"`).
+    """Return the part of a tree under the given paths (`"model"`, `"model/actor.0.weight"`, `"optimizer/state/0"`).
 
-    A path that ends in "?" may be missing: what is not there is left out.
+    A path that ends in "?" may be missing.
 
     Raises:
-        InputError: Another path that is not in the tree.
+        InputError: Any other path is missing.
     """
     paths = []
     for key in keys:
@@ -159,7 +156,7 @@ def select(node: Node, keys: Iterable[str]) -> Node:
 
 
 def children(node: Node) -> list[tuple[Any, Node]]:
-    """Keys and nodes of a dict of any kind; nothing of anything else."""
+    """Return keys and nodes of a dict of any kind; nothing for other nodes."""
     if isinstance(node, dict) and len(node) == 1 and next(iter(node)) in _DICTS:
         return children(_inside(node))
     if isinstance(node, dict) and isinstance(node.get("dict"), dict):
@@ -192,7 +189,7 @@ def _prune(node: Node, paths: list[list[str]]) -> Node:
 
 
 def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:
-    """A dict's node with some of its children; of anything else, which has none, an empty dict's."""
+    """Return a dict's node with only the children `kept`; an empty dict's node for other nodes."""
     tag = next(iter(node), "") if isinstance(node, dict) else ""
     if tag == "dict":
         return {"dict": dict(kept)}
@@ -204,7 +201,7 @@ def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:
 
 
 def leaf_numbers(node: Node) -> list[int]:
-    """Numbers of the leaves that a tree refers to, in order, each once."""
+    """Return the numbers of the leaves that a tree refers to, in order, each once."""
     found: list[int] = []
     unflatten(node, found.append)
     return found

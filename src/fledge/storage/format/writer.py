@@ -1,15 +1,11 @@
-"""The native checkpoint file: a zip with one member per tensor and a manifest that says what they are.
+"""Write the native checkpoint file: a zip with one member per tensor and a manifest that describes them.
 
-Contract
-    `write_native` writes staged leaves to a stream in one pass; the same input gives the same bytes.
-    `CheckpointFile` reads one, from an untrusted source: every size is checked against the file before memory is
-    taken, every tensor against its checksum before it is handed out, nothing in the file is ever executed, and
-    anything amiss is a FormatError. The format is described in docs/checkpoint_format.md.
+`write_native` writes staged leaves to a stream in one pass; the same input gives the same bytes. The format is described in
+docs/checkpoint_format.md, and `reader.CheckpointFile` reads it.
 
-Checksum: XXH3 of 128 bits over a leaf's own (decoded) bytes. Bit rot would be caught by a CRC as well, but deltas name
-their base by checksum, and with CRC-32 two of 10^5 tensors would share one. It takes the background thread 0.1 s per GB
-here (SHA-256: 0.7) and keeps no GIL. It is no defence against forgery, and neither would be a SHA-256 in the same file: a
-reader that must not trust a file relies on the checks of `reader.py`, never on a checksum.
+Checksums are XXH3 of 128 bits over a leaf's decoded bytes. A CRC would detect bit rot as well, but deltas identify their base
+by checksum, and among 10^5 tensors two would share a CRC-32. XXH3 takes 0.1 s per GB (SHA-256: 0.7) without the GIL. It does
+not protect against forgery, and neither would a SHA-256 in the same file.
 """
 
 from __future__ import annotations
@@ -40,30 +36,30 @@ from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
 MAX_CHAIN = 8  # files that must be read to restore one delta checkpoint, itself not counted
-REPLAN_EVERY = 32  # saves after which a remembered choice of codec is measured again
+REPLAN_EVERY = 32  # saves after which the choice of a codec is repeated
 
 
 @dataclass
 class Plans:
-    """What one save tells the next.
+    """State carried from one save to the next.
 
     Attributes:
         chosen: Codec and age of the choice, by leaf.
-        haste: How closely saves follow each other: steps towards quicker codecs, see `codecs.candidates`.
+        speed_bias: Steps towards faster codecs, for frequent saves; see `codecs.candidates`.
     """
 
     chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-    haste: int = 0
+    speed_bias: int = 0
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a write came to."""
+    """Result of a write."""
 
     bytes_in: int
     bytes_out: int
     id: str
-    depth: int  # delta files below this one
+    depth: int  # length of the chain of deltas to this file
 
 
 def write_native(
@@ -82,17 +78,17 @@ def write_native(
         stream: Where to write; only moves forward.
         node: The tree, from `flatten`.
         leaves: Its leaves, each with its bytes in `data`.
-        level: Compression level, 0 to 9, or None to go by size.
-        metadata: Plain values to keep with the state; read by `inspect_checkpoint` without the tensors.
-        base: An earlier checkpoint in the same folder. Tensors that are smaller as a difference to it are
-            stored so, unless that makes the chain longer than `MAX_CHAIN`.
-        plans: Codecs chosen at earlier saves of the same state, updated; spares measuring each time.
+        level: Compression level, 0 to 9, or None to choose by size.
+        metadata: Plain values stored with the state; `inspect_checkpoint` reads them without the tensors.
+        base: An earlier checkpoint in the same folder. Tensors are stored as a difference to it if that is smaller and
+            does not make the chain longer than `MAX_CHAIN`.
+        plans: Codecs chosen at earlier saves of the same state; updated, and saves measuring each time.
     """
     if base is not None and base.depth >= MAX_CHAIN:
         base = None
     plans = Plans() if plans is None else plans
     total = sum(leaf.nbytes for leaf in leaves)
-    names = codecs.candidates(level, total, plans.haste)
+    names = codecs.candidates(level, total, plans.speed_bias)
     encoder = _Encoder(names, base, plans)
     archive, entries = ArchiveWriter(stream), []
     for name, leaf in zip(member_names(leaves), leaves, strict=True):
@@ -114,7 +110,7 @@ def _finish(
     base: dict[str, Any] | None,
     deflate: bool,
 ) -> str:
-    """Write the manifest, the directory and the closing line; returns the file's identity."""
+    """Write the manifest, the directory and the closing line; return the file's id."""
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -126,10 +122,8 @@ def _finish(
     }
     text = json.dumps(manifest, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_MANIFEST:
-        raise InputError(
-            f"the plain values of this state take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit: "
-            "put long lists of numbers into tensors or NumPy arrays."
-        )
+        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit"
+        raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors or arrays.")
     archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())
@@ -137,15 +131,13 @@ def _finish(
 
 
 class _Encoder:
-    """Turns leaves into members, choosing a codec for each."""
+    """Encodes leaves as members, with a codec for each."""
 
     def __init__(self, names: Sequence[str], base: CheckpointFile | None, plans: Plans) -> None:
-        self.names = names
-        self.base = base
-        self.plans = plans
+        self.names, self.base, self.plans = names, base, plans
 
     def encode(self, name: str, leaf: Leaf) -> tuple[dict[str, Any], list[codecs.Block]]:
-        """The manifest's entry for a leaf, and the blocks of its member."""
+        """Return the manifest's entry for a leaf, and the blocks of its member."""
         assert leaf.data is not None, f"leaf {name} was not staged"
         entry: dict[str, Any] = {"name": name, "kind": leaf.kind, "dtype": leaf.dtype, "shape": list(leaf.shape)}
         if leaf.lossy_from:
@@ -178,7 +170,7 @@ class _Encoder:
         return codecs.encode(codec, data, word, floats)
 
     def _base_bytes(self, name: str, leaf: Leaf) -> tuple[np.ndarray, str] | None:
-        """Bytes and checksum of the same tensor in the base, if it has one that fits."""
+        """Return bytes and checksum of the same tensor in the base, if there is one of equal dtype and shape."""
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
         index = self.base.find(name)
@@ -195,13 +187,13 @@ def _in_order(data: np.ndarray, leaf: Leaf) -> np.ndarray:
 
 
 def member_names(leaves: Sequence[Leaf]) -> list[str]:
-    """One readable, unique and harmless member name per leaf, from its path in the state."""
+    """Return one readable, unique and safe member name per leaf, from its path in the state."""
     taken = {MANIFEST}
-    copies: dict[str, int] = {}  # where to go on, or many equal names would take quadratic time
+    copies: dict[str, int] = {}  # last number per name; searching from 1 would take quadratic time
     names = []
     for leaf in leaves:
         parts = [re.sub(r"[^A-Za-z0-9._+~-]", "_", str(key)) for key in leaf.path] or ["state"]
-        parts = "/".join(parts)[-200:].split("/")  # the cut may leave a first part that is none, or leads upwards
+        parts = "/".join(parts)[-200:].split("/")  # the cut may leave an empty first part, or ".."
         stem = "/".join("_" if part in ("", ".", "..") else part for part in parts)
         name, copy = stem, copies.get(stem, 1)
         while name in taken:
@@ -214,7 +206,7 @@ def member_names(leaves: Sequence[Leaf]) -> list[str]:
 
 
 def plain_node(metadata: dict[str, Any]) -> Node:
-    """Metadata as a node; InputError when it holds more than plain values."""
+    """Return metadata as a node; raise InputError if it holds more than plain values."""
     node, leaves = flatten(metadata)
     if leaves:
         raise InputError("metadata holds a tensor or array; it takes plain values only: put arrays into the state.")
@@ -222,7 +214,7 @@ def plain_node(metadata: dict[str, Any]) -> Node:
 
 
 def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Metadata as it is now, whatever the caller does to it later; InputError when it holds more than plain values."""
+    """Return a deep copy of metadata; raise InputError if it holds more than plain values."""
     if not metadata:
         return {}
     copied: dict[str, Any] = unflatten(plain_node(dict(metadata)), lambda number: None)
@@ -232,7 +224,7 @@ def plain_copy(metadata: dict[str, Any]) -> dict[str, Any]:
 def copy_members(
     source: CheckpointFile, stream: BinaryIO, node: Node, numbers: Sequence[int], metadata: dict[str, Any]
 ) -> Written:
-    """Write some leaves of a checkpoint into a new file as they are, without decoding; `node` numbers them from 0."""
+    """Copy leaves of a checkpoint into a new file without decoding; `node` numbers them from 0."""
     archive, entries, total = ArchiveWriter(stream), [], 0
     for number in numbers:
         entry = source.entries[number]

@@ -1,10 +1,9 @@
-"""Zip archives, written straight through and read strictly.
+"""Zip archives: deterministic writing, strict reading.
 
-Contract
-    `ArchiveWriter` writes stored (not deflated) members in one pass without seeking, with fixed dates and attributes,
-    so equal content gives equal bytes. `unzip`, `zipinfo` and Python's zipfile read the result, beyond 4 GiB too.
-    `open_archive` gives the members of a zip from an untrusted source: names unique, relative and plain; nothing
-    encrypted, linked or overlapping; every member inside the file. It reads the directory only.
+`ArchiveWriter` writes stored (not deflated) members in one pass without seeking, with fixed dates and attributes, so equal
+content gives equal bytes. `unzip`, `zipinfo` and Python's zipfile read the result, also beyond 4 GiB.
+`open_archive` checks the directory of an untrusted zip: names unique, relative and plain; nothing encrypted, linked or
+overlapping; every member inside the file.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import BinaryIO
 from fledge.core.errors import FormatError
 from fledge.storage.format.codecs import Block, checksum_crc
 
-_DATE = 0x0021  # 1980-01-01, the first day a zip knows: equal content, equal bytes
+_DATE = 0x0021  # 1980-01-01, the first date of the format
 _UTF8 = 0x0800
 _SIZES_AFTER = 0x0008
 _LIMIT = 0xFFFFFFFF
@@ -27,7 +26,7 @@ MAX_MEMBERS = 1_000_000
 
 
 class ArchiveWriter:
-    """A zip under construction on a stream that only moves forward."""
+    """Writes a zip to a stream that only moves forward."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -35,7 +34,7 @@ class ArchiveWriter:
         self._directory: list[bytes] = []
 
     def add(self, name: str, blocks: Sequence[Block], deflate: Callable[[int], bool] | None = None) -> None:
-        """Append one member; packed, if `deflate` says yes to the size that it then has."""
+        """Append one member, deflated if `deflate(compressed size)` is true."""
         crc, size = checksum_crc(blocks)
         method, stored = 0, size
         if deflate is not None:
@@ -55,16 +54,16 @@ class ArchiveWriter:
         self._directory.append(self._entry(encoded, common[:-4], size, stored, offset))
 
     def _entry(self, name: bytes, common: bytes, size: int, stored: int, offset: int) -> bytes:
-        """A line of the central directory; sizes beyond 32 bits go to the zip64 field."""
+        """Return an entry of the central directory; sizes beyond 32 bits go to the zip64 field."""
         wide = b"".join(struct.pack("<Q", value) for value in (size, stored, offset) if value >= _LIMIT)
-        if max(size, stored) >= _LIMIT:  # the local header moved both sizes, so both are moved here
+        if max(size, stored) >= _LIMIT:  # the local header has both sizes in zip64, so the directory has too
             wide = struct.pack("<QQ", size, stored) + (struct.pack("<Q", offset) if offset >= _LIMIT else b"")
         extra = struct.pack("<HH", 1, len(wide)) + wide if wide else b""
         tail = struct.pack("<HHHHHII", len(name), len(extra), 0, 0, 0, 0o644 << 16, min(offset, _LIMIT))
         return b"PK\x01\x02" + struct.pack("<H", 3 << 8 | 45) + common + tail + name + extra
 
     def finish(self, comment: bytes) -> None:
-        """Write the central directory; `comment` is the last thing in the file."""
+        """Write the central directory; the file ends with `comment`."""
         start, count = self.offset, len(self._directory)
         for entry in self._directory:
             self._write(entry)
@@ -83,16 +82,14 @@ class ArchiveWriter:
 
 
 def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.ZipFile:
-    """The archive on `stream`, after checking its directory; FormatError if it is not a plain, safe zip.
+    """Open an archive and check its directory; raise FormatError if it is not a plain, safe zip.
 
     With `ours` false, members may have their sizes after the data, as torch.save writes them.
     """
     try:
         archive = zipfile.ZipFile(stream)
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
-        raise FormatError(
-            f"{label} is not a whole zip file ({error}): it is torn, altered or something else."
-        ) from error
+        raise FormatError(f"{label} is not a valid zip file ({error}).") from error
     stream.seek(0, os.SEEK_END)
     _check_directory(archive, stream.tell(), label, _UTF8 if ours else _UTF8 | _SIZES_AFTER)
     return archive
@@ -106,36 +103,31 @@ def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags
         raise FormatError(f"{label} has two members of the same name: it is damaged or hostile.")
     place = 0
     for member in sorted(members, key=lambda member: member.header_offset):
+        where = f"{label}: member {member.filename[:80]!r}"
         if not safe_name(member.filename) or "\x00" in member.orig_filename:
-            raise FormatError(
-                f"{label} has a member named {member.filename[:80]!r}: only plain relative names are allowed, it is hostile."
-            )
+            raise FormatError(f"{where} is hostile: only plain relative names are allowed.")
         if member.flag_bits & ~flags or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FormatError(
-                f"{label}: member {member.filename!r} is encrypted or packed as Fledge never does: it is something else."
-            )
+            raise FormatError(f"{where} is encrypted or compressed in a way that Fledge never uses.")
         end = member.header_offset + 30 + member.compress_size
         if member.header_offset < place or end > file_size:
-            raise FormatError(
-                f"{label}: member {member.filename!r} lies outside the file or inside another: it is damaged."
-            )
+            raise FormatError(f"{where} lies outside the file or inside another: the file is damaged.")
         place = end
 
 
 def safe_name(name: str) -> bool:
-    """Whether a member's name could be unpacked anywhere without leaving the folder."""
+    """Return True if a member of this name can be unpacked without leaving the folder."""
     parts = name.split("/")
     plain = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and ":" not in name
     return plain and len(name) <= 512 and name.isprintable()
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int, label: str) -> bytes:
-    """Content of a member of at most `limit` bytes, with its CRC checked."""
+    """Return a member of at most `limit` bytes, with its CRC checked."""
     try:
         with archive.open(name) as member:
             content = member.read(limit + 1)
     except Exception as error:  # CRC, zlib, KeyError, overlap, wrong local header
         raise FormatError(f"{label}: member {name!r} cannot be read ({error}): the file is damaged.") from error
     if len(content) > limit:
-        raise FormatError(f"{label}: member {name!r} is larger than the {limit} bytes due: the file is hostile.")
+        raise FormatError(f"{label}: member {name!r} is larger than the {limit} bytes declared: the file is hostile.")
     return content

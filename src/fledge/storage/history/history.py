@@ -1,14 +1,12 @@
 """CheckpointHistory: a folder of checkpoints that stays small and always has one to resume from.
 
-Contract
-    `save` hands a state to the saver; once its file is durable, and only then, `latest` names it and older files are
-    thinned or removed (see `retention`). The newest `keep_whole` stay whole; older ones keep their weights; the best by
-    metric are never removed.
-    `load_latest` gives the newest checkpoint that verifies, going back file by file past torn or altered ones. No damaged
-    file stops a save, nor the tidying of others.
-    A history's files are PREFIX_DIGITS.fledge, exactly: others in the folder, another history's too, are left alone.
-    Several processes may save into one folder: files appear by rename, and rearranging is done under the folder's lock.
-    What a killed process leaves behind is cleaned up by the next.
+`save` passes a state to the saver. Once its file is durable, `latest` names it, and older files are reduced to weights or
+removed (see `retention`): the newest `keep_whole` stay whole, and the best by metric are never removed.
+`load_latest` returns the newest checkpoint that verifies, skipping truncated and altered files. A damaged file stops neither
+a save nor the clean-up of others.
+Only files named PREFIX_DIGITS.fledge belong to a history; all others in the folder are left alone.
+Several processes may save into one folder: files appear by rename, and clean-up holds the folder's lock. Temporary files of
+killed processes are removed by the next save.
 """
 
 from __future__ import annotations
@@ -33,16 +31,22 @@ from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import MAX_CHAIN, Plans, Written, plain_copy
 from fledge.storage.history.retention import HistoryEntry, Policy, bases_of, best_names, plan
-from fledge.storage.history.thinning import rewrite_whole, write_thin
+from fledge.storage.history.rewriting import WEIGHTS_ONLY, rewrite_weights_only, rewrite_whole
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.saver import AsyncCheckpointSaver
 
 logger = logging.getLogger("fledge.storage")
 LATEST = "latest"
+Delta = Literal["none", "weights_only", "all"]
+
+
+def latest_name(prefix: str) -> str:
+    """Return the name of the file that points to a history's newest checkpoint."""
+    return LATEST if prefix == "checkpoint" else f"{LATEST}_{prefix}"
 
 
 class CheckpointHistory:
-    """A folder of checkpoints under a keeping policy.
+    """A folder of checkpoints with a retention policy.
 
     Example:
         >>> history = CheckpointHistory("run/checkpoints", saver=saver, keep_whole=3, keep_best=2)
@@ -50,19 +54,19 @@ class CheckpointHistory:
         >>> state, info = history.load_latest()
 
     Args:
-        folder: Where; made if missing.
-        saver: Saves in the background; None saves before `save` returns.
-        keep_whole: Newest checkpoints that keep everything, at least 1. 2 or more leave something to fall back to.
-        keep_best: Checkpoints with the best metric, whose weights are never removed and never rounded.
-        keep_thin: Older checkpoints whose weights are kept; None keeps all.
-        weights: Top-level keys that a thinned checkpoint keeps, besides plain values.
-        thin_dtype: "bfloat16" rounds the weights of thinned checkpoints (declared in the file); None keeps all bits.
-        delta: Store differences: "thin" among thinned checkpoints, "all" also for whole ones, "none" never. A delta is
-            smaller, but is lost with its base.
+        folder: Folder of the checkpoints; created if missing.
+        saver: Saves in the background; with None, `save` returns when the file is durable.
+        keep_whole: Number of newest checkpoints that keep everything, at least 1; use 2 or more to survive a damaged file.
+        keep_best: Number of checkpoints with the best metric, whose weights are never removed and never rounded.
+        keep_weights_only: Number of older checkpoints whose weights are kept; None keeps all.
+        weights: Top-level keys that a weights-only checkpoint keeps, besides plain values.
+        weights_only_dtype: "bfloat16" rounds the weights of weights-only checkpoints; None keeps all bits.
+        delta: Which checkpoints to store as differences: "none", "weights_only" or "all". A delta is smaller, but is lost
+            with its base.
         max_chain: Longest chain of deltas.
-        higher_is_better: Whether a larger metric is better.
+        higher_is_better: True if a larger metric is better.
         compression_level: 0 to 9; None takes the saver's.
-        prefix: Beginning of the files' names; two histories in one folder need two.
+        prefix: Prefix of the file names; two histories in one folder need two.
     """
 
     def __init__(
@@ -72,36 +76,34 @@ class CheckpointHistory:
         *,
         keep_whole: int = 3,
         keep_best: int = 0,
-        keep_thin: int | None = None,
+        keep_weights_only: int | None = None,
         weights: Sequence[str] = ("model",),
-        thin_dtype: Literal["bfloat16"] | None = None,
-        delta: Literal["none", "thin", "all"] = "none",
+        weights_only_dtype: Literal["bfloat16"] | None = None,
+        delta: Delta | Literal["thin"] = "none",
         max_chain: int = 4,
         higher_is_better: bool = True,
         compression_level: int | None = None,
         prefix: str = "checkpoint",
     ) -> None:
-        if keep_whole < 1 or keep_best < 0 or (keep_thin is not None and keep_thin < 0):
-            raise ConfigError(
-                f"keep_whole, keep_best and keep_thin are {keep_whole}, {keep_best} and {keep_thin}, but must be at least "
-                "1, 0 and 0 (or None)."
-            )
-        if delta not in ("none", "thin", "all") or thin_dtype not in (None, "bfloat16"):
-            raise ConfigError(
-                f"delta is {delta!r} and thin_dtype {thin_dtype!r}, but must be one of none, thin, all and one of "
-                "None, bfloat16."
-            )
+        for name, number, least in (
+            ("keep_whole", keep_whole, 1), ("keep_best", keep_best, 0), ("keep_weights_only", keep_weights_only or 0, 0)
+        ):  # fmt: skip
+            if number < least:
+                raise ConfigError(f"{name} is {number}, but must be at least {least}.")
+        self.delta: Delta = "weights_only" if delta == "thin" else delta  # "thin" in configs of older runs
+        if self.delta not in ("none", "weights_only", "all"):
+            raise ConfigError(f"delta is {delta!r}, but must be one of none, weights_only, all.")
+        if weights_only_dtype not in (None, "bfloat16"):
+            raise ConfigError(f"weights_only_dtype is {weights_only_dtype!r}, but must be None or bfloat16.")
         if not 1 <= max_chain <= MAX_CHAIN:
             raise ConfigError(f"max_chain is {max_chain}, but must lie between 1 and {MAX_CHAIN}.")
         if not prefix or Path(prefix).name != prefix or prefix.startswith("."):
-            raise ConfigError(
-                f"prefix is {prefix!r}, but must be the beginning of a file's name, such as 'checkpoint'."
-            )
-        self.folder, self.saver = Path(os.path.abspath(folder)), saver  # where it was when this was made
-        self.policy = Policy(keep_whole, keep_best, keep_thin, higher_is_better)
-        self.weights, self.thin_dtype, self.delta, self.max_chain = tuple(weights), thin_dtype, delta, max_chain
+            raise ConfigError(f"prefix is {prefix!r}, but must be the start of a file name, such as 'checkpoint'.")
+        self.folder, self.saver = Path(os.path.abspath(folder)), saver  # independent of later changes of directory
+        self.policy = Policy(keep_whole, keep_best, keep_weights_only, higher_is_better)
+        self.weights, self.weights_only_dtype, self.max_chain = tuple(weights), weights_only_dtype, max_chain
         self.prefix, self._names = prefix, re.compile(rf"{re.escape(prefix)}_\d+{re.escape(NATIVE)}")
-        self._latest = self.folder / (LATEST if prefix == "checkpoint" else f"{LATEST}_{prefix}")
+        self._latest = self.folder / latest_name(prefix)
         self.level = compression_level if compression_level is not None or saver is None else saver.compression_level
         self._cache: dict[str, tuple[tuple[int, int, int], HistoryEntry]] = {}
         remove_stale(self.folder)
@@ -109,23 +111,21 @@ class CheckpointHistory:
     def save(
         self, state: dict[str, Any], step: int, metric: float | None = None, metadata: dict[str, Any] | None = None
     ) -> CheckpointHandle:
-        """Save a state as the newest checkpoint; durable, and `latest` moved, when the handle says so.
+        """Save a state as the newest checkpoint; when the handle is durable, `latest` names it.
 
         Args:
-            state: Nested state with the keys named by `weights` at its top.
+            state: Nested state with at least one of the keys `weights` at its top level.
             step: Training step; the file is named after it, and replaces one of the same step.
-            metric: What `keep_best` ranks by.
-            metadata: Plain values kept with it.
+            metric: Value that `keep_best` ranks by.
+            metadata: Plain values stored with it.
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             keys = list(state) if isinstance(state, dict) else type(state).__name__
-            raise InputError(
-                f"the state has {keys}, none of the weights {list(self.weights)}: set weights= to its key."
-            )
+            raise InputError(f"the state has {keys}, none of the weights {list(self.weights)}: set weights=.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
-        note = {"step": int(step), "metric": None if metric is None else float(metric), "thin": False}
+        note = {"step": int(step), "metric": None if metric is None else float(metric), WEIGHTS_ONLY: False}
         extra = plain_copy(metadata or {})
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
@@ -141,81 +141,77 @@ class CheckpointHistory:
     def _write(
         self, path: Path, note: dict[str, Any], extra: dict[str, Any], node: Node, leaves: Sequence[Leaf], plans: Plans
     ) -> Written:
-        """Runs in the background: write the file, then move `latest`, then tidy up."""
-        self._make_folder()
+        """Write the file, then update `latest`, then clean up; runs in the background."""
+        try:
+            make_folder(self.folder)
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot be created ({error.strerror}): choose another folder.") from error
         entries = self.entries()
         note = {**note, "sequence": 1 + max((entry.sequence for entry in entries), default=0)}
         metadata = {"history": note, "user": extra}
-        if self.delta == "all" or any(entry.base == path.name for entry in entries):
-            with folder_lock(self.folder):  # the base must not be thinned by another process until we are done
+        locked, base = self.delta == "all" or any(entry.base == path.name for entry in entries), None
+        with folder_lock(self.folder) if locked else contextlib.nullcontext():  # no other process may change the base
+            if locked:
                 self._free_dependents(path.name)
                 base = self._base_for(False, {path.name}) if self.delta == "all" else None
-                written = write_state(
-                    path, "native", node, leaves, level=self.level, metadata=metadata, base=base, plans=plans
-                )
-        else:
-            written = write_state(path, "native", node, leaves, level=self.level, metadata=metadata, plans=plans)
+            written = write_state(
+                path, "native", node, leaves, level=self.level, metadata=metadata, base=base, plans=plans
+            )
         with folder_lock(self.folder):
             write_text(self._latest, json.dumps({"file": path.name, "step": note["step"]}) + "\n")
             self._prune()
         return written
 
-    def _make_folder(self) -> None:
-        try:
-            make_folder(self.folder)
-        except OSError as error:
-            raise StorageError(f"{self.folder} cannot be made ({error.strerror}): choose another folder.") from error
-
-    def _base_for(self, thin: bool, exclude: set[str]) -> Path | None:
-        """Newest file that a new one may be a delta to; none that needs one of `exclude`."""
+    def _base_for(self, weights_only: bool, exclude: set[str]) -> Path | None:
+        """Return the newest file that can be the base of a new one and needs none of `exclude`."""
         entries = self.entries()
         for entry in reversed(entries):
             name = entry.path.name
-            if entry.thin == thin and not exclude & {name, *bases_of({name}, entries)}:
+            if entry.weights_only == weights_only and not exclude & {name, *bases_of({name}, entries)}:
                 with contextlib.suppress(FledgeError), CheckpointFile(entry.path) as opened:
                     return entry.path if opened.depth < self.max_chain else None
         return None
 
     def _free_dependents(self, name: str) -> None:
-        """Make files that are deltas to `name` stand alone, before it is replaced.
+        """Rewrite files that are deltas to `name` without a base, before it is replaced.
 
-        Deltas to these stay as they are: a delta names the content of its base, and that does not change.
+        Deltas to these need no change: a delta refers to the content of its base, which stays the same.
         """
         for entry in self.entries():
             if entry.base == name:
                 try:
                     rewrite_whole(entry.path, self.level)
-                except FormatError as error:  # it was lost before
-                    logger.warning("%s cannot be read any more: %s", entry.path.name, error)
+                except FormatError as error:  # it was damaged before
+                    logger.warning("%s cannot be read: %s", entry.path.name, error)
 
     def _prune(self) -> None:
-        """Thin and remove what the policy says; needs the folder's lock.
+        """Reduce and remove checkpoints by the policy; the caller holds the folder's lock.
 
-        Deltas are thinned before their bases, and nothing is removed before all are thinned: wherever this stops, every
-        file that is left can still be read.
+        Deltas are reduced before their bases, and nothing is removed before all are reduced: wherever this stops, every
+        remaining file can be read.
         """
         todo = plan(self.entries(), self.policy)
         removed = {entry.path.name for entry in todo.remove}
-        thinned = True
-        for entry in todo.thin:
-            lossy = None if entry.path.name in todo.best else self.thin_dtype
+        reduced = True
+        for entry in todo.reduce:
+            lossy = None if entry.path.name in todo.best else self.weights_only_dtype
             with_delta = self.delta != "none" and lossy is None
             base = self._base_for(True, {entry.path.name, *removed}) if with_delta else None
             try:
-                write_thin(entry.path, self.weights, lossy, base, self.level)
-            except FormatError as error:  # damaged: it needs nothing of what is removed any more
-                logger.warning("%s was left as it is: %s", entry.path.name, error)
+                rewrite_weights_only(entry.path, self.weights, lossy, base, self.level)
+            except FormatError as error:  # damaged, so removing its base loses nothing
+                logger.warning("%s was left unchanged: %s", entry.path.name, error)
             except (FledgeError, OSError) as error:
-                logger.warning("older checkpoints were left as they are: %s", error)
-                thinned = False
+                logger.warning("older checkpoints were left unchanged: %s", error)
+                reduced = False
                 break
-        for entry in todo.remove if thinned else ():
+        for entry in todo.remove if reduced else ():
             with contextlib.suppress(OSError):
                 entry.path.unlink(missing_ok=True)
         remove_stale(self.folder)
 
     def _files(self) -> list[Path]:
-        """Files of this history, readable or not, by name."""
+        """Return the files of this history, readable or not, sorted by name."""
         try:
             names = os.listdir(self.folder)
         except OSError:
@@ -223,13 +219,13 @@ class CheckpointHistory:
         return [self.folder / name for name in sorted(names) if self._names.fullmatch(name)]
 
     def entries(self) -> list[HistoryEntry]:
-        """Checkpoints in the folder that can be opened, oldest first; their tensors are not read."""
+        """Return the checkpoints that can be opened, oldest first, without reading their tensors."""
         entries = []
         for path in self._files():
             try:
                 entries.append(self._describe(path))
             except (FledgeError, OSError):
-                continue  # torn, or just removed by another process
+                continue  # truncated, or just removed by another process
         return sorted(entries, key=lambda entry: (entry.sequence, entry.step))
 
     def _describe(self, path: Path) -> HistoryEntry:
@@ -244,21 +240,21 @@ class CheckpointHistory:
                 raise FormatError(f"{path} was not written by a CheckpointHistory: move it out of the folder.")
             user = opened.metadata.get("user") or {}
             entry = HistoryEntry(
-                path, note["step"], note["metric"], note["sequence"], note["thin"], status.st_size, opened.base_file,
-                opened.id, user,
+                path, note["step"], note["metric"], note["sequence"], note[WEIGHTS_ONLY], status.st_size,
+                opened.base_file, opened.id, user,
             )  # fmt: skip
         self._cache[path.name] = (state, entry)
         return entry
 
     def load_latest(
-        self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_thin: bool = False
+        self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """State and description of the newest checkpoint that verifies; `info.skipped` names those that did not.
+        """Return state and description of the newest checkpoint that verifies; `info.skipped` lists those that did not.
 
         Args:
             device: Where tensors go.
             keys: Parts to load, such as "model".
-            allow_thin: Accept one with weights only, when no whole one is left.
+            allow_weights_only: Also accept checkpoints reduced to weights.
 
         Raises:
             StorageError: There is none.
@@ -269,7 +265,7 @@ class CheckpointHistory:
         for path in self._files():
             if path.name not in known:
                 skipped.append((path.name, _reason(path)))
-        for entry in reversed([entry for entry in readable if allow_thin or not entry.thin]):
+        for entry in reversed([entry for entry in readable if allow_weights_only or not entry.weights_only]):
             try:
                 state = self.load(entry, device, keys)
             except (FormatError, StorageError) as error:
@@ -282,43 +278,42 @@ class CheckpointHistory:
         raise StorageError(f"{self.folder} has no checkpoint to resume from: {reasons or 'check the name.'}")
 
     def load(self, entry: HistoryEntry, device: torch.device | str = "cpu", keys: Sequence[str] | None = None) -> Any:
-        """State of one checkpoint of `entries()`, verified."""
+        """Load and verify one checkpoint of `entries()`."""
         with CheckpointFile(entry.path) as opened:
             return opened.state(device, keys)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever saved here: a damaged file is not nothing."""
+        """True if the folder has no file of this history, not even a damaged one."""
         return not self._files()
 
     def latest(self) -> HistoryEntry | None:
-        """The newest whole checkpoint, by its description only; None where there is none yet.
+        """Return the description of the newest whole checkpoint; None if there is none yet.
 
         Raises:
-            StorageError: There are files, but none can be opened: starting again would write over them.
+            StorageError: There are files, but none can be opened; starting again would overwrite them.
         """
         entries = self.entries()
         if not entries and not self.is_empty:
             paths = self._files()
             reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
-            raise StorageError(
-                f"None of the {len(paths)} checkpoints in {self.folder} can be read: {reasons} Move them away to start again."
-            )
-        return next((entry for entry in reversed(entries) if not entry.thin), None)
+            where = f"None of the {len(paths)} checkpoints in {self.folder} can be read"
+            raise StorageError(f"{where}: {reasons} Move them away to start again.")
+        return next((entry for entry in reversed(entries) if not entry.weights_only), None)
 
     def best(self) -> HistoryEntry | None:
-        """The checkpoint with the best metric."""
+        """Return the checkpoint with the best metric."""
         entries = self.entries()
         names = best_names(entries, dataclasses.replace(self.policy, keep_best=1))
         return next((entry for entry in entries if entry.path.name in names), None)
 
 
 def _is_note(note: Any) -> bool:
-    """Whether a file's metadata has what `save` puts there."""
+    """Return True if a file's metadata has the fields that `save` writes."""
     if not isinstance(note, dict):
         return False
     numbers = all(type(note.get(key)) is int for key in ("step", "sequence"))
-    return numbers and type(note.get("thin")) is bool and type(note.get("metric", "")) in (float, type(None))
+    return numbers and type(note.get(WEIGHTS_ONLY)) is bool and type(note.get("metric", "")) in (float, type(None))
 
 
 def _reason(path: Path) -> str:
@@ -326,4 +321,4 @@ def _reason(path: Path) -> str:
         CheckpointFile(path).close()
     except (FledgeError, OSError) as error:
         return str(error)
-    return "it is no checkpoint of this history."
+    return "it is not a checkpoint of this history."

@@ -1,8 +1,7 @@
-"""Which checkpoints of a folder stay whole, which are thinned to weights, and which go.
+"""Decide which checkpoints of a folder stay whole, which are reduced to weights, and which are removed.
 
-Contract
-    `plan` is a pure function of what is in the folder. It never asks to thin or remove a file that another one, which
-    stays, is a delta to; it never touches the newest; it keeps the best by metric.
+`plan` is a pure function of the folder's content. It never changes a file that is the base of an unchanged one, never touches
+the newest, and keeps the best by metric.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ class HistoryEntry:
         step: Training step, as given to `save`.
         metric: Value to rank by, as given to `save`.
         sequence: Order of saving, over all runs that used the folder.
-        thin: Whether only the weights are left.
+        weights_only: True if only the weights and plain values are left.
         bytes: Size of the file.
         base: Name of the file that it is a delta to.
-        id: Identity of its content.
+        id: Hash of its content.
         metadata: As given to `save`.
-        skipped: After `load_latest`: newer files that could not be used, with the reason.
+        skipped: Set by `load_latest`: newer files that could not be used, with the reason.
     """
 
     path: Path
     step: int
     metric: float | None
     sequence: int
-    thin: bool
+    weights_only: bool
     bytes: int
     base: str | None
     id: str
@@ -44,42 +43,42 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a history keeps."""
+    """How many checkpoints a history keeps."""
 
     keep_whole: int = 3
     keep_best: int = 0
-    keep_thin: int | None = None
+    keep_weights_only: int | None = None
     higher_is_better: bool = True
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with a folder, newest first: a delta comes before its base."""
+    """Checkpoints to reduce or remove, newest first, so that a delta comes before its base."""
 
-    thin: tuple[HistoryEntry, ...]
+    reduce: tuple[HistoryEntry, ...]  # to weights only
     remove: tuple[HistoryEntry, ...]
     best: frozenset[str]  # names
 
 
 def plan(entries: Sequence[HistoryEntry], policy: Policy) -> Plan:
-    """What to thin and what to remove, given what is there."""
+    """Decide what to reduce and what to remove."""
     newest_first = sorted(entries, key=lambda entry: entry.sequence, reverse=True)
-    whole = [entry for entry in newest_first if not entry.thin]
+    whole = [entry for entry in newest_first if not entry.weights_only]
     stay_whole = {entry.path.name for entry in whole[: policy.keep_whole]}
     stay_whole |= bases_of(stay_whole, entries)
     best = best_names(entries, policy)
     older = [entry for entry in newest_first if entry.path.name not in stay_whole]
-    limit = len(older) if policy.keep_thin is None else policy.keep_thin
+    limit = len(older) if policy.keep_weights_only is None else policy.keep_weights_only
     kept = {entry.path.name for entry in older[:limit]} | best | stay_whole
-    # A thin file that is a delta needs its (thin) base; a whole one that gets thinned is rewritten without.
-    kept |= bases_of({entry.path.name for entry in older if entry.thin and entry.path.name in kept}, entries)
-    thin = [entry for entry in older if entry.path.name in kept and not entry.thin]
+    # A reduced file that is a delta needs its (reduced) base; a whole one is rewritten without its base.
+    kept |= bases_of({entry.path.name for entry in older if entry.weights_only and entry.path.name in kept}, entries)
+    reduce = [entry for entry in older if entry.path.name in kept and not entry.weights_only]
     remove = [entry for entry in older if entry.path.name not in kept]
-    return Plan(tuple(thin), tuple(remove), frozenset(best))
+    return Plan(tuple(reduce), tuple(remove), frozenset(best))
 
 
 def best_names(entries: Sequence[HistoryEntry], policy: Policy) -> set[str]:
-    """Names of the best checkpoints; of equals, the newer."""
+    """Return the names of the best checkpoints; the newer of equals."""
     ranked = [entry for entry in entries if entry.metric is not None and entry.metric == entry.metric]
     sign = 1 if policy.higher_is_better else -1
     ranked.sort(key=lambda entry: (sign * (entry.metric or 0.0), entry.sequence), reverse=True)
@@ -87,7 +86,7 @@ def best_names(entries: Sequence[HistoryEntry], policy: Policy) -> set[str]:
 
 
 def bases_of(names: set[str], entries: Sequence[HistoryEntry]) -> set[str]:
-    """All files that the named ones need, directly or through others."""
+    """Return all files that the named ones need, directly or through others."""
     base_of = {entry.path.name: entry.base for entry in entries}
     found: set[str] = set()
     todo = list(names)

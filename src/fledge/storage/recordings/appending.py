@@ -1,10 +1,8 @@
-"""The file behind a writer: packs what it is given and appends it, up to `max_bytes`. One thread at a time.
+"""Append records to a recording's file, up to `max_bytes`. Use from one thread at a time.
 
-Contract
-    The file appears at its path with a whole header, in place of what was there before (who reads that, reads on). A record
-    is written at once or, where the disk refuses, taken back; so the file is whole after every call. A record that would
-    make the file larger than `max_bytes` is not written, and after it none but the ends of the episodes under way, for which
-    there is always room.
+The file appears at its path with a complete header, replacing an existing one (open readers keep the old content). A record
+is written completely or, after a disk error, removed, so the file is valid after every call. The first record that would
+exceed `max_bytes` is not written; after it, only ends of running episodes are, for which space is reserved.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from fledge.storage.recordings import layout
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, record, to_json
 from fledge.storage.recordings.values import pack_array, to_node
 
-ROOM = 640  # bytes kept free for each END, and for CLOSE
+ROOM = 640  # bytes reserved for each END, and for CLOSE
 
 
 class AppendedFile:
-    """A recording that grows. Episodes are the caller's own numbers; those that did not fit are silently left out."""
+    """A growing recording. Episodes have the caller's numbers; those that did not fit are ignored."""
 
     def __init__(self, path: Path, header: dict[str, Any], fields: Sequence[Field], max_bytes: int) -> None:
         self.path, self.fields, self.max_bytes = path, fields, max_bytes
@@ -38,7 +36,7 @@ class AppendedFile:
         self._arrays: dict[bytes, int] = {}
         beginning = layout.LINE + record(HEADER, to_json(header))
         if len(beginning) + 2 * ROOM > max_bytes:
-            raise ConfigError(f"max_bytes is {max_bytes}, but the head alone takes {len(beginning) + 2 * ROOM}.")
+            raise ConfigError(f"max_bytes is {max_bytes}, but the header alone takes {len(beginning) + 2 * ROOM}.")
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +48,10 @@ class AppendedFile:
                 os.close(self._fd)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            raise StorageError(
-                f"{path} cannot be written ({error.strerror or error}): choose another place for the recording."
-            ) from error
+            raise StorageError(f"{path} cannot be written ({error.strerror or error}): choose another path.") from error
 
     def begin(self, episode: int, scene: Any, facts: Any) -> None:
-        """Write the beginning of an episode, and those arrays of its scene that the file does not have yet."""
+        """Write the beginning of an episode, and the arrays of its scene that are not in the file yet."""
         arrays: list[tuple[bytes, bytes]] = []  # key and record of those that are new
 
         def store(array: np.ndarray) -> int:
@@ -75,11 +71,11 @@ class AppendedFile:
                 del self._arrays[key]
 
     def add(self, episode: int, first: int, frames: Mapping[str, np.ndarray]) -> bool:
-        """Write frames [T, ...] of an episode; returns whether they are in the file."""
+        """Write frames [T, ...] of an episode; return True if they are in the file."""
         if episode not in self._open:
             return False
         count = len(next(iter(frames.values())))
-        # time innermost: neighbours in time lie side by side
+        # time innermost: consecutive values are similar
         payload = b"".join(layout.pack(np.moveaxis(frames[field.name], 0, -1)) for field in self.fields)
         if not self._append(record(FRAMES, payload, self._open[episode], first, count)):
             return False
@@ -87,21 +83,21 @@ class AppendedFile:
         self.raw_bytes += count * sum(field.nbytes for field in self.fields)
         return True
 
-    def end(self, episode: int, told: dict[str, Any]) -> None:
-        """Write how an episode ended."""
+    def end(self, episode: int, fields: dict[str, Any]) -> None:
+        """Write the end of an episode."""
         if episode in self._open:
-            self._write(record(END, to_json(told), self._open.pop(episode)))
+            self._write(record(END, to_json(fields), self._open.pop(episode)))
 
-    def close(self, told: dict[str, Any]) -> None:
-        """Write that nothing follows, and make all of it durable."""
+    def close(self, fields: dict[str, Any]) -> None:
+        """Mark the file as complete, and make it durable."""
         try:
-            self._write(record(CLOSE, to_json(told)))
+            self._write(record(CLOSE, to_json(fields)))
             os.fsync(self._fd)
         finally:
             self.release()
 
     def release(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

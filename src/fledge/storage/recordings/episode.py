@@ -1,4 +1,4 @@
-"""One episode of a recording: what is in the file about it, read when it is asked for."""
+"""One episode of a recording, read from the file on demand."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fledge.storage.recordings.layout import FRAMES, MAX_FRAME, Head
 if TYPE_CHECKING:
     from fledge.storage.recordings.reader import Recording
 
-MAX_READ = 2**30  # bytes unpacked by one call
+MAX_READ = 2**30  # bytes decompressed by one call
 
 
 class Block(NamedTuple):
-    """A record's head, and where the rest of it is."""
+    """A record's head, and the offset of its payload."""
 
     head: Head
-    place: int  # of the payload
+    place: int
 
 
 class Blocks:
-    """The records of an episode's frames, packed: a recording that is written live has very many small ones."""
+    """The FRAMES records of an episode, compactly: a live recording has very many small ones."""
 
     def __init__(self, episode: int) -> None:
         self.frames = 0
-        self._episode, self._numbers = episode, array("Q")  # five a record
+        self._episode, self._numbers = episode, array("Q")  # five numbers per record
 
     def append(self, head: Head, place: int) -> None:
         self.frames += head.frames
@@ -42,36 +42,36 @@ class Blocks:
 
 
 class Episode:
-    """One episode of a recording. Frames go by their number since the episode's beginning."""
+    """One episode of a recording. Frames are numbered from the beginning of the episode."""
 
     def __init__(self, recording: Recording, number: int, begin: Block) -> None:
         self.number = number
         self.outcome: str | None = None
-        """How it ended; None where the file does not say (yet)."""
+        """How it ended; None if the end is not in the file (yet)."""
         self.total_return: float | None = None
         self.length = 0
-        """Frames that were flown, as far as the file knows."""
+        """Number of frames so far, dropped ones included."""
         self._recording, self._begin = recording, begin
         self._blocks = Blocks(number)
 
     @property
     def scene(self) -> dict[str, Any]:
-        """What stood still. Large arrays are shared and cannot be written to."""
-        return self._recording._told_by(self._begin, "scene")
+        """What does not move. Large arrays are shared and read-only."""
+        return self._recording._described(self._begin, "scene")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else was noted when it began."""
-        return self._recording._told_by(self._begin, "facts")
+        """Further information given when it began."""
+        return self._recording._described(self._begin, "facts")
 
     @property
     def recorded(self) -> int:
-        """Frames that are in the file."""
+        """Number of frames in the file."""
         return self._blocks.frames
 
     @property
     def complete(self) -> bool:
-        """Whether the episode ended and all of it is in the file."""
+        """True if the episode has ended and all its frames are in the file."""
         return self.outcome is not None and self.recorded == self.length
 
     @property
@@ -79,22 +79,22 @@ class Episode:
         return self.length * self._recording.seconds_per_frame
 
     def index(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Numbers of the recorded frames in a range, [T] int64; a number that is missing was dropped."""
+        """Return the numbers of the recorded frames in a range, [T] int64; dropped frames are missing."""
         cuts = [(first, last) for _, first, last in self._cut(start, stop)]
         check_size(8 * sum(last - first for first, last in cuts))
         return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, last) for first, last in cuts)])
 
     def times(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Seconds since the beginning of the recorded frames in a range, [T]."""
+        """Return the times of the recorded frames in a range, [T], in seconds since the beginning."""
         return self.index(start, stop) * self._recording.seconds_per_frame
 
     def frames(
         self, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Recorded frames [T, ...] by name.
+        """Return recorded frames [T, ...] by name.
 
         Args:
-            names: Which entries; by default all.
+            names: Entries to read; all by default.
             start, stop: Range of frame numbers.
         """
         fields = self._recording._select(names)
@@ -109,7 +109,7 @@ class Episode:
         return {name: np.concatenate([empty[name], *values]) for name, values in parts.items()}
 
     def _cut(self, start: int, stop: int | None) -> Iterator[tuple[Block, int, int]]:
-        """Blocks of a range, and which frames of each lie in it."""
+        """Yield the blocks of a range, with the first and last frame of each that lie in it."""
         stop = MAX_FRAME if stop is None else stop
         for block in self._blocks:
             first, last = max(start, block.head.first), min(stop, block.head.first + block.head.frames)
@@ -119,4 +119,4 @@ class Episode:
 
 def check_size(size: int) -> None:
     if size > MAX_READ:
-        raise InputError(f"these frames take {size} bytes, more than {MAX_READ} at a time: ask for a part.")
+        raise InputError(f"these frames take {size} bytes, but one call reads at most {MAX_READ}: read a part.")

@@ -1,25 +1,24 @@
-"""A recording: what stood still and what moved in many episodes of any task, in one append-only file.
+"""File format of recordings: scenes and frames of many episodes of any task, in one append-only file.
 
-Contract
-    The file begins with the line `fledge-recording 1`; records follow, each a head of 32 bytes and its payload. Nothing
-    that was written is ever changed, so a file may be read while it grows, and one that was cut anywhere plays up to there.
-    A reader trusts nothing: every head and every payload has a checksum, every size is checked before memory is taken, and
-    whatever is wrong is one FormatError. No pickle; nothing that a file names is run or opened.
+The file begins with the line `fledge-recording 1`; records follow, each a head of 32 bytes and its payload. Written data
+never changes, so a file may be read while it grows, and a truncated one plays up to its end. Readers trust nothing:
+every head and payload has a checksum, every size is checked before memory is allocated, and every fault is a
+FormatError. No pickle; a file never makes a reader run code or open other files.
 
-    head (little-endian): b"\\x89R", kind uint8, 0, episode uint32, first uint32, count uint32, length of the payload uint32,
-                          XXH3-64 of the payload, and the low 32 bits of the XXH3-64 of the 28 bytes before
+head (little-endian): b"\\x89R", kind uint8, 0, episode uint32, first uint32, count uint32, length of the payload uint32,
+                      XXH3-64 of the payload, and the low 32 bits of the XXH3-64 of the 28 bytes before
 
-    kind         payload
-    1 HEADER     JSON: task, seconds_per_frame, fields [[name, dtype, shape], ...], facts; once, first
-    2 ARRAY      an array that scenes refer to by number (`episode` in the head: 0, 1, ...), stored once however many do
-    3 BEGIN      JSON: scene, facts; episodes are numbered 0, 1, ... in this order
-    4 FRAMES     frames `first` to `first + count - 1` of an episode: for each field codec uint8, length uint32 and bytes, of
-                 the array [count, *shape] with time innermost, where neighbours are alike
-    5 END        JSON: outcome, return, frames (as flown; fewer are in the file where some were dropped)
-    6 CLOSE      JSON: figures of the writer; nothing follows
+kind         payload
+1 HEADER     JSON: task, seconds_per_frame, fields [[name, dtype, shape], ...], facts; once, first
+2 ARRAY      an array that scenes refer to by number (`episode` in the head: 0, 1, ...), stored once
+3 BEGIN      JSON: scene, facts; episodes are numbered 0, 1, ... in this order
+4 FRAMES     frames `first` to `first + count - 1` of an episode: for each field codec uint8, length uint32 and bytes, of
+             the array [count, *shape] with time innermost
+5 END        JSON: outcome, return, frames (of the episode; dropped ones are not in the file)
+6 CLOSE      JSON: statistics of the writer; nothing follows
 
-    Records of episodes that were flown at the same time are interleaved. An episode without END was still flown when the
-    file was cut, or when it was read.
+Records of concurrent episodes are interleaved. An episode without END was still running when the file was read or
+truncated.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CODECS = ("raw", "lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")  # by t
 
 MAX_PAYLOAD, MAX_JSON = 64 * 2**20, 4 * 2**20
 LIMITS = dict.fromkeys(KINDS, MAX_JSON) | {ARRAY: MAX_PAYLOAD, FRAMES: MAX_PAYLOAD}
-MAX_BLOCK_BYTES = 64 * 2**20  # of the frames of one record, unpacked
+MAX_BLOCK_BYTES = 64 * 2**20  # of the frames of one record, decompressed
 MAX_FIELDS, MAX_DIMS = 256, 8
 MAX_FRAME = 2**31  # frame numbers
 MAX_OUTCOME = 64  # characters
@@ -69,7 +68,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """What one entry of a frame is."""
+    """Name, dtype and shape of one entry of a frame."""
 
     name: str
     dtype: np.dtype[Any]
@@ -82,7 +81,7 @@ class Field:
 
 
 def record(kind: int, payload: bytes, episode: int = 0, first: int = 0, count: int = 0) -> bytes:
-    """The bytes of a record."""
+    """Return the bytes of a record."""
     if len(payload) > LIMITS[kind]:
         raise InputError(f"a scene or block takes {len(payload)} bytes, but at most {LIMITS[kind]} fit: record less.")
     head = _HEAD.pack(_SYNC, kind, episode, first, count, len(payload), xxhash.xxh3_64_intdigest(payload), 0)[:-4]
@@ -90,19 +89,19 @@ def record(kind: int, payload: bytes, episode: int = 0, first: int = 0, count: i
 
 
 def read_head(data: bytes) -> Head:
-    """The head of a record; FormatError unless it is one that we could have written."""
+    """Parse the head of a record; raise FormatError unless it is valid."""
     sync, kind, episode, first, count, length, check, own = _HEAD.unpack(data)
     if sync != _SYNC or xxhash.xxh3_64_intdigest(data[:-4]) & 0xFFFFFFFF != own:
         raise FormatError("a record does not begin where the last one ended")
     if kind not in KINDS or length > LIMITS[kind] or first + count > MAX_FRAME:
-        raise FormatError(f"a record of kind {kind}, {length} bytes and {count} frames is none that Fledge writes")
+        raise FormatError(f"a record of kind {kind}, {length} bytes and {count} frames is not valid")
     return Head(kind, episode, first, count, length, check)
 
 
 def check_payload(head: Head, payload: bytes) -> bytes:
-    """The payload itself; FormatError unless it is what was written."""
+    """Return the payload; raise FormatError unless it matches its checksum."""
     if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
-        raise FormatError("a record's content is not what was written")
+        raise FormatError("a record's content does not match its checksum")
     return payload
 
 
@@ -110,7 +109,7 @@ def check_payload(head: Head, payload: bytes) -> bytes:
 
 
 def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
-    """The little-endian form of a type; InputError where a recording cannot hold it."""
+    """Return the little-endian form of a dtype; raise InputError if a recording cannot hold it."""
     dtype = dtype.newbyteorder("<") if dtype.byteorder not in "|<" else dtype
     if not _DTYPE.fullmatch(np.dtype(dtype).str):
         raise InputError(f"{what} has dtype {dtype}, but a recording holds numbers and booleans only.")
@@ -118,13 +117,13 @@ def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
 
 
 def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
-    """Fields of frames that look like this one."""
+    """Return the fields of frames like this one."""
     fields = [Field(k, check_dtype(v.dtype, f"frame entry {k!r}"), v.shape) for k, v in frame.items()]
     wrong = [f.name for f in fields if not _FIELD_NAME.fullmatch(f.name)]
     if not fields or len(fields) > MAX_FIELDS or wrong:
+        problem = f"the invalid name {wrong[0]!r}" if wrong else f"{len(fields)} entries"
         raise InputError(
-            f"the frame has {len(fields)} entries{f', and {wrong[0]!r} is no name' if wrong else ''}; allowed are 1 to "
-            f"{MAX_FIELDS} with names of up to 64 letters and digits."
+            f"the frame has {problem}; allowed are 1 to {MAX_FIELDS}, named by up to 64 letters and digits."
         )
     size = sum(field.nbytes for field in fields)
     if not 0 < size <= MAX_BLOCK_BYTES or any(len(f.shape) > MAX_DIMS for f in fields):
@@ -132,39 +131,37 @@ def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
     return fields
 
 
-def read_fields(told: Any) -> list[Field]:
-    """Fields as a header tells them."""
-    if not isinstance(told, list) or not 1 <= len(told) <= MAX_FIELDS:
-        raise FormatError("it does not say what its frames are")
+def read_fields(entries: Any) -> list[Field]:
+    """Parse the fields in a header."""
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FIELDS:
+        raise FormatError("its header does not describe the frames")
     fields = []
-    for entry in told:
-        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
-            raise FormatError(f"{str(entry)[:60]} describes no field")
-        name, (dtype, shape) = entry[0], read_description(*entry[1:])
-        if not _FIELD_NAME.fullmatch(name):
-            raise FormatError(f"{name[:60]!r} is no name of a field")
-        fields.append(Field(name, dtype, shape))
+    for entry in entries:
+        named = isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str)
+        if not named or not _FIELD_NAME.fullmatch(entry[0]):
+            raise FormatError(f"{str(entry)[:60]} does not describe a field")
+        fields.append(Field(entry[0], *read_description(*entry[1:])))
     if len({field.name for field in fields}) < len(fields) or not sum(field.nbytes for field in fields):
         raise FormatError("its fields have the same name, or are empty")
     return fields
 
 
 def read_description(dtype: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of an array as a file tells them, of a size that may be."""
+    """Parse dtype and shape of an array in a file, and check its size."""
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise FormatError(f"{str(dtype)[:40]!r} is no type that a recording holds")
+        raise FormatError(f"{str(dtype)[:40]!r} is not a dtype of recordings")
     if not isinstance(shape, list) or len(shape) > MAX_DIMS or not all(type(n) is int and n >= 0 for n in shape):
-        raise FormatError(f"{str(shape)[:60]} is no shape")
+        raise FormatError(f"{str(shape)[:60]} is not a shape")
     if math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize > MAX_BLOCK_BYTES:
         raise FormatError(f"an array of shape {str(shape)[:60]} is larger than a recording may hold")
     return np.dtype(dtype), tuple(shape)
 
 
 def pack(array: np.ndarray) -> bytes:
-    """The bytes of an array in C order: codec, length, packed; the same array gives the same bytes."""
+    """Return an array in C order as codec, length and compressed bytes; the same array gives the same bytes."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
     word = array.dtype.itemsize
-    # words of a path in time are alike whatever they mean: not "floats", so that pcodec looks for differences
+    # consecutive values are similar, also floats: pass floats=False, so that pcodec looks for differences
     name = codecs.choose(data, word, False, [name for name in CODECS if name != "raw"])
     name, parts = codecs.encode(name, data, word, False)
     packed = b"".join(parts)
@@ -172,18 +169,18 @@ def pack(array: np.ndarray) -> bytes:
 
 
 def unpack(member: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The array that `pack` was given, from a member of exactly its length."""
+    """Return the array that `pack` was given, from a member of exactly its length."""
     codec, packed = member[0], member[_MEMBER.size :]
     nbytes = math.prod(shape) * dtype.itemsize
     if codec >= len(CODECS) or nbytes > min(MAX_BLOCK_BYTES, codecs.MAX_EXPANSION * len(packed)):
-        raise FormatError(f"{nbytes} bytes are said to be packed into {len(packed)}: the file is damaged or hostile")
+        raise FormatError(f"a member declares {nbytes} bytes in {len(packed)}: the file is damaged or hostile")
     out = np.empty(nbytes, np.uint8)
     codecs.decode(CODECS[codec], packed, out, dtype.itemsize)
     return (out != 0 if dtype == np.bool_ else out.view(dtype)).reshape(shape)
 
 
 def split(payload: bytes, count: int) -> list[memoryview]:
-    """The members of a payload, which are as many as `count`."""
+    """Split a payload into its `count` members."""
     view, place, members = memoryview(payload), 0, []
     for _ in range(count):
         length = _MEMBER.unpack_from(view, place)[1] if place + _MEMBER.size <= len(view) else MAX_PAYLOAD
@@ -203,12 +200,12 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def from_json(payload: bytes) -> dict[str, Any]:
-    """The object in a payload; FormatError if there is none."""
+def from_json(payload: bytes, kind: type = dict) -> Any:
+    """Parse a payload; raise FormatError unless it is of this kind."""
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError) as error:
         raise FormatError("a record's JSON cannot be read") from error
-    if not isinstance(value, dict):
-        raise FormatError("a record's JSON is no object")
+    if not isinstance(value, kind):
+        raise FormatError(f"a record's JSON is not a {kind.__name__}")
     return value

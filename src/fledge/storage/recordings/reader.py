@@ -1,21 +1,20 @@
-"""Recording: the episodes of a file, whole or in part, also while it is being written.
+"""Recording: read the episodes of a file, whole or in part, also while it is being written.
 
     recording = Recording("fights.frec")
     recording.task, recording.seconds_per_frame, recording.facts, recording.fields
     for episode in recording: episode.outcome, episode.length, episode.scene
-    episode.frames(["pos"], start=100, stop=200)         only the blocks in this range are read, and only this field unpacked
-    recording.refresh()                                  what has been written since
-    Trajectory(**recording.track(3))                          the form that tasks draw
+    episode.frames(["pos"], start=100, stop=200)         read only the blocks in this range, decompress only this field
+    recording.refresh()                                  read what has been written since
+    Trajectory(**recording.track(3))                     the form that tasks draw
 
-Contract
-    Opening reads the heads of all records, not the frames. A file that ends in the middle of a record plays up to there. One
-    that is damaged in the middle plays up to there too, and `damage` says so; damaged frames are a FormatError when they are
-    asked for. So are a foreign file and one of a newer version, at once. Reading takes no more memory than `MAX_READ`, and no
-    more than 256 times what is in the file. Threads may share a recording.
+Opening reads the heads of all records, not the frames. A truncated file plays up to its end. One that is damaged in the middle
+plays up to there, and `damage` says so; reading damaged frames raises a FormatError. A file of another kind or a newer version
+raises one at once. Reading takes at most `MAX_READ` bytes, and 256 times the size of the file. Threads may share a recording.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import Counter
@@ -32,23 +31,23 @@ from fledge.storage.recordings.episode import MAX_READ, Block, Episode
 from fledge.storage.recordings.layout import ARRAY, BEGIN, CLOSE, END, FRAMES, HEADER, Field, Head
 from fledge.storage.recordings.values import from_node, unpack_array
 
-KEPT_ARRAYS = 8  # arrays of scenes that stay unpacked
+KEPT_ARRAYS = 8  # decompressed arrays of scenes that are cached
 
 
 class Recording:
-    """A recording to read.
+    """An open recording.
 
     Raises:
-        StorageError: when there is no such file.
-        FormatError: when it is no recording, or one of a newer version.
+        StorageError: There is no such file.
+        FormatError: It is not a recording, or one of a newer version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.closed = False
-        """Whether its writer had finished: nothing more will come."""
+        """True if the writer has finished the file."""
         self.damage: str | None = None
-        """What is wrong in the middle of the file, and keeps all that follows from being read."""
+        """Damage in the middle of the file, after which nothing can be read."""
         self._episodes: list[Episode] = []
         self._arrays: list[Block] = []
         self._kept: dict[int, np.ndarray] = {}
@@ -56,7 +55,7 @@ class Recording:
         try:
             self._stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by close
         except OSError as error:
-            raise StorageError(f"{path} cannot be read ({error.strerror}): give a recording.") from error
+            raise StorageError(f"{path} cannot be read ({error.strerror}): give the path of a recording.") from error
         try:
             self._begin = self._place = self._read_header()
             self.refresh()
@@ -68,7 +67,7 @@ class Recording:
         return len(self._episodes)
 
     def __getitem__(self, number: int) -> Episode:
-        """An episode by its number; negative ones count from the end."""
+        """Return an episode by number; negative numbers count from the end."""
         if not -len(self) <= number < len(self):
             raise InputError(f"{self.path} has no episode {number}; it has {len(self)}, counted from 0.")
         return self._episodes[number]
@@ -77,27 +76,18 @@ class Recording:
         return iter(list(self._episodes))
 
     def outcomes(self) -> dict[str, int]:
-        """Episodes by how they ended; those without an end are "running"."""
+        """Count the episodes by outcome; those without an end are "running"."""
         return dict(Counter(episode.outcome or "running" for episode in self._episodes))
 
     def track(self, number: int) -> dict[str, Any]:
-        """An episode as `tasks.base.Trajectory` takes it: frames, scene, outcome, and facts with return and frame numbers."""
+        """Return the arguments of `Trajectory` for an episode; facts include its return and frame numbers."""
         episode = self[number]
-        facts = {
-            **episode.facts,
-            "return": episode.total_return,
-            "seconds_per_frame": self.seconds_per_frame,
-            "index": episode.index(),
-        }
-        return {
-            "frames": episode.frames(),
-            "scene": episode.scene,
-            "outcome": episode.outcome or "running",
-            "facts": facts,
-        }
+        facts = {"return": episode.total_return, "seconds_per_frame": self.seconds_per_frame, "index": episode.index()}
+        about = {"scene": episode.scene, "outcome": episode.outcome or "running", "facts": episode.facts | facts}
+        return {"frames": episode.frames(), **about}
 
     def refresh(self) -> bool:
-        """Take in what has been written since; whether there was anything."""
+        """Read records written since the last call; return True if there are any."""
         with self._lock:
             before, self.damage = self._place, None
             try:
@@ -112,8 +102,8 @@ class Recording:
         self._stream.close()
 
     def forget(self) -> None:
-        """Let go of all episodes, as if nothing had been read yet. They refer to their recording, and it to them: without
-        this, memory waits for Python's garbage collector."""
+        """Drop all episodes, as if nothing had been read yet. Episodes and recording refer to each other: without this,
+        their memory is freed only by Python's garbage collector."""
         with self._lock:
             self._episodes, self._arrays, self._kept = [], [], {}
             self._place, self.closed, self.damage = self._begin, False, None
@@ -129,36 +119,32 @@ class Recording:
     def _read_header(self) -> int:
         line = self._read(0, len(layout.LINE))
         if not line.startswith(layout.NAME):
-            raise FormatError(
-                f"{self.path} is not a Fledge recording: give one, such as `fledge eval --record` writes."
-            )
+            raise FormatError(f"{self.path} is not a Fledge recording: give one that `fledge eval --record` wrote.")
         if line != layout.LINE:
             version = self._read(len(layout.NAME), 12).partition(b"\n")[0]
             if not version.isdigit():
                 raise FormatError(f"{self.path} is damaged in its first line: it cannot be read.")
-            raise FormatError(
-                f"{self.path} is a recording of version {int(version)}, but this Fledge reads version {layout.VERSION}: "
-                "use the Fledge that wrote it, or a newer one."
-            )
+            versions = f"of version {int(version)}, but this Fledge reads version {layout.VERSION}"
+            raise FormatError(f"{self.path} is a recording {versions}: use the Fledge that wrote it, or a newer one.")
         self._place = len(line)
         try:
             found = self._next()
             if found is None or found[0].kind != HEADER:
-                raise FormatError("it ends before it says what it holds")
-            told = layout.from_json(self._payload(*found))
-            task, seconds, facts = told.get("task"), told.get("seconds_per_frame"), told.get("facts")
+                raise FormatError("its header is incomplete")
+            header = layout.from_json(self._payload(*found))
+            task, seconds, facts = header.get("task"), header.get("seconds_per_frame"), header.get("facts")
             if not isinstance(task, str) or not isinstance(facts, dict):
-                raise FormatError("it does not say of which task")
+                raise FormatError("its header does not name the task")
             if not isinstance(seconds, float) or not 0 < seconds < 1e9:
-                raise FormatError("it does not say how long a frame is")
-            self.task, self.seconds_per_frame, self.facts = task, seconds, self._told(facts)
-            self.fields = {field.name: field for field in layout.read_fields(told.get("fields"))}
+                raise FormatError("its header does not give the seconds per frame")
+            self.task, self.seconds_per_frame, self.facts = task, seconds, self._decode(facts)
+            self.fields = {field.name: field for field in layout.read_fields(header.get("fields"))}
         except FormatError as error:
-            raise FormatError(f"{self.path} is no whole recording ({error}): it cannot be read.") from error
+            raise FormatError(f"{self.path} is not a valid recording ({error}).") from error
         return found[1] + found[0].length
 
     def _next(self) -> Block | None:
-        """The record at the place reached, if all of it is there."""
+        """Return the next record if it is complete, else None."""
         data = self._read(self._place, layout.HEAD_BYTES)
         if len(data) < layout.HEAD_BYTES:
             return None
@@ -166,14 +152,14 @@ class Recording:
         return Block(head, place) if place + head.length <= os.fstat(self._stream.fileno()).st_size else None
 
     def _take(self, head: Head, place: int) -> None:
-        """Note a record."""
+        """Add a record to the index."""
         number = head.episode
         if head.kind == ARRAY and number == len(self._arrays):
             self._arrays.append(Block(head, place))
         elif head.kind == BEGIN and number == len(self._episodes):
-            told = layout.from_json(self._payload(head, place))
-            if not isinstance(told.get("scene"), dict) or not isinstance(told.get("facts"), dict):
-                raise FormatError("an episode begins with something else than its scene")
+            begin = layout.from_json(self._payload(head, place))
+            if not isinstance(begin.get("scene"), dict) or not isinstance(begin.get("facts"), dict):
+                raise FormatError("an episode begins without scene and facts")
             self._episodes.append(Episode(self, number, Block(head, place)))
         elif head.kind in (FRAMES, END) and number < len(self._episodes) and self._episodes[number].outcome is None:
             self._take_more(self._episodes[number], head, place)
@@ -184,7 +170,7 @@ class Recording:
             raise FormatError(f"a record of kind {head.kind} for episode {number} is out of order")
 
     def _take_more(self, episode: Episode, head: Head, place: int) -> None:
-        """Note frames or the end of an episode under way."""
+        """Add frames or the end of a running episode to the index."""
         if head.kind == FRAMES:
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
@@ -192,12 +178,12 @@ class Recording:
             episode._blocks.append(head, place)
             episode.length = head.first + head.frames
             return
-        told = layout.from_json(self._payload(head, place))
-        outcome, frames, total = told.get("outcome"), told.get("frames"), from_node(told.get("return"), self._array)
+        end = layout.from_json(self._payload(head, place))
+        outcome, frames, total = end.get("outcome"), end.get("frames"), from_node(end.get("return"), self._array)
         if not isinstance(outcome, str) or len(outcome) > layout.MAX_OUTCOME or not isinstance(total, float):
-            raise FormatError("an episode's end does not say how it ended")
+            raise FormatError("an episode's end has no valid outcome and return")
         if not isinstance(frames, int) or not episode.length <= frames <= layout.MAX_FRAME:
-            raise FormatError("an episode's end does not say how long it was")
+            raise FormatError("an episode's end has no valid number of frames")
         episode.outcome, episode.total_return, episode.length = outcome, total, int(frames)
 
     @property
@@ -226,32 +212,32 @@ class Recording:
             raise InputError(f"{self.path} has no field {unknown[0]!r}; it has {', '.join(self.fields)}.")
         return {name: self.fields[name] for name in (self.fields if names is None else names)}
 
-    def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
-        """Frames [count, ...] of a block."""
+    @contextlib.contextmanager
+    def _reading(self, part: str, block: Block) -> Iterator[None]:
+        """Name the part of an episode in errors."""
         try:
+            yield
+        except FormatError as error:
+            what = f"{part} of episode {block.head.episode}"
+            raise FormatError(f"{self.path}: {what} cannot be read ({error}).") from error
+
+    def _unpack(self, block: Block, fields: dict[str, Field]) -> dict[str, np.ndarray]:
+        """Return the frames [count, ...] of a block."""
+        first, count = block.head.first, block.head.frames
+        with self._reading(f"frames {first} to {first + count - 1}", block):
             members = dict(zip(self.fields, layout.split(self._payload(*block), len(self.fields)), strict=True))
-            count = block.head.frames
             # stored with time innermost
             return {
                 k: np.moveaxis(layout.unpack(members[k], f.dtype, (*f.shape, count)), -1, 0) for k, f in fields.items()
             }
-        except FormatError as error:
-            raise FormatError(
-                f"{self.path}: frames {block.head.first} to {block.head.first + block.head.frames - 1} of episode "
-                f"{block.head.episode} cannot be read ({error})."
-            ) from error
 
-    def _told_by(self, begin: Block, part: str) -> dict[str, Any]:
-        """The scene or the facts of an episode."""
-        try:
-            return self._told(layout.from_json(self._payload(*begin))[part])
-        except FormatError as error:
-            raise FormatError(
-                f"{self.path}: the {part} of episode {begin.head.episode} cannot be read ({error})."
-            ) from error
+    def _described(self, begin: Block, part: str) -> dict[str, Any]:
+        """Return the scene or the facts of an episode."""
+        with self._reading(f"the {part}", begin):
+            return self._decode(layout.from_json(self._payload(*begin))[part])
 
-    def _told(self, node: Any) -> dict[str, Any]:
-        """The value of a node; each array that it names is unpacked once, and all of them are not too much."""
+    def _decode(self, node: Any) -> dict[str, Any]:
+        """Return the value of a node; decompress each of its arrays once, up to `MAX_READ` bytes in total."""
         found: dict[int, np.ndarray] = {}
         left = MAX_READ
 
@@ -282,7 +268,7 @@ class Recording:
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a recording does, of whatever version."""
+    """Return True if a file begins like a recording of any version."""
     try:
         with open(path, "rb") as stream:
             return stream.read(len(layout.NAME)) == layout.NAME

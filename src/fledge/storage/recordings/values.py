@@ -1,15 +1,14 @@
-"""Scenes and facts: plain values and arrays as JSON, and back.
+"""Convert scenes and facts (plain values and arrays) to JSON and back.
 
-`null`, booleans, whole numbers, finite floats, strings, lists and dicts with string keys are themselves; a tuple becomes a
-list. The rest is an object with one key: `{"$float": "nan"}` (or `inf`, `-inf`), `{"$array": 3}` for array number 3 of the
-file, and `{"$array": [dtype, shape, base64]}` for a small one in place.
+`null`, booleans, integers, finite floats, strings, lists and dicts with string keys are themselves; a tuple becomes a list.
+The rest is an object with one key: `{"$float": "nan"}` (or `inf`, `-inf`), `{"$array": 3}` for array number 3 of the file, and
+`{"$array": [dtype, shape, base64]}` for a small inline array.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +16,18 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import FormatError, InputError
-from fledge.storage.recordings.layout import check_dtype, pack, read_description, split, to_json, unpack
+from fledge.storage.recordings.layout import check_dtype, from_json, pack, read_description, split, to_json, unpack
 
-SMALL = 256  # bytes of an array that is written in place
+SMALL = 256  # maximum bytes of an inline array
 MAX_DEPTH = 32
 _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def freeze(value: Any, what: str, depth: int = 0) -> Any:
-    """A copy of a caller's value that a recording can hold: arrays stay arrays, all else is JSON-able.
+    """Return a copy of a value for a recording: arrays stay arrays, everything else is JSON-able.
 
     Raises:
-        InputError: when something in it is neither.
+        InputError: The value holds something else.
     """
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value):
         return np.array(value, check_dtype(value.dtype, what), order="C")
@@ -44,15 +43,13 @@ def freeze(value: Any, what: str, depth: int = 0) -> Any:
         return [freeze(item, what, depth + 1) for item in value]
     named = isinstance(value, dict) and all(isinstance(k, str) and not k.startswith("$") for k in value)
     if not named or depth >= MAX_DEPTH:
-        raise InputError(
-            f"{what} holds a {type(value).__name__}; allowed are numbers, strings, arrays, lists and dicts with names "
-            "that do not begin with $."
-        )
+        allowed = "numbers, strings, arrays, lists and dicts with string keys that do not begin with $"
+        raise InputError(f"{what} holds a {type(value).__name__}; allowed are {allowed}.")
     return {key: freeze(item, f"{what}[{key!r}]", depth + 1) for key, item in value.items()}
 
 
 def to_node(value: Any, store: Callable[[np.ndarray], int]) -> Any:
-    """JSON of a frozen value; `store` puts a large array into the file and gives its number."""
+    """Return the JSON of a frozen value; `store` writes a large array to the file and returns its number."""
     if isinstance(value, np.ndarray):
         if value.nbytes > SMALL:
             return {"$array": store(value)}
@@ -63,7 +60,7 @@ def to_node(value: Any, store: Callable[[np.ndarray], int]) -> Any:
 
 
 def from_node(node: Any, load: Callable[[int], np.ndarray], depth: int = 0) -> Any:
-    """The value of a node that nobody vouches for; `load` gives the array of a number."""
+    """Return the value of an untrusted node; `load` returns the array of a number."""
     if depth > MAX_DEPTH + 1:
         raise FormatError("a scene is nested too deeply")
     if isinstance(node, list):
@@ -74,34 +71,30 @@ def from_node(node: Any, load: Callable[[int], np.ndarray], depth: int = 0) -> A
         return _NAMED.get(str(node["$float"]), math.nan)
     if "$array" not in node:
         return {key: from_node(item, load, depth + 1) for key, item in node.items()}
-    told = node["$array"]
-    if isinstance(told, int) and not isinstance(told, bool):
-        return load(told)
-    if not isinstance(told, list) or len(told) != 3 or not isinstance(told[2], str):
-        raise FormatError("a scene has something for an array that is none")
-    dtype, shape = read_description(told[0], told[1])
+    array = node["$array"]
+    if isinstance(array, int) and not isinstance(array, bool):
+        return load(array)
+    if not isinstance(array, list) or len(array) != 3 or not isinstance(array[2], str):
+        raise FormatError(f"a scene's array must be a number or [dtype, shape, base64], got {str(array)[:60]}")
+    dtype, shape = read_description(array[0], array[1])
     try:
-        data = base64.b64decode(told[2], validate=True)
+        data = base64.b64decode(array[2], validate=True)
     except (ValueError, binascii.Error) as error:
-        raise FormatError("an array of a scene cannot be read") from error
+        raise FormatError("a scene's array is not base64") from error
     if len(data) != math.prod(shape) * dtype.itemsize:
-        raise FormatError("an array of a scene has another size than it says")
+        raise FormatError("a scene's array does not have the declared size")
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
 def pack_array(array: np.ndarray) -> bytes:
-    """Payload of an ARRAY record: a line of JSON with type and shape, and the packed bytes."""
+    """Return the payload of an ARRAY record: a line of JSON with dtype and shape, and the compressed bytes."""
     return to_json([array.dtype.str, list(array.shape)]) + b"\n" + pack(array)
 
 
 def unpack_array(payload: bytes) -> np.ndarray:
-    """The array of an ARRAY record."""
+    """Return the array of an ARRAY record."""
     line, _, packed = payload.partition(b"\n")
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FormatError("an array's description cannot be read") from error
-    if not isinstance(told, list) or len(told) != 2:
-        raise FormatError("an array has no description")
-    dtype, shape = read_description(told[0], told[1])
-    return unpack(split(packed, 1)[0], dtype, shape)
+    described = from_json(line, list)
+    if len(described) != 2:
+        raise FormatError("an array has no dtype and shape")
+    return unpack(split(packed, 1)[0], *read_description(*described))

@@ -1,20 +1,19 @@
-"""RecordingWriter: episodes into a file, off the caller's thread.
+"""RecordingWriter: record episodes to a file, off the caller's thread.
 
-    writer = RecordingWriter("fights.frec", "duel", frame, seconds_per_frame=1.0)    frame: one that looks like all others
+    writer = RecordingWriter("fights.frec", "duel", frame, seconds_per_frame=1.0)    frame: an example of all frames
     episode = writer.begin(scene)
-    writer.add(episode, frame)                           as often as it takes; or add_many(episode, frames [T, ...])
+    writer.add(episode, frame)                           once per frame; or add_many(episode, frames [T, ...])
     writer.end(episode, outcome="win", total_return=1.0)
     writer.close()
 
-Contract
-    What is given is copied, so buffers may be reused at once. Packing and writing happen on a thread of its own, behind a
-    queue of at most `queue_bytes`. A full queue never stalls the caller: whole blocks of frames are dropped and counted, and
-    frames keep their numbers, so that a gap is seen as one (`when_full="wait"` is for who would rather wait). `begin` returns
-    None where an episode is not recorded, which `add` and `end` accept.
-    A recording is bounded: `max_episodes` are begun; of each, the first `max_frames` are kept; and the file never grows beyond
-    `max_bytes`: then episodes under way are cut, no new ones are begun, and the log says so once.
-    What the disk refuses stops the recording, not the caller: the log says so once, `stats()["error"]` has it, `close` raises
-    it. A forked child records nothing. Episodes of several threads are welcome, one thread at a time.
+Arguments are copied, so buffers may be reused at once. A background thread compresses and writes, behind a queue of at most
+`queue_bytes`. A full queue does not stall the caller: whole blocks of frames are dropped and counted, and frames keep their
+numbers, so that a gap is visible (`when_full="wait"` waits instead). `begin` returns None for an episode that is not recorded,
+which `add` and `end` accept.
+A recording is bounded by `max_episodes`, the first `max_frames` of each, and `max_bytes`: when the file is full, running
+episodes are cut, new ones are not recorded, and a warning is logged once.
+A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by `close`. A forked
+child records nothing. Calls must come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -42,28 +41,28 @@ BLOCK_FRAMES = 256
 
 @dataclass
 class _Open:
-    """An episode under way: the block that is being filled, and how far it got."""
+    """A running episode: the block being filled, and its frames so far."""
 
     block: dict[str, np.ndarray] = field(default_factory=dict)
     filled: int = 0
-    flown: int = 0  # frames in all
+    frames: int = 0  # recorded and dropped
 
 
 class RecordingWriter:
     """Records episodes of one task into a new file.
 
     Args:
-        path: The file; what is there is replaced.
-        task: What finds the task again (`Task.reference`).
-        frame: A frame as all will be: an array (or number) for each name.
+        path: The file; an existing one is replaced.
+        task: The task's reference (`Task.reference`).
+        frame: An example of all frames: an array (or number) for each name.
         seconds_per_frame: Simulated time from one frame to the next.
-        facts: What else a reader should know: policy, seed, settings; plain values.
-        max_bytes: The largest that the file gets.
-        max_episodes: The most episodes that are recorded.
-        max_frames: The most frames that are kept of one episode.
-        block_frames: Frames that are packed together; fewer are seen sooner by who reads along, but take more space.
-        queue_bytes: The most memory that waits for the disk.
-        when_full: What happens to frames when as much is waiting.
+        facts: Further information such as policy, seed and settings; plain values.
+        max_bytes: Maximum size of the file.
+        max_episodes: Maximum number of episodes.
+        max_frames: Maximum number of frames per episode.
+        block_frames: Frames compressed together; smaller blocks reach a live reader sooner, but take more space.
+        queue_bytes: Maximum memory that waits for the disk.
+        when_full: Whether to drop frames or wait when the queue is full.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class RecordingWriter:
         for name, value in (("max_bytes", max_bytes), ("max_episodes", max_episodes), ("max_frames", max_frames),
                             ("block_frames", block_frames), ("queue_bytes", queue_bytes)):  # fmt: skip
             if value < 1:
-                raise ConfigError(f"{name} is {value}, but a recording needs at least 1.")
+                raise ConfigError(f"{name} is {value}, but must be at least 1.")
         if not 0 < seconds_per_frame < float("inf"):
             raise ConfigError(f"seconds_per_frame is {seconds_per_frame}, but must be above 0.")
         self.fields = {f.name: f for f in describe_fields({k: np.asarray(v) for k, v in frame.items()})}
@@ -103,7 +102,7 @@ class RecordingWriter:
         self._open: dict[int, _Open] = {}
         self._begun = self._refused = self._lost = self._lost_blocks = 0
         self._jobs: deque[tuple[Callable[[], Any], int]] = deque()
-        self._waiting = 0  # bytes in the queue, and of the job at work
+        self._waiting = 0  # bytes of queued jobs and of the one being written
         self._busy = self._closing = False
         self._said: str | None = None
         self._error: Exception | None = None
@@ -116,11 +115,11 @@ class RecordingWriter:
     # ---- the caller's side ---------------------------------------------------------------------------------------------
 
     def begin(self, scene: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> int | None:
-        """Begin an episode; what it is called from now on, or None where it is not recorded.
+        """Begin an episode; return its number, or None if it is not recorded.
 
         Args:
-            scene: What stands still: plain values and arrays.
-            facts: What else to know of this episode: its number, seed, env; plain values.
+            scene: What does not move: plain values and arrays.
+            facts: Further information about this episode, such as its number, seed and env; plain values.
         """
         if self._away():
             return None
@@ -129,10 +128,10 @@ class RecordingWriter:
             self._say(f"{self.path} is full with {limit}: further episodes are not recorded.")
             self._refused += 1
             return None
-        held, told = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
+        held, described = freeze(dict(scene or {}), "scene"), freeze(dict(facts or {}), "facts")
         size = sum(value.nbytes for value in held.values() if isinstance(value, np.ndarray))
         episode = self._begun
-        if not self._submit(lambda: self._file.begin(episode, held, told), size):
+        if not self._submit(lambda: self._file.begin(episode, held, described), size):
             self._refused += 1
             return None
         self._begun += 1
@@ -150,17 +149,17 @@ class RecordingWriter:
         state, count = self._state(episode), self._check(frames)
         start = 0
         while start < count:
-            if state.flown >= self.max_frames:
-                state.flown += count - start
+            if state.frames >= self.max_frames:
+                state.frames += count - start
                 return
             if not state.block:
                 shapes = {name: (self.block_frames, *f.shape) for name, f in self.fields.items()}
                 state.block = {name: np.empty(shape, self.fields[name].dtype) for name, shape in shapes.items()}
-            step = min(count - start, self.block_frames - state.filled, self.max_frames - state.flown)
+            step = min(count - start, self.block_frames - state.filled, self.max_frames - state.frames)
             for name, block in state.block.items():
                 block[state.filled : state.filled + step] = frames[name][start : start + step]
             state.filled += step
-            state.flown += step
+            state.frames += step
             start += step
             if state.filled == self.block_frames:
                 self._hand_over(episode, state)
@@ -172,18 +171,18 @@ class RecordingWriter:
         state = self._state(episode)
         if len(outcome) > MAX_OUTCOME:
             raise InputError(f"outcome has {len(outcome)} characters, but at most {MAX_OUTCOME} are allowed.")
-        told = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.flown}
+        described = {"outcome": outcome, "return": freeze(float(total_return), "return"), "frames": state.frames}
         self._hand_over(episode, state)
         del self._open[episode]
-        self._submit(lambda: self._file.end(episode, told), None)
+        self._submit(lambda: self._file.end(episode, described), None)
 
     def flush(self) -> None:
-        """Have all frames so far written, without waiting for it: for who reads along."""
+        """Queue all frames so far for writing, without waiting, so that a live reader sees them."""
         for episode, state in self._open.items():
             self._hand_over(episode, state)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Have all frames so far written, and wait until they are; whether that was in time."""
+        """Write all frames so far; return False after `timeout` seconds."""
         if self._away():
             return True
         self.flush()
@@ -191,7 +190,7 @@ class RecordingWriter:
             return self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout)
 
     def stats(self) -> dict[str, Any]:
-        """What was recorded, what it takes, and what was left out."""
+        """Return what was recorded, its size, and what was left out."""
         return {
             "episodes": self._file.episodes,
             "frames": self._file.frames,
@@ -205,15 +204,15 @@ class RecordingWriter:
         }
 
     def report(self) -> None:
-        """Log an error that nobody has been told of, when the process ends without `close`."""
+        """Log an error, for a process that ends without `close`."""
         if self._error is not None:
-            logger.warning("%s could not be written to its end: %s", self.path, self._error)
+            logger.warning("%s is incomplete: %s", self.path, self._error)
 
     def close(self) -> None:
-        """Write what is left and stop. Episodes under way stay without an end.
+        """Write the remaining frames and stop. Running episodes stay without an end.
 
         Raises:
-            StorageError: when something could not be written; what was before is in the file.
+            StorageError: A write failed; everything before it is in the file.
         """
         if os.getpid() != self._pid or self._closing:
             return
@@ -228,9 +227,8 @@ class RecordingWriter:
             self._attempt(lambda: self._file.close({k: v for k, v in self.stats().items() if k in counted}))
         self._file.release()
         if self._error is not None:
-            raise StorageError(
-                f"{self.path} could not be written to its end ({self._error}); it plays up to there: free some space."
-            ) from self._error
+            text = f"a write to {self.path} failed ({self._error}); it plays up to there: free some space."
+            raise StorageError(text) from self._error
 
     def __enter__(self) -> RecordingWriter:
         return self
@@ -239,16 +237,16 @@ class RecordingWriter:
         self.close()
 
     def _away(self) -> bool:
-        """Whether nothing is recorded here: in a forked child, after an error, or after close."""
+        """Return True if nothing is recorded: in a forked child, after an error, or after close."""
         return os.getpid() != self._pid or self._error is not None or self._closing
 
     def _state(self, episode: int) -> _Open:
         if episode not in self._open:
-            raise InputError(f"episode {episode} is not under way: begin gives the number, and end is the last call.")
+            raise InputError(f"episode {episode} is not running: use the number from begin(), and only before end().")
         return self._open[episode]
 
     def _check(self, frames: Mapping[str, np.ndarray]) -> int:
-        """How many frames these are; InputError unless they look like the first."""
+        """Return the number of frames; raise InputError unless they have the fields of the recording."""
         if frames.keys() != self.fields.keys():
             raise InputError(f"the frame has {sorted(frames)}, but this recording holds {sorted(self.fields)}.")
         counts = {len(value) for value in frames.values()}
@@ -256,14 +254,14 @@ class RecordingWriter:
             known = self.fields[name]
             if value.shape[1:] != known.shape or value.dtype.newbyteorder("=") != known.dtype.newbyteorder("="):
                 got = f"{value.dtype} {value.shape[1:]}"
-                raise InputError(f"{name} of a frame is {got}, but began as {known.dtype} {known.shape}.")
+                raise InputError(f"frame entry {name} is {got}, but this recording has {known.dtype} {known.shape}.")
         if len(counts) > 1:
-            raise InputError(f"entries of the frames have {sorted(counts)} rows, but all must have as many.")
+            raise InputError(f"frame entries have {sorted(counts)} rows, but all must have the same number.")
         return counts.pop()
 
     def _hand_over(self, episode: int, state: _Open) -> None:
-        """Have a block written; without room for it, drop it."""
-        count, first = state.filled, min(state.flown, self.max_frames) - state.filled
+        """Queue a block for writing; drop it if the queue is full."""
+        count, first = state.filled, min(state.frames, self.max_frames) - state.filled
         if not count:
             return
         frames = {name: block[:count] for name, block in state.block.items()}
@@ -282,7 +280,7 @@ class RecordingWriter:
             self._lost_blocks += 1
 
     def _submit(self, job: Callable[[], Any], size: int | None) -> bool:
-        """Queue a job of so many bytes; False where there is no room. One of None goes in anyway: ends are small and few."""
+        """Queue a job of `size` bytes; return False if there is no room. None always fits: ends are small and few."""
         with self._changed:
             if size is not None and self._waiting and self._waiting + size > self.queue_bytes:
                 if self.when_full == "drop":

@@ -1,12 +1,10 @@
-"""Nothing queued is lost when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
+"""Finish queued work when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
 
-Contract
-    Objects with a `drain()` are registered while they may hold unsaved work. At exit (of a multiprocessing child too,
-    which ends without the interpreter's own exit), and when one of the two signals comes, all of them are drained, and
-    say which saves failed; then the handler that was there before gets the signal (its default action
-    included), so a program's own handling keeps working. A second signal during the drain skips it.
-    Signal handlers can only be set from the main thread; elsewhere only the drain at exit is set up.
-    kill -9 and os._exit cannot be caught: then the last durable checkpoint is what is left.
+Objects with a `drain()` are registered while they may hold unsaved work. At exit (also of a multiprocessing child, which skips
+the interpreter's exit), and on either signal, all of them are drained and log their failures; then the previous handler, or
+the default action, gets the signal. A second signal skips a running drain.
+Signal handlers can only be set in the main thread; in others only the drain at exit is set up.
+kill -9 and os._exit cannot be caught: then the last durable checkpoint remains.
 """
 
 from __future__ import annotations
@@ -26,25 +24,25 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Drainable(Protocol):
-    """Something with work that must be finished before the process ends."""
+    """An object with work to finish before the process ends."""
 
     def drain(self, timeout: float | None = None) -> bool: ...
 
     def report(self) -> object:
-        """Log errors that nobody has been told of."""
+        """Log errors that have not been reported."""
 
 
 _alive: list[Drainable] = []
 _previous: dict[int, Any] = {}
-_owner = -1  # the process whose items these are
+_owner = -1  # id of the process that registered the items
 _draining = False
-EXIT_PRIORITY = 100  # early: what else ends with a process may be needed to save
+EXIT_PRIORITY = 100  # early: saving may need what later finalizers take down
 
 
 def register(item: Drainable, signals: bool = True) -> None:
     """Drain `item` before the process ends."""
     global _owner, _draining
-    if _owner != os.getpid():  # the first here, or a forked child: the parent's items live on the parent's threads
+    if _owner != os.getpid():  # first call, or a forked child: the parent's items belong to the parent's threads
         _alive.clear()
         _owner, _draining = os.getpid(), False
         Finalize(None, _at_exit, exitpriority=EXIT_PRIORITY)
@@ -56,12 +54,12 @@ def register(item: Drainable, signals: bool = True) -> None:
 
 
 def unregister(item: Drainable) -> None:
-    """Forget `item`; with the last one gone, the previous signal handlers come back."""
+    """Forget `item`; after the last one, restore the previous signal handlers."""
     if item in _alive:
         _alive.remove(item)
     if not _alive and _previous and threading.current_thread() is threading.main_thread():
         for number, handler in list(_previous.items()):
-            if signal.getsignal(number) is _on_signal:  # else someone has chained onto us since: stay in the chain
+            if signal.getsignal(number) is _on_signal:  # else a later handler calls ours: stay in the chain
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
                 del _previous[number]
 

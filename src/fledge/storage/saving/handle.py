@@ -1,4 +1,4 @@
-"""CheckpointHandle: how far one checkpoint has come."""
+"""CheckpointHandle: the progress of one save."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fledge.core.errors import StorageError
 
 
 class CheckpointHandle:
-    """One checkpoint on its way: first staged, then durable; or failed, dropped or skipped. As a path it waits.
+    """A save in progress: first staged, then durable; or failed, dropped or skipped. Used as a path, it waits.
 
     Attributes:
-        path: The file that it becomes.
+        path: The file it becomes.
         status: "staging", "queued", "writing", "durable", "failed", "dropped" or "skipped".
-        error: Why it did not become durable, if so.
+        error: Why it did not become durable, or None.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,21 +26,21 @@ class CheckpointHandle:
 
     @property
     def staged(self) -> bool:
-        """Whether the state has been copied, so that the caller may change all of it."""
+        """True once the state is copied, so that the caller may change it."""
         return self._staged.is_set()
 
     @property
     def durable(self) -> bool:
-        """Whether the file is complete and survives a power cut."""
+        """True once the file is complete and survives a power cut."""
         return self.status == "durable"
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will happen: durable, failed, dropped or skipped."""
+        """True once the save is durable, failed, dropped or skipped."""
         return self._done.is_set()
 
     def wait_staged(self, timeout: float | None = None) -> bool:
-        """Wait until the state is staged; False after `timeout` seconds."""
+        """Wait until the state is staged; return False after `timeout` seconds."""
         return self._staged.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> Path:
@@ -48,7 +48,7 @@ class CheckpointHandle:
 
         Raises:
             StorageError: It was dropped, skipped, or not done within `timeout` seconds.
-            FledgeError, Exception: What made the save fail.
+            FledgeError, Exception: The error that made the save fail.
         """
         if not self._done.wait(timeout):
             raise StorageError(f"{self.path} is still {self.status} after {timeout} s: wait longer.")
@@ -57,24 +57,24 @@ class CheckpointHandle:
         return self.path
 
     def set_staged(self) -> None:
-        """Mark as staged (the saver's call)."""
+        """Mark as staged; called by the saver."""
         if self.status == "staging":
             self.status = "queued"
         self._staged.set()
 
     def finish(self, status: str, error: BaseException | None = None) -> None:
-        """Mark as done (the saver's call)."""
+        """Mark as done; called by the saver."""
         self.status, self.error = status, error
         self._staged.set()
         self._done.set()
 
     def leave_to(self, owner: str) -> None:
-        """Mark as out of reach, in a forked child: the work goes on in the other process, and locks may be held for ever."""
+        """Mark as failed in a forked child: the save continues in the parent, and inherited locks may never be released."""
         self._staged, self._done = threading.Event(), threading.Event()
         self.finish("failed", StorageError(f"{self.path} is being saved by {owner}: wait for it there."))
 
     def __fspath__(self) -> str:
-        """The file's path, once it is durable: a handle can be given to whatever opens files."""
+        """Return the path once the file is durable, so that a handle can be passed to anything that opens files."""
         return str(self.wait())
 
     def __str__(self) -> str:

@@ -1,13 +1,9 @@
 """The two background threads of a saver: one stages, one writes.
 
-Contract
-    A job is staged (its late leaves copied, in the order of submission), then written, in the same order, by its own
-    `write` call. `wait_staged` returns when nothing is left to stage; `drain` when nothing is left at all. A job that
-    fails is counted and remembered; the others go on. Should a thread itself end, all its jobs fail and say so, and so
-    does every later one. All waiting is on one condition with a re-entrant lock, since a signal handler may drain while the
-    main thread is inside it.
-    Nothing is shared with a forked child: there a pipeline is empty, its threads do not exist, and its handles say that the
-    parent has them.
+Jobs are staged (their remaining leaves copied) and then written by their own `write` call, both in order of submission. A job
+that fails is counted; the others continue. If a thread itself ends by an error, its jobs and all later ones fail.
+All waiting uses one condition with a re-entrant lock, because a signal handler may drain while the main thread holds it.
+A forked child has no threads: there a pipeline is empty, and its handles fail with a message that names the parent.
 """
 
 from __future__ import annotations
@@ -31,38 +27,34 @@ from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written
 from fledge.storage.saving.handle import CheckpointHandle
-from fledge.storage.saving.staging import Arena, Stager
+from fledge.storage.saving.staging import Stager, StagingBuffer
 
-# Share of one core that the writer may take before it hurries more, and below which it takes more time again (the next
-# denser codecs take about 2.5 times as long, so the second must be well below the first). One long gap is no sign of calm
-# yet: an evaluation may have come between.
-HURRIED_SHARE, CALM_SHARE, CALM_SAVES = 0.02, 0.004, 3
-MAX_HASTE = len(LADDER) - 1
-
-WRITER_NICE = 10  # training goes first when cores are short
-
-_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-
+# Above the first share of one core the writer changes to faster codecs, below the second to denser ones, which take about 2.5
+# times as long. The latter needs several saves in a row: one long gap may be an evaluation.
+BUSY_SHARE, IDLE_SHARE, IDLE_SAVES = 0.02, 0.004, 3
+MAX_SPEED_BIAS = len(LADDER) - 1
+WRITER_NICE = 10  # training has priority when cores are short
 Write = Callable[[Node, Sequence[Leaf], Plans], Written]
+_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
 class Job:
-    """One checkpoint under way."""
+    """One checkpoint to save."""
 
     handle: CheckpointHandle
     node: Node
     leaves: list[Leaf]
-    later: list[Leaf]  # to be staged in the background
-    arena: Arena
+    later: list[Leaf]  # to stage in the background
+    buffer: StagingBuffer
     write: Write
-    events: dict[Any, Any] = field(default_factory=dict)  # CUDA marks, see Stager.prepare
+    events: dict[Any, Any] = field(default_factory=dict)  # CUDA events, see Stager.prepare
     started: float = field(default_factory=time.perf_counter)
-    watched: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # of `later`, by their versions: see `split`
+    watched: list[tuple[torch.Tensor, int]] = field(default_factory=list)  # tensors of `later` and their versions
 
 
 class Pipeline:
-    """Queue, threads, buffers and counts."""
+    """Queue, threads, staging buffers and counters of a saver."""
 
     def __init__(self, on_durable: Callable[[Job, Written, float], None]) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -70,83 +62,79 @@ class Pipeline:
         self.staging = 0  # jobs not staged yet; read without the lock by the optimiser's hook
         self.counts = dict.fromkeys(("saves", "failures", "dropped", "skipped", "waits", "bytes_in", "bytes_out"), 0)
         self.unreported: list[BaseException] = []
-        self.cpu_s = 0.0  # that both threads have used
+        self.cpu_s = 0.0  # CPU time of both threads
         self.last_error: str | None = None
         self.last_durable: float | None = None
         self._on_durable = on_durable
         self._to_stage: deque[Job] = deque()
-        self._to_prepare = 0  # bytes that the next save is expected to take
+        self._to_prepare = 0  # expected bytes of the first save
         self._preparing = False
-        self._wanted = False  # a buffer was asked for: no more time to make one ready
+        self._wanted = False  # a buffer was taken: stop preparing one
         self._jobs: deque[Job] = deque()  # waiting, in order
         self._writing: Job | None = None
-        self._free: list[Arena] = []
-        self._arenas: list[Arena] = []
+        self._free: list[StagingBuffer] = []
+        self._buffers: list[StagingBuffer] = []
         self._plans = Plans()
         self._last_start: float | None = None
-        self._calm = 0  # saves in a row that took little
+        self._idle_saves = 0  # consecutive saves below IDLE_SHARE
         self._closed = False
-        self.dead: str | None = None  # why a thread ended, if one did
+        self.dead: str | None = None  # the error that ended a thread
         _pipelines.add(self)
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(self._next_to_stage, self._stage, 0), name="fledge-stage", daemon=True
-            ),
-            threading.Thread(
-                target=self._run, args=(self._next_to_write, self._write, WRITER_NICE), name="fledge-write", daemon=True
-            ),
-        ]
+        roles = (
+            ("fledge-stage", self._next_to_stage, self._stage, 0),
+            ("fledge-write", self._next_to_write, self._write, WRITER_NICE),
+        )
+        self._threads = [threading.Thread(target=self._run, args=role, name=name, daemon=True) for name, *role in roles]
         for thread in self._threads:
             thread.start()
 
-    def arena(self) -> Arena:
-        """A staging buffer, used before if there is one free."""
+    def take_buffer(self) -> StagingBuffer:
+        """Return a free staging buffer, or a new one."""
         with self.changed:
             self._to_prepare, self._wanted = 0, True
-            while self._preparing:  # it stops, and what it has made ready is ours
-                self.changed.wait()
+            self.changed.wait_for(lambda: not self._preparing)  # it stops early; what it has prepared is used
             if self._free:
                 return self._free.pop()
-            self._arenas.append(Arena())
-            return self._arenas[-1]
+            self._buffers.append(StagingBuffer())
+            return self._buffers[-1]
 
     def prepare(self, nbytes: int) -> None:
-        """Have a staging buffer of this size made ready in the background, before the first job."""
+        """Prepare a staging buffer of this size in the background, before the first job."""
         with self.changed:
             self._to_prepare = nbytes
             self.changed.notify_all()
 
     def _make_ready(self) -> None:
-        """Take the memory that `prepare` asked for: pages that were never touched make a first copy ten times slower."""
+        """Allocate and touch the memory that `prepare` asked for: a first copy to untouched pages is ten times slower."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
             if not nbytes or self._closed or self._wanted:
                 return
             self._preparing = True
-            arena = self._free.pop() if self._free else Arena()
+            buffer = self._free.pop() if self._free else StagingBuffer()
         cpu = time.thread_time()
-        with contextlib.suppress(MemoryError):  # then the save will say so
-            arena.reserve(nbytes)
-            arena.touch(lambda: not self._wanted)
+        with contextlib.suppress(MemoryError):  # then the save itself fails with it
+            buffer.reserve(nbytes)
+            buffer.touch(lambda: not self._wanted)
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False
             if not self._closed:
-                self._free.append(arena)
-                if not any(known is arena for known in self._arenas):
-                    self._arenas.append(arena)
+                self._free.append(buffer)
+                if not any(known is buffer for known in self._buffers):
+                    self._buffers.append(buffer)
             self.changed.notify_all()
 
-    def give_back(self, arena: Arena) -> None:
-        """A staging buffer that is not needed after all."""
+    def give_back(self, buffer: StagingBuffer) -> None:
+        """Return an unused staging buffer."""
         with self.changed:
-            self._free.append(arena)
+            self._free.append(buffer)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
         with self.changed:
             if self.dead is not None:
-                raise StorageError(f"the saver's thread ended ({self.dead}): make a new AsyncCheckpointSaver.")
+                raise StorageError(f"the saver's thread ended ({self.dead}): create a new AsyncCheckpointSaver.")
             if job.later:
                 self.staging += 1
                 self._to_stage.append(job)
@@ -156,30 +144,28 @@ class Pipeline:
             self.changed.notify_all()
 
     def waiting(self) -> int:
-        """Jobs that wait to be written, the one in writing not counted."""
+        """Return the number of jobs that wait to be written, without the one being written."""
         return len(self._jobs)
 
     def drop_oldest(self, why: str) -> Job:
-        """Take the oldest waiting job out of the queue."""
+        """Remove the oldest waiting job from the queue."""
         with self.changed:
             job = self._jobs.popleft()
             self.counts["dropped"] += 1
             if job.handle.staged:
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
             job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}."))
             return job
 
     def wait_staged(self) -> None:
-        """Wait until every job given so far is staged."""
+        """Wait until every submitted job is staged."""
         with self.changed:
-            while self.staging:
-                self.changed.wait()
+            self.changed.wait_for(lambda: not self.staging)
 
     def wait_room(self, limit: int) -> None:
-        """Wait until fewer than `limit` jobs wait."""
+        """Wait until fewer than `limit` jobs are queued."""
         with self.changed:
-            while len(self._jobs) >= limit:
-                self.changed.wait()
+            self.changed.wait_for(lambda: len(self._jobs) < limit)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until everything is written; False after `timeout` seconds."""
@@ -187,19 +173,19 @@ class Pipeline:
             return self.changed.wait_for(lambda: not (self._jobs or self._writing or self.staging), timeout)
 
     def close(self) -> None:
-        """Let the threads end when nothing is left to do, and free the buffers."""
+        """End the threads once all jobs are done, and free the buffers."""
         with self.changed:
             self._closed = True
             self._free.clear()
-            self._arenas.clear()
+            self._buffers.clear()
             self.changed.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=None if not self._jobs else 0)
 
     def buffer_bytes(self) -> int:
-        """Memory that staging buffers take."""
-        return sum(arena.nbytes for arena in self._arenas)
+        """Return the memory of all staging buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None], nice: int) -> None:
         if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
@@ -207,7 +193,7 @@ class Pipeline:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         try:
             self._loop(take, work)
-        except BaseException as error:  # nothing that a job does: a fault of our own, or no memory left
+        except BaseException as error:  # not an error of a job: a bug in this class, or no memory left
             self._die(error)
 
     def _loop(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> None:
@@ -227,26 +213,26 @@ class Pipeline:
             work(job)
 
     def _die(self, error: BaseException) -> None:
-        """Fail everything, so that nobody waits for a thread that has ended."""
+        """Fail every job, so that no caller waits for a thread that has ended."""
         with self.changed:
             self.dead = f"{type(error).__name__}: {error}"
-            lost = list(self._jobs) + ([] if self._writing is None else [self._writing])
-            self._jobs.clear()
-            self._to_stage.clear()
-            self._writing, self._preparing, self.staging, self._to_prepare = None, False, 0, 0
-            for job in lost:
+            for job in self._take_all():
                 reason = f"{job.handle.path} was not saved: the saver's thread ended ({self.dead})."
                 self._fail(job, StorageError(reason))
             self.changed.notify_all()
 
-    def forget(self, owner: str) -> None:
-        """Be empty, in a forked child; `owner` says who goes on with the jobs."""
-        self.changed = threading.Condition(threading.RLock())
+    def _take_all(self) -> list[Job]:
+        """Empty the queue and return all unfinished jobs."""
         jobs = list(self._jobs) + ([] if self._writing is None else [self._writing])
         self._jobs, self._to_stage, self._writing = deque(), deque(), None
         self.staging, self._to_prepare, self._preparing = 0, 0, False
-        self._free, self._arenas, self._threads = [], [], []
-        for job in jobs:
+        return jobs
+
+    def forget(self, owner: str) -> None:
+        """Empty the pipeline in a forked child; `owner` describes the process that continues with the jobs."""
+        self.changed = threading.Condition(threading.RLock())
+        self._free, self._buffers, self._threads = [], [], []
+        for job in self._take_all():
             job.handle.leave_to(owner)
 
     def _next_to_stage(self) -> Job | None:
@@ -264,22 +250,22 @@ class Pipeline:
         error: BaseException | None = None
         cpu = time.thread_time()
         try:
-            self.stager.copy(job.later, job.arena, job.events)
+            self.stager.copy(job.later, job.buffer, job.events)
             if any(tensor._version != version for tensor, version in job.watched):
                 raise StorageError(
-                    f"{job.handle.path} was not saved: a tensor of an optimiser was changed by something else than its step "
-                    "while it was copied. Call fence() before such a change."
+                    f"{job.handle.path} was not saved: a tensor of an optimiser was changed while it was copied, not by the "
+                    "optimiser's step. Call fence() before such a change."
                 )
         except BaseException as raised:
             error = raised
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
-            self.staging = max(self.staging - 1, 0)  # 0 already, if the writer has ended meanwhile
+            self.staging = max(self.staging - 1, 0)  # already 0 if the writer has ended meanwhile
             if job.handle.done:  # dropped meanwhile
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
             elif error is not None:
                 self._jobs.remove(job)
-                self._free.append(job.arena)
+                self._free.append(job.buffer)
                 self._fail(job, error)
             else:
                 job.handle.set_staged()
@@ -289,14 +275,14 @@ class Pipeline:
         written, error, cpu = None, None, time.thread_time()
         try:
             written = job.write(job.node, job.leaves, self._plans)
-        except BaseException as raised:  # a panic of a codec in Rust is no Exception
+        except BaseException as raised:  # a panic in Rust is not an Exception
             error = raised
         cpu = time.thread_time() - cpu
         self._pace(job, cpu)
         with self.changed:
             self.cpu_s += cpu
             self._writing = None
-            self._free.append(job.arena)
+            self._free.append(job.buffer)
             if written is not None:
                 self.counts["saves"] += 1
                 self.counts["bytes_in"] += written.bytes_in
@@ -307,22 +293,22 @@ class Pipeline:
                 self._fail(job, error)
             self.changed.notify_all()
         if written is not None:
-            with contextlib.suppress(Exception):  # a line that nobody reads (a closed pipe) must not stop the saving
+            with contextlib.suppress(Exception):  # a closed stdout must not stop saving
                 self._on_durable(job, written, time.perf_counter() - job.started)
 
     def _pace(self, job: Job, cpu_seconds: float) -> None:
-        """Choose quicker codecs when saving takes much of the time between saves, and denser ones when little."""
+        """Choose faster codecs if saving takes a large share of the time between saves, denser ones if a small one."""
         if self._last_start is not None:
             share = cpu_seconds / max(job.started - self._last_start, 1e-6)
-            self._calm = self._calm + 1 if share < CALM_SHARE else 0
-            if share > HURRIED_SHARE:
-                self._plans.haste = min(self._plans.haste + 1, MAX_HASTE)
-            elif self._calm >= CALM_SAVES:
-                self._plans.haste, self._calm = max(self._plans.haste - 1, 0), 0
+            self._idle_saves = self._idle_saves + 1 if share < IDLE_SHARE else 0
+            if share > BUSY_SHARE:
+                self._plans.speed_bias = min(self._plans.speed_bias + 1, MAX_SPEED_BIAS)
+            elif self._idle_saves >= IDLE_SAVES:
+                self._plans.speed_bias, self._idle_saves = max(self._plans.speed_bias - 1, 0), 0
         self._last_start = job.started
 
     def _fail(self, job: Job, error: BaseException) -> None:
-        if not isinstance(error, Exception):  # whoever waits for the handle must be able to catch it
+        if not isinstance(error, Exception):  # the caller that waits for the handle must be able to catch it
             raised, error = error, StorageError(f"{job.handle.path} was not saved ({type(error).__name__}: {error}).")
             error.__cause__ = raised
         self.counts["failures"] += 1

@@ -1,19 +1,17 @@
-"""AsyncCheckpointSaver: checkpoints written in the background, of the state as it was at the call.
+"""AsyncCheckpointSaver: write checkpoints in the background, of the state at the time of the call.
 
-Contract
-    `save_async` returns at once with a handle that passes two stages: *staged* (the state's bytes are ours, the
-    caller may change everything) and *durable* (the file survives a power cut).
-    - With an attached optimiser, its parameters and state are staged in the background; the next `step()` waits for
-      that, by a pre-hook. Everything else in the state is copied before the call returns. Whoever changes parameters
-      by other means than an attached optimiser's step calls `fence()` first.
-    - Without one, everything is staged before the call returns, but for the state of optimisers that were seen stepping
-      (Adam's moments, on the CPU): only `step()` changes it, and every step waits as if the optimiser were attached.
-      Should something else change it meanwhile, the save fails and says so. Parameters change in many ways, so these are
-      copied at once.
-    - A full queue makes the call wait (or drops, or skips, as chosen), and says so.
-    - An error in the background is logged at the next call, counted, and raised by its handle; training goes on, and
+`save_async` returns at once with a handle that passes two stages: *staged* (the state is copied, the caller may change it) and
+*durable* (the file survives a power cut).
+    - With an attached optimiser, its parameters and state are staged in the background, and a pre-hook makes its next
+      `step()` wait for that. Everything else is copied before the call returns. Call `fence()` before changing parameters
+      in any other way than by the step of an attached optimiser.
+    - Without one, everything is staged before the call returns, except the CPU state of optimisers that were seen
+      stepping (Adam's moments): only `step()` changes it, and every step waits as if the optimiser were attached.
+      If something else changes it meanwhile, the save fails with an error that says so.
+    - A full queue makes the call wait, drop the oldest or skip, as configured, with a warning.
+    - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
       older checkpoints are untouched.
-    - `shutdown` finishes everything that is queued. So do interpreter exit, SIGINT and SIGTERM.
+    - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves.
 """
 
 from __future__ import annotations
@@ -43,18 +41,18 @@ from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
 from fledge.storage.saving.staging import owned_bytes, padded, split
-from fledge.storage.saving.summary import say, summary_of
+from fledge.storage.saving.summary import say, size_of, summary_of
 
 logger = logging.getLogger("fledge.storage")
-FULL_QUEUE = ("wait", "drop_oldest", "skip")
-ON_ERROR = ("warn", "raise")
-DTENSOR = ("full", "local", None)
-WARN_EVERY = 10.0  # seconds between two warnings that the queue is full; the stats count every one
-READY_SHARE = 0.25  # of the free memory, at most, is made ready for a save that has not been asked for yet
+CHOICES = {
+    "full_queue": ("wait", "drop_oldest", "skip"), "on_error": ("warn", "raise"), "dtensor": ("full", "local", None)
+}  # fmt: skip
+WARN_EVERY = 10.0  # seconds between two warnings about a full queue; the stats count every wait
+READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
 
 
 class AsyncCheckpointSaver:
-    """Saves checkpoints without stopping the training loop.
+    """Saves checkpoints without stalling the training loop.
 
     Example:
         >>> saver = AsyncCheckpointSaver(max_queue_size=3)
@@ -64,16 +62,16 @@ class AsyncCheckpointSaver:
 
     Args:
         max_queue_size: Checkpoints that may wait to be written, besides the one being written.
-        compression_level: 0 (store) to 9 (densest); None chooses by size. With codec "lz4" it is LZ4's own, 0 to 16.
-        verbose: Print a line for each checkpoint that became durable, and the statistics at the end.
+        compression_level: 0 (store) to 9 (densest), with codec "lz4" to 16; None chooses by size.
+        verbose: Print a line for each durable checkpoint, and the statistics at the end.
         codec: Format of the files: "native", or "lz4", "pt" and "safetensors" for other tools.
-        full_queue: What `save_async` does when the queue is full: "wait", "drop_oldest" or "skip".
-        on_error: "warn" logs an error of the background at the next call; "raise" raises it there.
-        handle_signals: Finish what is queued on SIGINT and SIGTERM, before the previous handler runs.
-        dtensor: What a DTensor in parts (FSDP2) is saved as: "full", for which every rank must save, or this rank's "local"
-            part. Without a choice such a tensor is refused.
-        find_optimizers: Notice optimisers by their steps: then their state need not be copied in the call, and memory
-            for the first save is made ready beforehand.
+        full_queue: What `save_async` does if the queue is full: "wait", "drop_oldest" or "skip".
+        on_error: "warn" logs a background error at the next call; "raise" raises it there.
+        handle_signals: Finish queued saves on SIGINT and SIGTERM, before the previous handler runs.
+        dtensor: How to save a sharded DTensor (FSDP2): "full", for which every rank must save, or this rank's "local"
+            part. With None such a tensor is refused.
+        find_optimizers: Detect optimisers by their steps: then their state is copied in the background, and memory for
+            the first save is prepared.
     """
 
     def __init__(
@@ -91,12 +89,9 @@ class AsyncCheckpointSaver:
     ) -> None:
         if max_queue_size < 1:
             raise ConfigError(f"max_queue_size is {max_queue_size}, but must be at least 1.")
-        if full_queue not in FULL_QUEUE:
-            raise ConfigError(f"full_queue is {full_queue!r}, but must be one of {', '.join(FULL_QUEUE)}.")
-        if on_error not in ON_ERROR:
-            raise ConfigError(f"on_error is {on_error!r}, but must be one of {', '.join(ON_ERROR)}.")
-        if dtensor not in DTENSOR:
-            raise ConfigError(f"dtensor is {dtensor!r}, but must be one of 'full', 'local' or None.")
+        for name, value in {"full_queue": full_queue, "on_error": on_error, "dtensor": dtensor}.items():
+            if value not in CHOICES[name]:
+                raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(map(str, CHOICES[name]))}.")
         target_path("x", codec)
         check_level(codec, compression_level)
         self.max_queue_size, self.compression_level, self.verbose = max_queue_size, compression_level, verbose
@@ -105,7 +100,7 @@ class AsyncCheckpointSaver:
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
-        self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that had to wait
+        self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that waited
         self._warned = -WARN_EVERY
         self._cleaned: set[Path] = set()
         self._closed = False
@@ -116,18 +111,16 @@ class AsyncCheckpointSaver:
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
-        """Stage what these optimisers own in the background; their next `step()` waits until that is done."""
+        """Stage parameters and state of these optimisers in the background; their next `step()` waits for that."""
         for optimizer in optimizers:
             if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InputError(
-                    f"attach got a {type(optimizer).__name__}, but takes optimisers: saver.attach(optimizer)."
-                )
+                raise InputError(f"attach takes optimisers, got a {type(optimizer).__name__}: saver.attach(optimizer).")
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Every optimiser's steps pass here: note those that have a state, and make memory ready for the first save."""
+        """Note every optimiser that steps and has a state, and prepare memory for the first save."""
         if optimizer not in self._seen and optimizer.state and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
             expected = sum(owned_bytes(known) for known in self._seen)
@@ -136,13 +129,13 @@ class AsyncCheckpointSaver:
         self._before_step()
 
     def _before_step(self, *_: Any) -> None:
-        if self._pipeline.staging:  # a plain read: the common case costs nothing
+        if self._pipeline.staging:  # a plain read, so that the common case is cheap
             self.fence()
 
     def fence(self) -> None:
-        """Wait until every state given so far is staged; afterwards it may be changed."""
+        """Wait until every submitted state is staged; afterwards it may be changed."""
         start = time.perf_counter()
-        self._pipeline.wait_staged()  # nothing, in a forked child
+        self._pipeline.wait_staged()  # returns at once in a forked child
         self._fences.append(time.perf_counter() - start)
 
     def save_async(
@@ -155,37 +148,34 @@ class AsyncCheckpointSaver:
         codec: str | None = None,
         base: str | os.PathLike[str] | None = None,
     ) -> CheckpointHandle:
-        """Save a state in the background; returns a handle at once.
+        """Save a state in the background; return a handle at once.
 
         Args:
             checkpoint: Nested dicts, lists and tuples of tensors, arrays, numbers, strings, bytes and None.
             path: Where to save: `x.pt` becomes `x.pt.fledge`, with codec "lz4" `x.pt.lz4`, and stays `x.pt` without
                 compression; `handle.path` is the file.
-            compress: False writes what `torch.save` would, to the very name given. With codec="native" here, or a name
-                that ends in `.fledge`, the file is native all the same, its tensors as they are.
-            metadata: Plain values kept beside the state.
+            compress: False writes a `torch.save` file under the name given. With codec="native", or a name that ends in
+                `.fledge`, the file is native without compression.
+            metadata: Plain values stored beside the state.
             codec: Format for this file only.
-            base: An earlier native checkpoint in the same folder, to save the difference to.
+            base: An earlier native checkpoint in the same folder; only the difference to it is stored.
 
         Raises:
-            ConfigError: The format cannot keep what is asked for: metadata in a `.pt`, say.
+            ConfigError: The format cannot store an argument, such as metadata in a `.pt`.
             InputError: The state holds something that cannot be saved.
             StorageError: The saver was shut down; or, with on_error="raise", an earlier save failed.
         """
         format = codec or self.codec
         if not compress and codec != "native" and format != "safetensors" and not os.fspath(path).endswith(NATIVE):
             format = "pt"
-        # What is meant is fixed now: by the time of writing, the folder and the metadata may have changed.
+        # Resolve now: by the time of writing, the working directory and the metadata may have changed.
         target = target_path(os.path.abspath(path), format)
         base = None if base is None else os.path.abspath(base)
         level = self.compression_level if compress else 0
         check_level(format, level)
         metadata = plain_copy(metadata or {})
         if format in ("pt", "lz4") and (metadata or base):
-            raise ConfigError(
-                f"{target.name} would be a torch.save file, which keeps neither metadata nor a base: put them into the "
-                f"checkpoint, or save compressed."
-            )
+            raise ConfigError(f"{target.name}, a torch.save file, stores neither metadata nor deltas: save compressed.")
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
             self._clean(target.parent)
@@ -194,7 +184,7 @@ class AsyncCheckpointSaver:
         return self.submit(checkpoint, target, write)
 
     def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
-        """Stage a state like `save_async`, and have `write(tree, leaves, plans)` called in the background."""
+        """Stage a state like `save_async`, then call `write(tree, leaves, plans)` in the background."""
         start = time.perf_counter()
         self._check_usable()
         self._report_errors()
@@ -205,31 +195,31 @@ class AsyncCheckpointSaver:
         pipeline = self._pipeline
         now, later, watched = split(leaves, self._optimizers, self._seen)
         events = pipeline.stager.prepare(leaves)
-        arena = pipeline.arena()
+        buffer = pipeline.take_buffer()
         try:
-            arena.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
-            pipeline.stager.copy(now, arena, events)
-            pipeline.submit(Job(handle, node, leaves, later, arena, write, events, start, watched))
+            buffer.reserve(sum(padded(leaf.nbytes) for leaf in leaves), pinned=bool(events))
+            pipeline.stager.copy(now, buffer, events)
+            pipeline.submit(Job(handle, node, leaves, later, buffer, write, events, start, watched))
         except BaseException:
-            pipeline.give_back(arena)
+            pipeline.give_back(buffer)
             raise
         self._stalls.append(time.perf_counter() - start)
         return handle
 
     def _clean(self, folder: Path) -> None:
-        """Remove what killed processes left in a folder, once."""
+        """Remove temporary files of killed processes from a folder, once."""
         if folder not in self._cleaned:
             self._cleaned.add(folder)
             remove_stale(folder)
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise StorageError("this AsyncCheckpointSaver was shut down: make a new one.")
+            raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
         if os.getpid() != self._pid:
-            raise StorageError("this AsyncCheckpointSaver was made in another process: make one in this process.")
+            raise StorageError("this AsyncCheckpointSaver belongs to another process: create one in this process.")
 
     def report(self) -> list[BaseException]:
-        """Log the errors of the background that nobody has been told of yet, and return them."""
+        """Log background errors that have not been reported yet, and return them."""
         with self._pipeline.changed:
             errors, self._pipeline.unreported = self._pipeline.unreported, []
         for error in errors:
@@ -242,7 +232,7 @@ class AsyncCheckpointSaver:
             raise StorageError(f"an earlier checkpoint was not saved: {errors[0]}") from errors[0]
 
     def _make_room(self, handle: CheckpointHandle) -> bool:
-        """Whether the queue takes one more, after doing what `full_queue` says."""
+        """Apply `full_queue`; return True if the queue has room for one more."""
         pipeline = self._pipeline
         with pipeline.changed:
             if pipeline.waiting() < self.max_queue_size:
@@ -267,16 +257,14 @@ class AsyncCheckpointSaver:
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:
-            ratio = written.bytes_in / max(written.bytes_out, 1)
-            size = f"{written.bytes_in / 1e6:.1f} MB as {written.bytes_out / 1e6:.1f} MB ({ratio:.2f}x)"
-            say(f"[Checkpoint] {job.handle.path}: {size}, durable after {seconds:.2f} s")
+            say(f"[Checkpoint] {job.handle.path}: {size_of(written)}, durable after {seconds:.2f} s")
 
     def get_stats(self) -> dict[str, Any]:
-        """Figures so far: counts, bytes, ratio, queue, what callers waited (ms), and the age of the last durable file.
+        """Return counts, bytes, ratios, queue size, waiting times (ms), and the age of the last durable file.
 
-        `stall_*` is what `save_async` took, `fence_*` what an optimiser's step then still had to wait. `ratio` is bytes
-        written over bytes given, `compression_ratio` the other way round: 0.35 and 2.85. `background_cpu_s` is the CPU
-        time of our threads. Ratios, `age_s` and `last_error` are None as long as there is none.
+        `stall_*` is the time `save_async` took, `fence_*` the time an optimiser's step then waited. `ratio` is bytes
+        written / bytes given, `compression_ratio` its inverse: 0.35 and 2.85. `background_cpu_s` is the CPU time of the
+        saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
         """
         pipeline = self._pipeline
         with pipeline.changed:
@@ -293,24 +281,24 @@ class AsyncCheckpointSaver:
         return stats
 
     def get_summary(self) -> str:
-        """The statistics as people read them: a title and three lines."""
+        """Return the statistics as text: a title and three lines."""
         return summary_of(self.get_stats(), self.max_queue_size)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until everything given so far is durable (or failed); False after `timeout` seconds."""
+        """Wait until every submitted save is durable or failed; return False after `timeout` seconds."""
         return self._pipeline.drain(timeout) if os.getpid() == self._pid else True
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """Finish everything that is queued, and stop; True when all of it is done within `timeout` seconds.
+        """Finish all queued saves and stop; return False if that takes longer than `timeout` seconds.
 
         Later calls of `save_async` raise. Errors are logged, or raised with on_error="raise".
         """
         tell = self.verbose and not self._closed
         self._closed = True
         finished = self.drain(timeout)
-        if not finished:  # the hooks stay: what is not staged yet must still be fenced
+        if not finished:  # the hooks stay: steps must still wait for staging
             left = self._pipeline.waiting() + 1
-            logger.warning("shutdown: %d checkpoints are not durable after %s s; they go on until exit", left, timeout)
+            logger.warning("shutdown: %d checkpoints are not durable after %s s; saving continues", left, timeout)
             return False
         for hook in self._hooks:
             hook.remove()

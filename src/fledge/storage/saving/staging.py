@@ -1,13 +1,11 @@
-"""Staging: a copy of the state's bytes in memory of our own, made quickly and off the training thread if that is safe.
+"""Staging: copy the state's bytes into a buffer of our own, off the training thread where that is safe.
 
-Contract
-    `split` says which leaves only an optimiser's `step()` changes: parameters and state of an attached one, the state
-    alone of one that was only seen stepping. These may be copied in the background, as long as the next step waits. All
-    others must be copied at once. torch counts changes in place: a count that differs after the copy means that someone
-    else changed the tensor meanwhile.
-    `Stager.copy` fills a leaf's `data` from its source in an `Arena`, a buffer that is reused from save to save.
-    CPU memory is copied by memmove without the GIL and on one thread; torch's own copy would start a second set of
-    worker threads that compete with training. CUDA memory goes through pinned buffers on a stream of its own.
+`split` separates the leaves that only an optimiser's `step()` changes: parameters and state of an attached one, the state of
+one that was only seen stepping. These may be copied in the background, as long as the next step waits. All others must be
+copied at once. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
+`Stager.copy` fills a leaf's `data` from its source, in a `StagingBuffer` that is reused from save to save. CPU memory is
+copied by memmove without the GIL on one thread; torch's own copy would start worker threads that compete with training. CUDA
+memory goes through pinned buffers on a separate stream.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, extent, format_path, is_dtensor
+from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, entry_error, extent, is_dtensor
 
 ALIGN = 64
-TOUCH_BYTES = 2**18  # at a time: a save that comes meanwhile waits for no more than these
+TOUCH_BYTES = 2**18  # at a time: the longest that a save has to wait for
 
 
-class Arena:
-    """One reused buffer; leaves get consecutive, aligned parts of it."""
+class StagingBuffer:
+    """A reused buffer; leaves get consecutive, aligned parts of it."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
@@ -35,11 +33,11 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the buffer takes."""
+        """Size of the buffer."""
         return self._buffer.nbytes
 
     def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Make room for `nbytes` and forget what was there; memory is only taken when the last one was too small."""
+        """Make room for `nbytes` and discard the content; allocate only if the buffer is too small."""
         self._used = 0
         if nbytes <= self._buffer.nbytes and (self._pinned is not None or not pinned):
             return
@@ -47,21 +45,21 @@ class Arena:
         self._buffer = self._pinned.numpy() if self._pinned is not None else np.empty(nbytes, np.uint8)
 
     def touch(self, go_on: Callable[[], bool]) -> None:
-        """Write to it from its beginning, without the GIL, so that the system gives the memory now; as long as `go_on`."""
+        """Write to every page, without the GIL, so that the system allocates the memory now; stop if not `go_on()`."""
         for first in range(0, self.nbytes, TOUCH_BYTES):
             if not go_on():
                 return
             ctypes.memset(self._buffer.ctypes.data + first, 0, min(TOUCH_BYTES, self.nbytes - first))
 
     def take(self, nbytes: int) -> np.ndarray:
-        """The next part of the buffer."""
+        """Return the next part of the buffer."""
         start = self._used
         self._used += padded(nbytes)
         return self._buffer[start : start + nbytes]
 
 
 def padded(nbytes: int) -> int:
-    """Bytes that a leaf takes in an arena."""
+    """Return the bytes that a leaf takes in a buffer."""
     return -(-nbytes // ALIGN) * ALIGN
 
 
@@ -71,8 +69,8 @@ Watched = list[tuple[torch.Tensor, int]]
 def split(
     leaves: Sequence[Leaf], attached: Sequence[torch.optim.Optimizer], seen: Iterable[torch.optim.Optimizer] = ()
 ) -> tuple[list[Leaf], list[Leaf], Watched]:
-    """Leaves that must be copied now, those that a step fences, and the latter's tensors with torch's count of changes."""
-    places: dict[int, int] = {}  # room from an address on that a step fences
+    """Return leaves to copy now, leaves that a step waits for, and the latter's tensors with torch's version counts."""
+    places: dict[int, int] = {}  # bytes from an address on that only a step changes
     for optimizer in seen:
         if not any(optimizer is other for other in attached):
             tensors = _state_tensors(optimizer)
@@ -83,11 +81,11 @@ def split(
     later: list[Leaf] = []
     watched: Watched = []
     for leaf in leaves:
-        # Dense and from the same first byte: a longer tensor may reach into memory that nobody fences.
+        # Dense and from the same first byte: a longer tensor may reach into memory that other code changes.
         if leaf.nbytes > places.get(leaf.place, -1) or not leaf.place or not _is_dense(leaf):
             now.append(leaf)
             continue
-        # Another object than the caller's: what is done to that one's `data` (by module.half()) does not reach it.
+        # A tensor object of our own: assigning to the caller's `data` (module.half()) does not affect it.
         if type(leaf.source) is not torch.Tensor:
             leaf.source = leaf.source.detach()
         later.append(leaf)
@@ -103,7 +101,7 @@ def _is_dense(leaf: Leaf) -> bool:
 
 
 def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """First byte and size of tensors, of those that have such."""
+    """Return size by address of the first byte, for tensors that have memory."""
     found = {}
     for tensor in tensors:
         try:
@@ -123,7 +121,7 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Those that keep their numbers as any tensor does; of one in parts over several ranks, this rank's part."""
+    """Yield tensors with ordinary memory; of a sharded one, this rank's part."""
     for tensor in tensors:
         if type(tensor) not in PLAIN_TENSORS:
             tensor = tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
@@ -133,7 +131,7 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What an optimiser and its parameters on the CPU take in an arena, and a little more for the rest of a checkpoint."""
+    """Return the staging bytes of an optimiser and its CPU parameters, plus a little for the rest of a checkpoint."""
     tensors = [
         tensor
         for tensor in (*_parameters(optimizer), *_state_tensors(optimizer))
@@ -144,13 +142,13 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 class Stager:
-    """Copies leaves into an arena, CPU and CUDA."""
+    """Copies leaves into a staging buffer, from CPU and CUDA."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
-        """Marks on the caller's CUDA streams, after which the copy may read; empty on the CPU."""
+        """Record events on the caller's CUDA streams, after which the copy may read; empty without CUDA tensors."""
         if not torch.cuda.is_initialized():
             return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
@@ -160,15 +158,11 @@ class Stager:
             events[device].record(torch.cuda.current_stream(device))
         return events
 
-    def copy(self, leaves: Sequence[Leaf], arena: Arena, events: dict[torch.device, torch.cuda.Event]) -> None:
-        """Fill `data` of every leaf from its source, in the next parts of the arena; returns when it is done."""
+    def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
+        """Copy every leaf's source into the next part of the buffer, as its `data`; return when done."""
         for leaf in leaves:
-            leaf.data = arena.take(leaf.nbytes)
-        devices = (
-            set()
-            if not events
-            else {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
-        )
+            leaf.data = buffer.take(leaf.nbytes)
+        devices = {leaf.source.device for leaf in leaves if events and leaf.kind == "tensor" and leaf.source.is_cuda}
         for device in devices:  # only these: waiting for another GPU's work would stall the caller
             self._stream(device).wait_event(events[device])
         for leaf in leaves:
@@ -208,9 +202,7 @@ class Stager:
 
 
 def _freed(leaf: Leaf) -> InputError:
-    return InputError(
-        f"checkpoint entry {format_path(leaf.path)} was freed or resized before it was copied: call fence() first."
-    )
+    return entry_error(leaf.path, "was freed or resized before it was copied: call fence() first.")
 
 
 def _as_tensor(leaf: Leaf, data: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a saver tells people: its statistics, and lines that may go unread."""
+"""Text output of a saver."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from fledge.storage.format.writer import Written
+
+LOST = {"failures": "failed", "dropped": "dropped", "skipped": "skipped"}
+
 
 def summary_of(stats: Mapping[str, Any], max_queue_size: int) -> str:
-    """A title and three lines: how many, how much smaller, and what callers wait."""
+    """Format statistics as a title and three lines: counts, compression, waiting times."""
     given, written = stats["bytes_in"], stats["bytes_out"]
     size = f"{given / written:.2f}x ({written / given:.0%} of {given / 1e6:.1f} MB)" if given and written else "-"
     lost = [f"{stats[name]} {word}" for name, word in LOST.items() if stats[name]]
@@ -23,10 +27,13 @@ def summary_of(stats: Mapping[str, Any], max_queue_size: int) -> str:
     )
 
 
-LOST = {"failures": "failed", "dropped": "dropped", "skipped": "skipped"}
+def size_of(written: Written) -> str:
+    """Format bytes in and out: "3.2 MB as 1.1 MB (2.91x)"."""
+    given, taken = written.bytes_in, written.bytes_out
+    return f"{given / 1e6:.1f} MB as {taken / 1e6:.1f} MB ({given / max(taken, 1):.2f}x)"
 
 
 def say(line: str) -> None:
-    """Print a line; where nobody listens any more (a closed pipe) saving goes on without it."""
+    """Print a line; ignore a closed stdout."""
     with contextlib.suppress(OSError, ValueError):
         print(line, flush=True)

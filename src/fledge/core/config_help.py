@@ -1,0 +1,106 @@
+"""Describe the settings of a config class: type, default, limits and help text, for `--help-config` and errors."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import enum
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fledge.core.settings import rule_of, walk
+
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list [a, b]",
+    type(None): "a number or null",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldHelp:
+    """Description of one setting, as `--help-config` prints it."""
+
+    type_name: str
+    default: str
+    help: str
+    limits: str
+
+    def __str__(self) -> str:
+        return f"{self.help} ({self.type_name}{', ' + self.limits if self.limits else ''})"
+
+
+def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
+    """Return the description of every setting of a config class, by dotted key."""
+    found: dict[str, FieldHelp] = {}
+    docs = _docstrings(kind)
+    instance = kind()
+    for field in dataclasses.fields(kind):
+        value = getattr(instance, field.name)
+        key, limits = f"{prefix}{field.name}", rule_of(field).limits()
+        if dataclasses.is_dataclass(value):
+            found |= field_help(type(value), f"{key}.")
+            continue
+        type_name = TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
+        if isinstance(value, enum.Enum):
+            type_name = f"one of {' or '.join(e.name for e in type(value))}"
+        found[key] = FieldHelp(type_name, written(value), docs.get(field.name, ""), limits)
+    return found
+
+
+def written(value: Any) -> str:
+    """Format a value as a user would type it."""
+    return value.name if isinstance(value, enum.Enum) else "null" if value is None else str(value)
+
+
+def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield two lines per setting: `key=value` with its origin (unless it is the default), and its help text.
+
+    Args:
+        layers: Named configs of one class: the defaults first, the one to explain last. The origin of a value is the
+            first layer that has it, provided that all later layers have it too.
+    """
+    kind = type(layers[-1][1])
+    values = [{f"{prefix}{key}": written(value) for key, _, value in walk(config)} for _, config in layers]
+    for key, field in field_help(kind, prefix).items():
+        value = values[-1][key]
+        first = len(layers) - 1
+        while first and values[first - 1][key] == value:
+            first -= 1
+        source = f"  # {layers[first][0]}; default {values[0][key] or 'none'}" if first else ""
+        yield f"{key}={value}{source}", str(field)
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """Return the error message for a key that is not among `known`, with the nearest one as a hint."""
+    last = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}  # the first of several with one name
+    near = [last[key]] if key in last else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:  # compare by the last part: numenvs -> env.num_envs
+        near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)]
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"There is no setting {key}.{hint} `--help-config` lists them all."
+
+
+@functools.cache
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the strings under the fields of a dataclass and of its base classes."""
+    docs: dict[str, str] = {}
+    for part in reversed(kind.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        except (OSError, TypeError, SyntaxError):  # no source file: made at run time, or typed into a REPL
+            continue
+        if not isinstance(tree, ast.ClassDef):
+            continue
+        for line, below in zip(tree.body, tree.body[1:], strict=False):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
+                docs[line.target.id] = str(below.value.value)  # type: ignore[attr-defined]
+    return docs
