@@ -15,8 +15,8 @@ where they would be for a drone that coasts for L, and the horizon is as much sh
 
 import warp as wp
 
-EPSILON = wp.constant(1.0e-5)
-BISECTIONS = wp.constant(14)
+EPSILON = 1.0e-5
+BISECTIONS = 14
 
 
 @wp.struct

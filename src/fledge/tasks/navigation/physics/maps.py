@@ -21,7 +21,7 @@ from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
-from fledge.tasks.navigation.physics.arena import MOVER_KIND, ROWS, SIDES, place_arena, place_swingers, step_swingers
+from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, place_crowd, step_crowd
 from fledge.tasks.navigation.physics.structs import Maps
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
@@ -42,9 +42,10 @@ class MapBank:
         if cfg.map_refresh_steps:
             self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
         self._check_memory()
-        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
         self.arena = cfg.layout is Layout.arena
-        b = cfg.static_obstacles * ROWS + SIDES if self.arena else b
+        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        if self.arena:
+            b = cfg.static_obstacles * ROWS + SIDES
         self.tensors = {
             "keys": self._zeros(torch.int32, k, 2),
             "clock": self._zeros(torch.int32, 1),
@@ -85,10 +86,9 @@ class MapBank:
     def _bind(self) -> Maps:
         t = self.tensors
         crowd = Crowd()
-        crowd.one_kind = MOVER_KIND if self.arena else 0
-        crowd.count = wp.from_torch(t["count"])
-        crowd.placed = wp.from_torch(t["placed"])
-        crowd.born = wp.from_torch(t["born"])
+        crowd.swings, crowd.floating = int(self.arena), int(self.cfg.floating_boxes)
+        for name in ("count", "placed", "born"):
+            setattr(crowd, name, wp.from_torch(t[name]))
         for name in ("origin", "goal", "vel", "trail"):
             setattr(crowd, name, wp.from_torch(t[name], dtype=wp.vec3))
         maps = Maps()
@@ -103,14 +103,10 @@ class MapBank:
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
-        if self.arena:
-            swing = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd]
-            return [Call(step_swingers, swing, cfg.moving_obstacles)]
-        roam = [maps.keys, maps.clock, int(cfg.floating_boxes), cfg.dt_s, self.seed, maps.crowd]
-        return [Call(step_crowd, roam, cfg.moving_obstacles)]
+        return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
-        """How many moving obstacles map number `position` gets."""
+        """Return the number of moving obstacles on map number `position`."""
         shares = self.cfg.movers_cycle
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
@@ -150,11 +146,8 @@ class MapBank:
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
         wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
-        if crowd and self.arena:
-            wp.launch(place_swingers, n, [index, maps.keys, self.seed, maps.crowd], device=device)
-        elif crowd:
-            floating = int(self.cfg.floating_boxes)
-            wp.launch(place_crowd, n, [index, maps.keys, floating, self.seed, maps.crowd], device=device)
+        if crowd:
+            wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
         """With fresh maps: make the maps of these drones' next episodes, in their own slots."""
