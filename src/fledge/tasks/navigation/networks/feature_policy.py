@@ -26,7 +26,7 @@ from fledge.tasks.navigation.physics.shapes import BOX_M, WIDTHS
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, NEAREST, STATE
 
 VELOCITY = TensorSpec((3,), torch.float32, 0.0, 1.0, doc="velocity in the goal frame, 0.5 = at rest")
-READ = (STATE.name, LIDAR.name, DYNAMIC_OBSTACLE.name)
+READ: tuple[str, ...] = (STATE.name, LIDAR.name, DYNAMIC_OBSTACLE.name)
 FORWARD = 0.6  # an untrained policy flies towards the goal at this share of full speed
 LOG_STD_RANGE = (-5.0, 0.5)
 STATE_FEATURES = 9

@@ -37,21 +37,13 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
     if cell < 0:
         return False
     value = int(maps.grid[slot, cell])
-    if value < SOLID and free_distance(value) >= p.collision_radius_m:
+    radius = p.collision_radius_m
+    if value < SOLID and free_distance(value) >= radius:
         return False
     for h in range(BODY_AZIMUTHS):
         angle = yaw + TWO_PI * float(h) / float(BODY_AZIMUTHS)
-        d = cast_four(
-            maps.grid,
-            slot,
-            pos,
-            wp.cos(angle),
-            wp.sin(angle),
-            beams.body_slope,
-            beams.body_cosine,
-            p.collision_radius_m,
-        )
-        if wp.min(d) < p.collision_radius_m:
+        d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.body_slope, beams.body_cosine, radius)
+        if wp.min(d) < radius:
             return True
     return False
 
