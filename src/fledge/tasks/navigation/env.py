@@ -19,7 +19,7 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.physics import episode, flight
 from fledge.tasks.navigation.physics.maps import MapBank
-from fledge.tasks.navigation.physics.structs import DRONE_ARRAYS, Beams, Drones, Obs, Outcome, Result, make_params
+from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, make_params
 from fledge.tasks.navigation.planner.observed import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.planner.plan_observation import AHEAD, BEGUN, ENDED
 from fledge.tasks.navigation.rewards import TERMS
@@ -67,11 +67,13 @@ class NavigationEnv(WarpEnv):
             active=self.bank.active,
         )
         self.beams = self._make_beams()
-        self.state = self._make_state()
-        self.drones = self._bind_drones()
+        n, ring = self.num_envs, cfg.randomize.latency_steps + 1
+        self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring)}, self.device)
+        self.state["episode"].fill_(-1)
+        self.state["quat"][:, 3] = 1.0
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
-        self._action = torch.zeros((self.num_envs, action_width), device=self.device)
-        self.reward_terms = torch.zeros((self.num_envs, len(TERMS)), device=self.device)
+        self._action = torch.zeros((n, action_width), device=self.device)
+        self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
         """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 in those of another kind."""
         self.plan = ObservedPlan(cfg, self._action, self.drones.step) if cfg.plan else None
         crowd = self.bank.crowd_calls()
@@ -194,25 +196,6 @@ class NavigationEnv(WarpEnv):
         body = np.radians(np.asarray(BODY_ELEVATIONS_DEG))
         beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
         return beams
-
-    def _make_state(self) -> dict[str, torch.Tensor]:
-        """Return the buffers of `Drones`, [N, ...] each."""
-        n, ring = self.num_envs, self.cfg.randomize.latency_steps + 1
-        state = {}
-        for name, kind in DRONE_ARRAYS.items():
-            shape = (n, ring) if kind.ndim == 2 else (n,)
-            vector = getattr(kind.dtype, "_shape_", ())
-            dtype = torch.int32 if kind.dtype is wp.int32 else torch.float32
-            state[name] = torch.zeros((*shape, *vector), dtype=dtype, device=self.device)
-        state["episode"].fill_(-1)
-        state["quat"][:, 3] = 1.0
-        return state
-
-    def _bind_drones(self) -> Drones:
-        drones = Drones()
-        for name, kind in DRONE_ARRAYS.items():
-            setattr(drones, name, wp.from_torch(self.state[name], dtype=kind.dtype))
-        return drones
 
     def _bind_obs(self, tensors: Tensors) -> Any:
         obs, n = Obs(), self.num_envs

@@ -23,7 +23,7 @@ from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, place_crowd, step_crowd
-from fledge.tasks.navigation.physics.structs import Maps
+from fledge.tasks.navigation.physics.structs import Maps, allocate
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 
 NEVER = 2**31 - 1
@@ -46,21 +46,17 @@ class MapBank:
         k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
         if self.arena:
             b = cfg.static_obstacles * ROWS + SIDES
-        self.tensors = {
-            "keys": self._zeros(torch.int32, k, 2),
-            "clock": self._zeros(torch.int32, 1),
-            "count": self._zeros(torch.int32, k),
-            "placed": self._zeros(torch.int32, k),
-            "born": self._zeros(torch.int32, k),
-            "origin": self._zeros(torch.float32, k, m, 3),
-            "goal": self._zeros(torch.float32, k, m, 3),
-            "vel": self._zeros(torch.float32, k, m, 3),
-            "trail": self._zeros(torch.float32, cfg.decimation, k, m, 3),
-        }
+        crowd, tensors = allocate(Crowd, {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m)}, device)
+        crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
+        self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m
         self.grid = self._zeros(torch.uint8, k, CELLS * CELLS)
-        self.maps = self._bind()
+        keys = self.tensors["keys"].data_ptr()
+        self.maps = Maps()
+        self.maps.grid, self.maps.clock = wp.from_torch(self.grid), wp.from_torch(self.tensors["clock"])
+        self.maps.keys = wp.array(ptr=keys, shape=(k,), dtype=wp.vec2ui, device=str(device))
+        self.maps.crowd = crowd
         self._pending: Future[None] | None = None
         self._head = 0
         self._share = 1.0
@@ -82,21 +78,6 @@ class MapBank:
                 f"{self.slots:,} maps need {need / 2**30:.1f} GiB, but {have / 2**30:.1f} GiB are available: "
                 f"lower {name} to at most {int(0.8 * have / per_map):,}."
             )
-
-    def _bind(self) -> Maps:
-        t = self.tensors
-        crowd = Crowd()
-        crowd.swings, crowd.floating = int(self.arena), int(self.cfg.floating_boxes)
-        for name in ("count", "placed", "born"):
-            setattr(crowd, name, wp.from_torch(t[name]))
-        for name in ("origin", "goal", "vel", "trail"):
-            setattr(crowd, name, wp.from_torch(t[name], dtype=wp.vec3))
-        maps = Maps()
-        maps.grid = wp.from_torch(self.grid)
-        maps.keys = wp.array(ptr=t["keys"].data_ptr(), shape=(self.slots,), dtype=wp.vec2ui, device=str(self.device))
-        maps.clock = wp.from_torch(t["clock"])
-        maps.crowd = crowd
-        return maps
 
     def crowd_calls(self) -> list[Call]:
         """Launches that move all movers by one decision."""

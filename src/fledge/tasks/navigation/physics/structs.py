@@ -1,13 +1,15 @@
-"""What navigation kernels read and write: parameters, drones, maps, observations, results.
+"""Structs of the navigation kernels: parameters, drones, maps, observations, results.
 
-All arrays belong to `NavigationEnv` or to the caller who passed `out`; kernels only index them.
+All arrays belong to `NavigationEnv` or to the caller's `out`; kernels only index them.
 N drones, K map slots, H azimuths, V elevations, G = ceil(V / 4) groups of elevations cast together.
 """
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import EDGE_M, ActionForm, Dynamics, NavigationConfig, RandomizeConfig, Starts
@@ -91,14 +93,11 @@ class Drones:
     episode_return: wp.array(dtype=wp.float32)
 
 
-DRONE_ARRAYS = Drones.cls.__annotations__
-
-
 @wp.struct
 class Maps:
     """The bank of maps, [K]."""
 
-    grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see sim.terrain
+    grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see `terrain`
     keys: wp.array(dtype=wp.vec2ui)
     clock: wp.array(dtype=wp.int32)  # [1] physics steps since the env was made
     crowd: Crowd
@@ -122,7 +121,7 @@ Obs = wp.struct(
 
 @wp.struct
 class Result:
-    """What a step pays and decides, [N]. Episode figures are valid where an episode ended."""
+    """Results of a step, [N]. Episode figures are valid where an episode ended."""
 
     reward: wp.array(dtype=wp.float32)
     terminated: wp.array(dtype=wp.bool)
@@ -133,9 +132,23 @@ class Result:
     terms: wp.array2d(dtype=wp.float32)  # [N, rewards.TERMS]
 
 
+def allocate(
+    kind: Any, shapes: Mapping[int, tuple[int, ...]], device: torch.device
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return a struct and the zeroed tensors under its arrays, whose shape follows from their number of dimensions."""
+    struct, tensors = kind(), {}
+    for name, array in kind.cls.__annotations__.items():
+        if isinstance(array, wp.array):
+            dtype = torch.int32 if array.dtype is wp.int32 else torch.float32
+            shape = (*shapes[array.ndim], *getattr(array.dtype, "_shape_", ()))
+            tensors[name] = torch.zeros(shape, dtype=dtype, device=device)
+            setattr(struct, name, wp.from_torch(tensors[name], dtype=array.dtype))
+    return struct, tensors
+
+
 @wp.func
 def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
-    """Physics steps after which an episode is cut off: who has further to cross gets longer."""
+    """Physics steps after which an episode is truncated; when crossing, in proportion to the distance."""
     if p.starts != CROSSING:
         return p.max_episode_steps
     dx = goal[0] - start[0]
