@@ -260,12 +260,7 @@ def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), fina
 
 @wp.kernel(enable_backward=False)
 def restart(
-    first: int,
-    p: Params,
-    maps: Maps,
-    drones: Drones,
-    mask: wp.array(dtype=wp.bool),
-    other: wp.array(dtype=wp.bool),
+    first: int, p: Params, maps: Maps, drones: Drones, mask: wp.array(dtype=wp.bool), other: wp.array(dtype=wp.bool)
 ):
     """Begin the next episode where one of two masks is true."""
     i = first + wp.tid()

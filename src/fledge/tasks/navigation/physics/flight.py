@@ -89,14 +89,7 @@ def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
 
 
 @wp.kernel(enable_backward=False)
-def fly(
-    first: int,
-    p: Params,
-    maps: Maps,
-    beams: Beams,
-    action: wp.array2d(dtype=wp.float32),
-    drones: Drones,
-):
+def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtype=wp.float32), drones: Drones):
     """Fly one decision: `decimation` physics steps, stopping at the first event that ends the episode."""
     i = first + wp.tid()
     slot = drones.slot[i]

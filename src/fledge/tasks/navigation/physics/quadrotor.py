@@ -24,14 +24,10 @@ ATTITUDE_GAIN = (0.7, 0.7, 0.035)
 RATE_GAIN = (0.1, 0.1, 0.025)
 DAMPING = 0.2  # 1/s, linear and angular
 
-IX = INERTIA[0]
-IY = INERTIA[1]
-IZ = INERTIA[2]
+IX, IY, IZ = INERTIA
 KAPPA = TORQUE_CONSTANT / THRUST_CONSTANT  # m: rotor drag torque per thrust
-KR_XY = ATTITUDE_GAIN[0]
-KR_Z = ATTITUDE_GAIN[2]
-KW_XY = RATE_GAIN[0]
-KW_Z = RATE_GAIN[2]
+KR_XY, _, KR_Z = ATTITUDE_GAIN
+KW_XY, _, KW_Z = RATE_GAIN
 
 
 @wp.struct

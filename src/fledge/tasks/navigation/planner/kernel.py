@@ -61,7 +61,7 @@ def plan(
     own = take_in(i, own, rows, scan, p, fresh)
     chosen = wp.vec3()
     if shield == 1:
-        chosen = nearest_safe(p.search, p.map, p.cost, i, p.movers, own, wanted[i])
+        chosen = nearest_safe(p.search, p.map, i, p.movers, own, wanted[i])
     else:
         chosen = choose(i, own, scan, p).command
     command[i] = chosen

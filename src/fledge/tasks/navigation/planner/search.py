@@ -184,15 +184,7 @@ def lost(s: Search, w: CostToGo, i: int, own: Own, command: wp.vec3, brief: int)
 
 @wp.func
 def cost_of(
-    s: Search,
-    m: LocalMap,
-    w: CostToGo,
-    i: int,
-    movers: Movers,
-    own: Own,
-    command: wp.vec3,
-    brief: int,
-    enough: float,
+    s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
 ) -> float:
     """Cost of a command, or anything from `enough` on as soon as it is known to reach that."""
     cost = lost(s, w, i, own, command, brief)
@@ -247,7 +239,7 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
 
 
 @wp.func
-def nearest_safe(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
+def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
     """What is wanted, unless it leads into something before the alarm; then the candidate that is least another command,
     nearness and a later crash added at their prices."""
     crash = crash_time(s, m, i, movers, own, wanted)
