@@ -5,7 +5,7 @@ import pytest
 import warp as wp
 
 from fledge.core.random import Purpose, split_seed, uniform
-from fledge.tasks.navigation.physics.crowd import Crowd, kind_of, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
 from fledge.tasks.navigation.physics.shapes import height_of, is_standing, width_class, width_of
 
 DT = 0.016
@@ -29,7 +29,7 @@ class World:
         self.keys = np.stack([np.arange(k) + 100, np.full(k, 5)], 1).astype(np.uint32)
         self.clock = 0
         crowd = Crowd()
-        crowd.floating = int(floating)
+        crowd.floating, crowd.kinds = int(floating), wp.array(crowd_kinds(size, False), device="cpu")
         crowd.placed = wp.array(np.array(counts, dtype=np.int32), device="cpu")
         crowd.count = wp.clone(crowd.placed)
         crowd.born = wp.full(k, born, dtype=wp.int32, device="cpu")
@@ -80,7 +80,7 @@ def filmed() -> tuple[np.ndarray, dict[str, np.ndarray]]:
 @wp.kernel(enable_backward=False)
 def describe(crowd: Crowd, rows: wp.array(dtype=wp.vec4)):
     j = wp.tid()
-    kind = kind_of(crowd, j)
+    kind = crowd.kinds[j]
     cylinder = float(0.0)  # noqa: UP018 - a kernel variable, not a constant
     if is_standing(kind):
         cylinder = 1.0
@@ -89,7 +89,7 @@ def describe(crowd: Crowd, rows: wp.array(dtype=wp.vec4)):
 
 def test_eight_kinds_alternate_so_that_every_prefix_is_balanced() -> None:
     kind = wp.zeros(80, dtype=wp.vec4, device="cpu")
-    wp.launch(describe, 80, [Crowd(), kind], device="cpu")
+    wp.launch(describe, 80, [World([80]).crowd, kind], device="cpu")
     rows = kind.numpy()
     widths = [0.25, 0.5, 0.75, 1.0]
     boxes = [[0, c, w, 1] for c, w in enumerate(widths)]

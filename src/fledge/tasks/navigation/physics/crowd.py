@@ -10,6 +10,7 @@ they turn back at the borders. `goal` then holds the sign of the motion along x 
 A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
 """
 
+import numpy as np
 import warp as wp
 
 from fledge.core.random import Purpose
@@ -41,16 +42,15 @@ class Crowd:
     origin: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     goal: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     vel: wp.array2d(dtype=wp.vec3)  # [K, M] m/s, world
-    swings: int  # 1: all swing and are of SWING_KIND; 0: all kinds in turn, which roam
+    kinds: wp.array(dtype=wp.int32)  # [M] as in `shapes`
+    swings: int  # 1: all swing; 0: all roam
     floating: int  # 1: boxes float at any height; 0: they rest with their centre at height 0
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
 
 
-@wp.func
-def kind_of(crowd: Crowd, j: int) -> int:
-    if crowd.swings == 1:
-        return SWING_KIND
-    return j % KINDS
+def crowd_kinds(count: int, swings: bool) -> np.ndarray:
+    """Return the kinds of obstacles 0 .. count - 1, [count] int32."""
+    return np.full(count, SWING_KIND, np.int32) if swings else np.arange(count, dtype=np.int32) % KINDS
 
 
 @wp.func
@@ -87,7 +87,7 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
             spacing = spacing * 0.8
         u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(tries), seed)
     z = float(STANDING_Z_M)
-    if not is_standing(kind_of(crowd, j)):
+    if not is_standing(crowd.kinds[j]):
         z = CEILING_M * u[2]
         if crowd.floating == 0:
             z = 0.0
@@ -123,7 +123,7 @@ def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, s
     x = wp.clamp(origin[0] + ROAM_M * (2.0 * u[0] - 1.0), -AREA_HALF_M, AREA_HALF_M)
     y = wp.clamp(origin[1] + ROAM_M * (2.0 * u[1] - 1.0), -AREA_HALF_M, AREA_HALF_M)
     z = wp.clamp(origin[2] - 5.0 + 9.0 * u[2], 0.0, CEILING_M)
-    if is_standing(kind_of(crowd, j)):
+    if is_standing(crowd.kinds[j]):
         z = STANDING_Z_M
     elif crowd.floating == 0:
         z = 0.0

@@ -3,7 +3,7 @@
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
-from fledge.tasks.navigation.physics.crowd import Crowd, kind_of
+from fledge.tasks.navigation.physics.crowd import Crowd
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, Airframe, Body, step_first_order, step_quadrotor, yaw_of
 from fledge.tasks.navigation.physics.shapes import is_touching
 from fledge.tasks.navigation.physics.structs import (
@@ -52,7 +52,7 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
 def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
     """Whether the drone is within radius of a moving obstacle."""
     for j in range(crowd.count[slot]):
-        if is_touching(kind_of(crowd, j), crowd.trail[k, slot, j] - pos, p.collision_radius_m):
+        if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
             return True
     return False
 

@@ -22,7 +22,7 @@ from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
-from fledge.tasks.navigation.physics.crowd import Crowd, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
 from fledge.tasks.navigation.physics.structs import Maps, allocate
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 
@@ -46,7 +46,9 @@ class MapBank:
         k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
         if self.arena:
             b = cfg.static_obstacles * ROWS + SIDES
-        crowd, tensors = allocate(Crowd, {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m)}, device)
+        shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
+        crowd, tensors = allocate(Crowd, shapes, device)
+        self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(crowd_kinds(m, self.arena)))
         crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
         self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1

@@ -13,8 +13,7 @@ WIDTHS = 4
 SHAPES = ("box", "cylinder")
 CYLINDER = SHAPES.index("cylinder")
 KINDS = WIDTHS * len(SHAPES)
-HEIGHTS_M = (1.0, 5.0)  # by shape
-BOX_M, CYLINDER_M = HEIGHTS_M
+BOX_M, CYLINDER_M = 1.0, 5.0  # heights
 STANDING_Z_M = 2.5  # centre of an obstacle that stands on the ground
 INF = 1.0e9
 
@@ -24,9 +23,15 @@ def widths(kinds: Any) -> Any:
     return 0.25 * (kinds % WIDTHS + 1)
 
 
-def shapes(kinds: np.ndarray) -> np.ndarray:
-    """Return the shapes of kinds: indices into SHAPES."""
-    return kinds // WIDTHS % len(SHAPES)
+def sizes(kinds: np.ndarray) -> np.ndarray:
+    """Return the sizes of kinds along x, y and z, m, [n, 3] float32."""
+    heights = np.array((BOX_M, CYLINDER_M))[kinds // WIDTHS]
+    return np.stack([widths(kinds), widths(kinds), heights], axis=1).astype(np.float32)
+
+
+def is_round(kinds: np.ndarray) -> np.ndarray:
+    """Return whether kinds are drawn as upright cylinders, [n] bool."""
+    return kinds // WIDTHS == CYLINDER
 
 
 @wp.func

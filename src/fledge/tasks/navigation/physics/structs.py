@@ -133,14 +133,14 @@ class Result:
 
 
 def allocate(
-    kind: Any, shapes: Mapping[int, tuple[int, ...]], device: torch.device
+    kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
 ) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Return a struct and the zeroed tensors under its arrays, whose shape follows from their number of dimensions."""
+    """Return a struct and the zeroed tensors under its arrays; `shapes` by name, or by the number of dimensions."""
     struct, tensors = kind(), {}
     for name, array in kind.cls.__annotations__.items():
         if isinstance(array, wp.array):
             dtype = torch.int32 if array.dtype is wp.int32 else torch.float32
-            shape = (*shapes[array.ndim], *getattr(array.dtype, "_shape_", ()))
+            shape = (*shapes.get(name, shapes[array.ndim]), *getattr(array.dtype, "_shape_", ()))
             tensors[name] = torch.zeros(shape, dtype=dtype, device=device)
             setattr(struct, name, wp.from_torch(tensors[name], dtype=array.dtype))
     return struct, tensors

@@ -4,7 +4,6 @@ import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
-from fledge.tasks.navigation.physics.crowd import kind_of
 from fledge.tasks.navigation.physics.quadrotor import yaw_of
 from fledge.tasks.navigation.physics.shapes import is_standing, overlaps_height, ray_distance, width_class, width_of
 from fledge.tasks.navigation.physics.structs import (
@@ -71,7 +70,7 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
     last = p.decimation - 1
     for j in range(maps.crowd.count[slot]):
         c = maps.crowd.trail[last, slot, j]
-        kind = kind_of(maps.crowd, j)
+        kind = maps.crowd.kinds[j]
         reach = width_of(kind) * 0.70710678  # circumscribed circle of a square footprint
         dx = c[0] - pos[0]
         dy = c[1] - pos[1]
@@ -189,7 +188,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
             logs = logs + wp.log(p.lidar_range_m)
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
-            kind = kind_of(maps.crowd, j)
+            kind = maps.crowd.kinds[j]
             is_box = float(1.0)
             if is_standing(kind):
                 offset = wp.vec3(offset[0], offset[1], 0.0)
@@ -241,7 +240,7 @@ def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones
     for j in range(maps.crowd.count[slot]):
         centre = maps.crowd.trail[last, slot, j]
         offset = to_goal_frame(centre - pos, x_axis)
-        kind = kind_of(maps.crowd, j)
+        kind = maps.crowd.kinds[j]
         w = 0.5 * width_of(kind)
         along = (float(r) + 0.5 - half) * p.grid_resolution_m - offset[0]
         if overlaps_height(kind, offset[2], p.collision_radius_m) and wp.abs(along) <= w:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.physics.crowd import SWING_KIND
 from fledge.tasks.navigation.physics.shapes import widths
 
 NEAR = 12  # movers that a frame holds, the nearest ones
@@ -32,7 +31,7 @@ def flight_scenes(env: NavigationEnv, ids: Sequence[int]) -> list[dict[str, Any]
     }
     shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
     if env.bank.arena:
-        shared["one_kind"] = SWING_KIND
+        shared["kinds"] = env.bank.kinds.tolist()
     return [
         {"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids
     ]
@@ -53,17 +52,16 @@ def flight_frames(env: NavigationEnv, ids: Sequence[int]) -> dict[str, np.ndarra
     if crowd.shape[1]:
         there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
         away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
-        seen |= nearest(crowd, away, SWING_KIND if env.bank.arena else None)
+        seen |= nearest(crowd, away, env.bank.kinds)
     return {name: value.cpu().numpy() for name, value in seen.items()}
 
 
-def nearest(crowd: Tensor, away: Tensor, kind: int | None = None) -> dict[str, Tensor]:
-    """Return the nearest of M movers [n, M, 3] by distance [n, M], infinite for none; all of one `kind`, or kinds in turn."""
+def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+    """Return the nearest of M movers [n, M, 3] of `kinds` [M], by distance [n, M], infinite for none."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]
-    kinds = first if kind is None else torch.full_like(first, kind)
-    width = widths(kinds)[:, None]
+    width = widths(kinds[first])[:, None]
     mover = torch.where(distance[:, :1].isinf(), math.nan, torch.cat([crowd[index, first], width], dim=1))
     # by number, so that one mover stays in its column from frame to frame; those that are not there come last
     ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)

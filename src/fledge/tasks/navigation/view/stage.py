@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fledge.tasks.base import Trajectory
-from fledge.tasks.navigation.physics.shapes import CYLINDER, HEIGHTS_M, KINDS, STANDING_Z_M, WIDTHS, shapes, widths
+from fledge.tasks.navigation.physics.crowd import crowd_kinds
+from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, is_round, sizes
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.view.frame_capture import MM
@@ -73,12 +74,9 @@ def flight_crowd(track: Trajectory) -> Crowd | None:
         ids, pos = np.where(there & tall, kind + WIDTHS, kind)[:, None], np.nan_to_num(frames["mover"][:, None, :3])
     else:
         return None
-    numbers = np.arange(max(KINDS, int(ids.max(initial=0)) + 1))
-    if isinstance(one := track.scene.get("one_kind"), int):
-        numbers = np.full_like(numbers, one)
-    width, shape = widths(numbers), shapes(numbers)
-    sizes = np.stack([width, width, np.array(HEIGHTS_M)[shape]], axis=1).astype(np.float32)
-    return Crowd(ids, pos.astype(np.float32), sizes, shape == CYLINDER, detected(track, ids, pos))
+    scene, count = track.scene, max(KINDS, int(ids.max(initial=0)) + 1)
+    kinds = np.array(scene.get("kinds") or crowd_kinds(count, swings="one_kind" in scene))
+    return Crowd(ids, pos.astype(np.float32), sizes(kinds), is_round(kinds), detected(track, ids, pos))
 
 
 def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
