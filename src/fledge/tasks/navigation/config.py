@@ -26,7 +26,7 @@ class Dynamics(enum.Enum):
 
 
 class ActionForm(enum.Enum):
-    """What an action is."""
+    """Form of an action."""
 
     velocity = "velocity"
     headings = "headings"
@@ -43,7 +43,7 @@ class Starts(enum.Enum):
 
 
 class Layout(enum.Enum):
-    """What stands and moves on a map."""
+    """Static and moving obstacles of a map."""
 
     forest = "forest"
     arena = "arena"
@@ -104,7 +104,7 @@ class NavigationConfig(SensorConfig):
     starts: Starts = Starts.edges
     """edges: on all four. rows: NavRL's, y = 24 to -24. mixed: a share inside. crossing: side to side. lane: the arena's."""
     walls: bool = False
-    """With starts=crossing: walls along the forest's two other sides, so no way round; who leaves the map is out."""
+    """With starts=crossing: walls along the forest's two other sides, no way round; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of episodes that start inside the forest with starts=mixed."""
     success_ends_episode: bool = True
@@ -128,13 +128,13 @@ class NavigationConfig(SensorConfig):
     def validate(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         if self.fresh_maps and self.map_refresh_steps:
-            raise ConfigError("env.fresh_maps already makes a map per episode: leave env.map_refresh_steps at 0.")
+            raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
         if self.walls and self.starts is not Starts.crossing:
-            raise ConfigError(f"env.walls would shut in starts={self.starts.value}: set env.starts=crossing with it.")
+            raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
         if self.plan and self.action_form is not ActionForm.velocity:
-            raise ConfigError("env.plan plans velocities: leave it out with env.action_form=headings.")
+            raise ConfigError("env.plan=true plans velocities: set env.action_form=velocity, or env.plan=false.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
-            raise ConfigError("env.layout=arena and env.starts=lane go together: set both, or neither.")
+            raise ConfigError("env.layout=arena and env.starts=lane go together: set both or neither.")
 
     @property
     def longest_episode_steps(self) -> int:

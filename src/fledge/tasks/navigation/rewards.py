@@ -46,7 +46,7 @@ Weights = wp.struct(type("Weights", (), {"__annotations__": dict.fromkeys(NUMBER
 
 @wp.struct
 class Step:
-    """What one decision of a drone led to."""
+    """Outcome of one decision of a drone."""
 
     seconds: float  # flown
     progress: float  # m nearer to the goal

@@ -106,7 +106,7 @@ class NavRLPolicy(BaseAgent):
         return torch.distributions.Beta(alpha, beta).sample()
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
+        """Return the outputs of an exported file."""
         alpha, beta, _ = self.network(obs)
         return (alpha / (alpha + beta),)
 

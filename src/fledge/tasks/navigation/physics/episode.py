@@ -68,7 +68,7 @@ def beam_gap(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
-    """What reward terms read. `movers`: mean log of the distances to moving obstacles, and the shortest one, m."""
+    """Read the inputs of reward terms. `movers`: mean log of the distances to moving obstacles, and the shortest, m."""
     s = Step()
     to_goal = drones.goal[i] - drones.pos[i]
     s.seconds = drones.elapsed[i]

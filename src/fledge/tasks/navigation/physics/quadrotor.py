@@ -43,7 +43,7 @@ class Body:
 
 @wp.struct
 class Airframe:
-    """What domain randomisation may change, as factors on the nominal value."""
+    """Factors of domain randomisation on the nominal values."""
 
     mass: float
     thrust: float

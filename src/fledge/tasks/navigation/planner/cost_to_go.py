@@ -1,7 +1,7 @@
 """The way to the goal from every place around the drone, through what it remembers: so that it leaves dead ends.
 
 A grid of 64 x 64 places 0.2 m apart around the drone, at its height. A place has the length of the shortest way from there
-to the goal; who leaves the grid flies straight on, since nobody knows what stands there. Ways through places near a hit
+to the goal; beyond the grid, which is unknown, the way is straight. Ways through places near a hit
 count as longer (`slowness`), through a column as much longer. Solved by sweeping back and forth over the grid (a weighted
 chamfer distance), every few decisions.
 """
@@ -52,8 +52,8 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
 
 @wp.func
 def sweep_once(w: CostToGo, i: int, step: int) -> bool:
-    """Let every place learn from those before it, in the order of `step` (1 there, -1 back); whether any learned."""
-    learned = bool(False)
+    """Update every place from those before it, in the order of `step` (1 forth, -1 back); return whether any changed."""
+    changed = bool(False)
     first = int(1)
     if step < 0:
         first = PLACES - 2
@@ -72,16 +72,16 @@ def sweep_once(w: CostToGo, i: int, step: int) -> bool:
             if found < last:
                 last = found
                 w.length[i, at] = found
-                learned = True
+                changed = True
             behind = beside
             beside = ahead
             at = at + step
-    return learned
+    return changed
 
 
 @wp.func
 def sweep(w: CostToGo, i: int):
-    """Let every place learn from its neighbours, there and back again, until nobody does or the rounds are over."""
+    """Update every place from its neighbours, back and forth, until no place changes or `rounds` is reached."""
     for k in range(w.rounds * 2):
         step = int(1)
         if k % 2 == 1:

@@ -11,7 +11,7 @@ from fledge.tasks.navigation.planner.search import BODY_M, Choice, Search, body_
 
 @wp.struct
 class Planner:
-    """What the planner of N drones works with."""
+    """Structs and buffers of the planner of N drones."""
 
     search: Search
     map: LocalMap

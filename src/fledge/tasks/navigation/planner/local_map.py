@@ -1,4 +1,4 @@
-"""What a drone remembers of its LiDAR: a map that rolls along with it, and tells the room around any point at once.
+"""A local map of past LiDAR hits that moves with the drone, and gives the room around any point at once.
 
 The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) lives at
 (ix mod size, iy mod size), and is wiped when it leaves the window of size x size cells around the drone. Heights are
@@ -62,7 +62,7 @@ def ring_of(distance_m: float) -> int:
 
 
 def ring_distances() -> np.ndarray:
-    """What a ring says about the distance, m: the mean of its cells, [9] float32; the last one is beyond all."""
+    """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one is beyond all."""
     rows = disc()
     away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
     means = [away[rows[:, 2] == k].mean() for k in range(len(RING_EDGES_M))]

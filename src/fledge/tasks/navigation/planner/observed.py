@@ -40,7 +40,7 @@ class ObservedPlan:
         }
         self.tensors = {k: torch.zeros((count, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
         self.state = {k: v for k, v in self.tensors.items() if k not in SCRATCH}
-        """What the next plan depends on."""
+        """Buffers that the next plan depends on."""
         self.pose = torch.zeros((count, POSE.width), device=device)  # where `pose` is not observed
         self.structs = PlannerStructs(env_cfg.planner, env_cfg, self.tensors)
         self.buffers = self._bind(action)

@@ -21,14 +21,14 @@ HOVER_TIME, HOVER_NEAR = PLAN.at("hover_time"), PLAN.at("hover_nearness")
 AROUND = PLAN.at("fast_time_0")
 EACH = PLAN.at("fast_time_1") - AROUND
 STRIDE = 2
-AHEAD, ENDED, BEGUN = 0, 1, 2  # who looks: all; those whose episode ended; those at the start of one, others as before
+AHEAD, ENDED, BEGUN = 0, 1, 2  # plans of: all; episodes that ended; new episodes, others keep theirs
 TURN = TWO_PI / HEADINGS
 USUAL_COST = 6.0
 
 
 @wp.struct
 class PlanBuffers:
-    """What the plan of N drones is worked out from and kept in."""
+    """Inputs and results of the plans of N drones."""
 
     fast: float  # m/s
     slow: float

@@ -1,4 +1,4 @@
-"""What the planner and ORCA read from the observations: the drone's own state, and the moving obstacles."""
+"""Readings of the observations for the planner and ORCA: the drone's own state, and the moving obstacles."""
 
 import warp as wp
 
@@ -25,7 +25,7 @@ FAR = 1.0e6
 
 @wp.struct
 class Own:
-    """What a drone knows about itself. Goal frame, the goal at (0, 0), heights above the ground."""
+    """State of the drone itself. Goal frame, the goal at (0, 0), heights above the ground."""
 
     pos: wp.vec3
     vel: wp.vec3

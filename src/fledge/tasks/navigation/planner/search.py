@@ -49,7 +49,7 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
 
 
 def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """What velocity, acceleration and command do to the position at every look: held, and brief, [2, T, 3]."""
+    """Return the effect of velocity, acceleration and command on the position at every look: held, brief, [2, T, 3]."""
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
@@ -60,7 +60,7 @@ def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
 
 
 def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """What velocity, acceleration and command each do to position, velocity and acceleration: [T, 3, 3].
+    """Return the effect of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
 
     v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
     """
@@ -76,7 +76,7 @@ def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
 
 @wp.struct
 class Search:
-    """What every drone's search shares. C candidates, T looks."""
+    """Data shared by all searches. C candidates, T looks."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
     flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of horizontal way: of commands that are held, and of brief ones
@@ -145,7 +145,7 @@ def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
 
 @wp.func
 def nearness(s: Search, room: wp.vec2, k: int) -> float:
-    """What it costs to be so near at look k."""
+    """Cost of the room at look k."""
     return s.price[k] * wp.max(s.margin - room[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - room[1], 0.0)
 
 
@@ -240,8 +240,8 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
 
 @wp.func
 def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
-    """What is wanted, unless it leads into something before the alarm; then the candidate that is least another command,
-    nearness and a later crash added at their prices."""
+    """The wanted command, unless it leads into something before the alarm; then the candidate with the smallest difference
+    to it, nearness and a later crash added at their prices."""
     crash = crash_time(s, m, i, movers, own, wanted)
     if crash == FAR:
         return wanted
