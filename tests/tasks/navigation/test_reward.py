@@ -1,6 +1,7 @@
 """Rewards: NavRL's recomputed in NumPy from what the policy saw, and the progress reward worked out by hand."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from fledge.tasks.navigation.config import NavigationConfig, RewardConfig, RewardKind
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.physics.structs import Outcome
+from fledge.tasks.navigation.rewards import NUMBERS, TERMS, RewardTerm
 
 DT = 0.016
 MakeEnv = Callable[..., NavigationEnv]
@@ -261,3 +263,26 @@ def test_episode_return_is_the_sum_of_its_rewards(make_env: MakeEnv) -> None:
     assert out["truncated"].all()
     np.testing.assert_allclose(out["episode_return"].numpy(), total, rtol=1e-5)
     assert (out["episode_length"] == 20).all()
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: f"{term.kind.value} {term.name}")
+def test_the_documentation_has_the_row_of_a_term(term: RewardTerm) -> None:
+    weight = f"{term.sign} `env.reward.{term.weight}`" if term.weight else "+ 1"
+    row = f"| {term.kind.value} | `{term.name}` | {weight} | {term.doc} |"
+    docs = Path(__file__).parents[3] / "docs" / "navigation.md"
+    assert row in docs.read_text().splitlines()
+
+
+def test_every_weight_is_a_setting_and_every_setting_is_used() -> None:
+    assert {term.weight for term in TERMS if term.weight} == set(NUMBERS) - {"near_m"}
+
+
+def test_the_terms_of_a_step_add_up_to_its_reward(make_env: MakeEnv) -> None:
+    for kind in RewardKind:
+        env = make_env(reward=RewardConfig(kind=kind, time=0.5), num_envs=8)
+        env.reset()
+        for _ in range(5):
+            out = env.step(torch.full((8, 3), 0.8))
+            torch.testing.assert_close(env.reward_terms.sum(dim=1), out["reward"])
+        other = [k for k, term in enumerate(TERMS) if term.kind is not kind]
+        assert (env.reward_terms[:, other] == 0).all()

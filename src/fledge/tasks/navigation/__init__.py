@@ -1,1 +1,1 @@
-"""Drone navigation among static and moving obstacles: the world, its pilots and networks, and how it is judged and drawn."""
+"""Drone navigation among static and moving obstacles: the env, scripted policies, networks, metrics and views."""

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.rewards import RewardConfig
+from fledge.tasks.navigation.rewards import RewardKind as RewardKind
+from fledge.tasks.navigation.sensing.observations import SensorConfig
 
 EDGE_M = 24.0  # starts and goals lie this far from the middle
 FOREST_HALF_M = 20.0
@@ -23,7 +26,7 @@ class Dynamics(enum.Enum):
 
 
 class ActionForm(enum.Enum):
-    """What an action is."""
+    """Form of an action."""
 
     velocity = "velocity"
     headings = "headings"
@@ -40,35 +43,10 @@ class Starts(enum.Enum):
 
 
 class Layout(enum.Enum):
-    """What stands and moves on a map."""
+    """Static and moving obstacles of a map."""
 
     forest = "forest"
     arena = "arena"
-
-
-class RewardKind(enum.Enum):
-    """Which reward is paid."""
-
-    navrl = "navrl"
-    progress = "progress"
-
-
-@dataclass
-class RewardConfig:
-    kind: RewardKind = RewardKind.progress
-    """navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained, with the terms below."""
-    height: float = setting(2.0, at_least=0)
-    """Weight of the squared metres outside the start-goal height band, per second (navrl: 8, per decision)."""
-    near: float = setting(0.4, at_least=0)
-    """Cost per second of flying nearer than near_m to anything, growing linearly to its value 0.5 m closer."""
-    near_m: float = setting(0.8, at_least=0)
-    """Distance below which `near` applies, m."""
-    crash: float = setting(20.0, at_least=0)
-    """Deducted once for any terminal failure (progress only)."""
-    success: float = setting(10.0, at_least=0)
-    """Paid once when the goal is reached (progress only)."""
-    time: float = setting(0.0, at_least=0)
-    """Cost per second of flight (progress only)."""
 
 
 @dataclass
@@ -90,7 +68,7 @@ class RandomizeConfig:
 
 
 @dataclass
-class NavigationConfig:
+class NavigationConfig(SensorConfig):
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Drones simulated at once."""
     static_obstacles: int = setting(350, at_least=0, at_most=4000)
@@ -126,7 +104,7 @@ class NavigationConfig:
     starts: Starts = Starts.edges
     """edges: on all four. rows: NavRL's, y = 24 to -24. mixed: a share inside. crossing: side to side. lane: the arena's."""
     walls: bool = False
-    """With starts=crossing: walls along the forest's two other sides, so no way round; who leaves the map is out."""
+    """With starts=crossing: walls along the forest's two other sides, no way round; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of episodes that start inside the forest with starts=mixed."""
     success_ends_episode: bool = True
@@ -139,26 +117,6 @@ class NavigationConfig:
     """Below this the episode ends, m; episodes start at 0.5 to 2.5 m."""
     max_height_m: float = setting(4.0, above=2.5)
     """Above this the episode ends, m."""
-    lidar_range_m: float = setting(4.0, above=0, resume="weights", shapes="lidar")
-    """Range of LiDAR and of obstacle detection, m."""
-    lidar_azimuths: int = setting(36, at_least=1, resume="weights", shapes="lidar")
-    """Beams around, counter-clockwise from straight ahead."""
-    lidar_elevations_deg: list[float] = setting(
-        [-10.0, 0.0, 10.0, 20.0], above=-89, below=89, items=(1, 64), resume="weights", shapes="lidar"
-    )
-    """Elevation of each row of beams, degrees."""
-    lidar_sees_movers: bool = False
-    """Beams also hit moving obstacles (NavRL's do not)."""
-    pose: bool = setting(False, resume="weights", shapes="pose")
-    """Observe own height above the ground and yaw against the goal frame, as a robot's own estimate would tell them."""
-    plan: bool = setting(False, resume="weights", shapes="plan")
-    """Observe what the planner would do, and what it sees ahead (planner/outlook.py); it remembers past scans."""
-    grid_map: bool = setting(False, resume="weights", shapes="grid_map")
-    """Observe an egocentric occupancy grid, goal direction up the first axis."""
-    grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
-    """Cells along each side of the occupancy grid."""
-    grid_resolution_m: float = setting(0.125, above=0, resume="weights", shapes="grid_map")
-    """Side of an occupancy cell, m."""
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     randomize: RandomizeConfig = field(default_factory=RandomizeConfig)
@@ -170,13 +128,13 @@ class NavigationConfig:
     def validate(self) -> None:
         """Raise ConfigError for settings that do not go together."""
         if self.fresh_maps and self.map_refresh_steps:
-            raise ConfigError("env.fresh_maps already makes a map per episode: leave env.map_refresh_steps at 0.")
+            raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
         if self.walls and self.starts is not Starts.crossing:
-            raise ConfigError(f"env.walls would shut in starts={self.starts.value}: set env.starts=crossing with it.")
+            raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
         if self.plan and self.action_form is not ActionForm.velocity:
-            raise ConfigError("env.plan plans velocities: leave it out with env.action_form=headings.")
+            raise ConfigError("env.plan=true plans velocities: set env.action_form=velocity, or env.plan=false.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
-            raise ConfigError("env.layout=arena and env.starts=lane go together: set both, or neither.")
+            raise ConfigError("env.layout=arena and env.starts=lane go together: set both or neither.")
 
     @property
     def longest_episode_steps(self) -> int:
@@ -184,10 +142,6 @@ class NavigationConfig:
         if self.starts is not Starts.crossing:
             return self.max_episode_steps
         return math.ceil(self.max_episode_steps * math.hypot(2 * EDGE_M, 2 * CROSSING_HALF_M) / (2 * EDGE_M))
-
-    @property
-    def num_elevations(self) -> int:
-        return len(self.lidar_elevations_deg)
 
 
 class PolicyKind(enum.Enum):

@@ -15,25 +15,16 @@ from fledge.core.specs import TensorSpec
 from fledge.envs.base import Action
 from fledge.envs.launch import Call
 from fledge.envs.warp_env import Programs, Tensors, WarpEnv
-from fledge.tasks.navigation.config import ActionForm, Dynamics, NavigationConfig, RewardKind, Starts
+from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.physics import episode, flight
 from fledge.tasks.navigation.physics.maps import MapBank
-from fledge.tasks.navigation.physics.quadrotor import DAMPING
-from fledge.tasks.navigation.physics.structs import (
-    NEAREST,
-    OBSTACLE_FEATURES,
-    STARTS,
-    Beams,
-    Drones,
-    Obs,
-    Outcome,
-    Params,
-    Result,
-)
-from fledge.tasks.navigation.planner.observed import PLAN, ObservedPlan, plan_bytes
+from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, make_params
+from fledge.tasks.navigation.planner.observed import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.planner.plan_observation import AHEAD, BEGUN, ENDED
+from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
+from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 
 BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that feel for columns
 
@@ -67,12 +58,23 @@ class NavigationEnv(WarpEnv):
         self.decision_s = cfg.dt_s * cfg.decimation
         self.one_clock = cfg.starts is not Starts.crossing
         self.bank = MapBank(cfg, self.device, seed, bank, self.launcher)
-        self.params = self._make_params()
+        self.params = make_params(
+            cfg,
+            seed=wp.vec2ui(*split_seed(seed)),
+            env_offset=env_offset,
+            total_envs=self.total_envs,
+            slots=self.bank.slots,
+            active=self.bank.active,
+        )
         self.beams = self._make_beams()
-        self.state = self._make_state()
-        self.drones = self._bind_drones()
+        n, ring = self.num_envs, cfg.randomize.latency_steps + 1
+        self.drones, self.state = allocate(Drones, {1: (n,), 2: (n, ring)}, self.device)
+        self.state["episode"].fill_(-1)
+        self.state["quat"][:, 3] = 1.0
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
-        self._action = torch.zeros((self.num_envs, action_width), device=self.device)
+        self._action = torch.zeros((n, action_width), device=self.device)
+        self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
+        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 in those of another kind."""
         self.plan = ObservedPlan(cfg, self._action, self.drones.step) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
@@ -82,21 +84,7 @@ class NavigationEnv(WarpEnv):
 
     @property
     def observation_spec(self) -> dict[str, TensorSpec]:
-        cfg, f32 = self.cfg, torch.float32
-        reach = cfg.lidar_range_m
-        specs = {
-            "state": TensorSpec((8,), f32, doc="unit vector to goal (3), horizontal, vertical distance, velocity (3)"),
-            "lidar": TensorSpec((1, cfg.lidar_azimuths, cfg.num_elevations), f32, 0.0, reach, doc="range - distance"),
-            "direction": TensorSpec((1, 3), f32, doc="horizontal start to goal, m, world"),
-            "dynamic_obstacle": TensorSpec((1, NEAREST, OBSTACLE_FEATURES), f32, doc="five nearest, goal frame"),
-        }
-        if cfg.pose:
-            specs["pose"] = TensorSpec((2,), f32, doc="height above the ground, m; yaw against the goal frame, rad")
-        if cfg.plan:
-            specs["plan"] = PLAN
-        if cfg.grid_map:
-            specs["grid_map"] = TensorSpec((1, cfg.grid_size, cfg.grid_size), torch.uint8, 0, 1, doc="1 = occupied")
-        return specs
+        return {o.name: o.spec(self.cfg) for o in OBSERVATIONS if o.enabled(self.cfg)}
 
     @property
     def action_spec(self) -> TensorSpec:
@@ -132,12 +120,13 @@ class NavigationEnv(WarpEnv):
             self.bank.build_for_episodes(envs, envs + self.env_offset, episodes, self._clock)
 
     def restart_call(self, mask: Any) -> Call:
-        return Call(episode.restart_masked, [self.params, self.bank.maps, self.drones, mask])
+        return Call(episode.restart, [self.params, self.bank.maps, self.drones, mask, mask])
 
     def make_programs(self, tensors: Tensors) -> Programs:
-        obs, final, result = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs"), Result()
+        obs, result = self._bind_obs(tensors), Result()
         for name in ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length"):
             setattr(result, name, wp.from_torch(tensors[(name,)]))
+        result.terms = wp.from_torch(self.reward_terms)
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
         def look(only_ended: int) -> list[Call]:
@@ -157,12 +146,13 @@ class NavigationEnv(WarpEnv):
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
-        restart = Call(episode.restart, [p, maps, drones, result, obs, final])
+        keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.observation_spec]
+        restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
             advance=record([fly, *look(0), conclude, *plan(AHEAD)], n),
-            restart=record([restart, *look(1), finish(1), *plan(ENDED)], n),
+            restart=record([*keep, restart, *look(1), finish(1), *plan(ENDED)], n),
             observe=record([*look(0), finish(0), *plan(BEGUN)], n),
         )
 
@@ -197,33 +187,6 @@ class NavigationEnv(WarpEnv):
 
     # ---- construction ------------------------------------------------------------------------------------------
 
-    def _make_params(self) -> Params:
-        cfg, p = self.cfg, Params()
-        p.seed = wp.vec2ui(*split_seed(self.seed))
-        p.env_offset, p.total_envs = self.env_offset, self.total_envs
-        p.dt, p.decimation, p.max_steps, p.damping = cfg.dt_s, cfg.decimation, cfg.max_episode_steps, DAMPING
-        p.first_order = int(cfg.dynamics is Dynamics.first_order)
-        p.headings = cfg.num_headings if cfg.action_form is ActionForm.headings else 0
-        p.speed_limit = cfg.speed_limit
-        p.starts, p.walls = STARTS[cfg.starts], int(cfg.walls)
-        p.inside_share = cfg.inside_share
-        p.success_ends = int(cfg.success_ends_episode)
-        p.goal_radius, p.radius = cfg.goal_radius_m, cfg.collision_radius_m
-        p.min_height, p.max_height = cfg.min_height_m, cfg.max_height_m
-        p.range_m, p.azimuths, p.elevations = cfg.lidar_range_m, cfg.lidar_azimuths, cfg.num_elevations
-        p.groups = -(-cfg.num_elevations // 4)
-        p.see_movers = int(cfg.lidar_sees_movers)
-        p.grid_size, p.grid_resolution = cfg.grid_size, cfg.grid_resolution_m
-        p.reward_navrl = int(cfg.reward.kind is RewardKind.navrl)
-        p.w_height, p.w_near, p.near_m = cfg.reward.height, cfg.reward.near, cfg.reward.near_m
-        p.w_crash, p.w_success, p.w_time = cfg.reward.crash, cfg.reward.success, cfg.reward.time
-        r = cfg.randomize
-        p.r_mass, p.r_thrust, p.r_damping, p.latency = r.mass, r.thrust, r.damping, r.latency_steps
-        p.lidar_noise, p.lidar_dropout, p.state_noise = r.lidar_noise_m, r.lidar_dropout, r.state_noise
-        p.slots, p.active = self.bank.slots, self.bank.active
-        p.refresh, p.fresh = cfg.map_refresh_steps, int(cfg.fresh_maps)
-        return p
-
     def _make_beams(self) -> Beams:
         angles = np.radians(np.asarray(self.cfg.lidar_elevations_deg, dtype=np.float64))
         padded = np.concatenate([angles, np.full(-len(angles) % 4, angles[-1])]).reshape(-1, 4)
@@ -234,39 +197,20 @@ class NavigationEnv(WarpEnv):
         beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
         return beams
 
-    def _make_state(self) -> dict[str, torch.Tensor]:
-        n, ring = self.num_envs, self.cfg.randomize.latency_steps + 1
-        shapes: dict[str, tuple[int, ...]] = {"quat": (4,), "throttle": (4,), "commands": (ring, 3)}
-        for name in ("pos", "vel", "rate", "start", "goal", "frame"):
-            shapes[name] = (3,)
-        for name in ("progress", "outside", "elapsed", "episode_return"):
-            shapes[name] = ()
-        state = {k: torch.zeros((n, *s), device=self.device) for k, s in shapes.items()}
-        for name in ("latency", "step", "episode", "slot", "reached", "crash"):
-            state[name] = torch.zeros(n, dtype=torch.int32, device=self.device)
-        state["episode"].fill_(-1)
-        state["quat"][:, 3] = 1.0
-        return state
-
-    def _bind_drones(self) -> Drones:
-        dtypes = {"quat": wp.quat, "throttle": wp.vec4}
-        dtypes |= dict.fromkeys(("pos", "vel", "rate", "start", "goal", "frame", "commands"), wp.vec3)
-        drones = Drones()
-        for name, tensor in self.state.items():
-            setattr(drones, name, wp.from_torch(tensor, dtype=dtypes.get(name)))
-        return drones
-
-    def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
+    def _bind_obs(self, tensors: Tensors) -> Any:
         obs, n = Obs(), self.num_envs
-        names = {"state": "state", "lidar": "lidar", "direction": "direction", "obstacles": "dynamic_obstacle"}
-        for field, key in names.items():
-            setattr(obs, field, wp.from_torch(tensors[(root, key)].view(n, -1)))
-        unseen = self.plan.pose if self.plan else torch.zeros((n, 0), device=self.device)
-        obs.pose = wp.from_torch(tensors[(root, "pose")] if self.cfg.pose else unseen)
-        no_plan = torch.zeros((n, 0), device=self.device)
-        obs.plan = wp.from_torch(tensors[(root, "plan")] if self.cfg.plan else no_plan)
-        if self.cfg.grid_map:
-            obs.grid = wp.from_torch(tensors[(root, "grid_map")].view(n, -1))
-        else:
-            obs.grid = wp.zeros((n, 0), dtype=wp.uint8, device=str(self.device))
+        for o in OBSERVATIONS:
+            if o.enabled(self.cfg):
+                buffer = tensors[("obs", o.name)].view(n, -1)
+            elif o is POSE and self.plan:
+                buffer = self.plan.pose
+            else:
+                buffer = torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device)
+            setattr(obs, o.name, wp.from_torch(buffer))
         return obs
+
+
+def as_bytes(tensors: Tensors, name: str) -> list[Any]:
+    """Return an observation and its final_obs as Warp arrays [N, bytes]."""
+    buffers = (tensors[(root, name)] for root in ("obs", "final_obs"))
+    return [wp.from_torch(buffer.view(len(buffer), -1).view(torch.uint8)) for buffer in buffers]

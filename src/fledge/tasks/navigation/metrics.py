@@ -1,12 +1,12 @@
-"""What an evaluation tells of flights besides how they ended.
+"""Metrics of flights besides their outcome.
 
     mean_speed        m/s                                          over all time flown
     outside_share     share of the time over bare ground, outside the forest's ±20 m
     control_effort    m/s², mean change of the commanded velocity per second
     clearance         m to the nearest surface in reach of the sensors, mean over all time flown
     least_clearance   m, the smallest of a flight, mean over flights that reached their goal
-    detour            way flown over the straight line from start to goal, mean over the same flights; since they end
-                      within reach of the goal, flying straight has a little less than 1
+    detour            path length over the straight line from start to goal, mean over the same flights; a little less
+                      than 1 when flying straight, since flights end within the goal's radius
 
 Clearances are what the drone observes: beams and the five nearest movers, at decisions, at most the sensors' range.
 """
@@ -27,7 +27,9 @@ from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.navigation.benchmarks import BENCHMARKS
 from fledge.tasks.navigation.config import EDGE_M, FOREST_HALF_M, ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.physics.shapes import widths
 from fledge.tasks.navigation.physics.structs import Outcome
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 
 CLASSES = ("crossing", "opposite", "adjacent", "same", "inside")  # sides of start and goal, the hardest first
 
@@ -42,7 +44,7 @@ class FlightMetrics(EpisodeMetrics):
         assert isinstance(env, NavigationEnv)
         self.env = env
         zeros = torch.zeros(env.num_envs, device=env.device)
-        self.way, self.least = zeros.clone(), torch.full_like(zeros, math.inf)
+        self.path, self.least = zeros.clone(), torch.full_like(zeros, math.inf)
         self.command: Tensor | None = None
         self.begun = torch.ones_like(zeros, dtype=torch.bool)  # no command before this one in the episode
 
@@ -50,7 +52,7 @@ class FlightMetrics(EpisodeMetrics):
         state, seconds = self.env.state, self.env.decision_s
         speed = state["vel"].norm(dim=-1)
         self.straight = (state["goal"] - state["start"]).norm(dim=-1)
-        self.way += speed * seconds
+        self.path += speed * seconds
         gap = clearance(obs, self.env.cfg.lidar_range_m)
         self.least = torch.minimum(self.least, gap)
         command = self._command(action)
@@ -71,11 +73,11 @@ class FlightMetrics(EpisodeMetrics):
 
     def after_step(self, outcome: Tensor, counted: Tensor) -> None:
         arrived = counted & (outcome == int(Outcome.SUCCESS))
-        self._add("arrived", torch.ones_like(self.way), arrived)
-        self._add("detour", self.way / self.straight.clamp(min=1e-6), arrived)
+        self._add("arrived", torch.ones_like(self.path), arrived)
+        self._add("detour", self.path / self.straight.clamp(min=1e-6), arrived)
         self._add("least", self.least, arrived)
         over = outcome != 0
-        self.way[over], self.least[over], self.begun[over] = 0.0, math.inf, True
+        self.path[over], self.least[over], self.begun[over] = 0.0, math.inf, True
 
     def figures(self) -> dict[str, float]:
         sums = {name: float(value) for name, value in self.sums.items()}
@@ -105,11 +107,12 @@ class FlightMetrics(EpisodeMetrics):
 
 
 def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
-    """Metres to the nearest surface that is observed, [N], at most the range."""
+    """Return the metres to the nearest surface that is observed, [N], at most the range."""
     columns = range_m - obs["lidar"].flatten(1).amax(dim=-1)
     rows = obs["dynamic_obstacle"].squeeze(1)
-    away = rows[..., 3:5].norm(dim=-1) - 0.125 * (rows[..., 8] + 1.0)
-    there = rows[..., 0:3].abs().amax(dim=-1) > 0
+    unit, flat, up, _, width_class, _ = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
+    away = torch.cat([flat, up], dim=-1).norm(dim=-1) - 0.5 * widths(width_class).squeeze(-1)
+    there = unit.abs().amax(dim=-1) > 0
     movers = torch.where(there, away, range_m).amin(dim=-1)
     return torch.minimum(columns, movers).clamp(0.0, range_m)
 

@@ -1,4 +1,4 @@
-"""Scripted pilots for navigation: what a policy has to beat."""
+"""Scripted policies of navigation, for comparison with learned ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fledge.core.overrides import build_config
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
+from fledge.tasks.navigation.sensing.observations import STATE
 
 
 class StraightPilot(BaseAgent):
@@ -25,7 +26,7 @@ class StraightPilot(BaseAgent):
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]."""
-        return towards(obs["state"][:, 0:3], obs["state"][:, 3])
+        return towards(obs["state"][:, STATE["to_goal"]], obs["state"])
 
 
 class GapPilot(BaseAgent):
@@ -48,18 +49,20 @@ class GapPilot(BaseAgent):
         free = self.range_m - lidar[..., 1:3].amax(-1) if lidar.shape[2] > 2 else self.range_m - lidar.amax(-1)
         # a direction is as free as the worst of its neighbours
         around = torch.stack([free.roll(k, 1) for k in (-2, -1, 0, 1, 2)]).amin(0)
-        goal_angle = torch.atan2(state[:, 1], state[:, 0])
+        goal_x, goal_y, goal_z = state[:, STATE["to_goal"]].unbind(-1)
+        goal_angle = torch.atan2(goal_y, goal_x)
         offset = angles[None] - goal_angle[:, None]
         score = around.clamp(max=2.5) / 2.5 * 2.0 + offset.cos()
         best = angles[score.argmax(1)]
-        heading = torch.stack([best.cos(), best.sin(), state[:, 2]], dim=-1)
+        heading = torch.stack([best.cos(), best.sin(), goal_z], dim=-1)
         speed = (around.amax(1) / 2.0).clamp(0.3, 1.0)
-        return towards(heading * speed[:, None], state[:, 3])
+        return towards(heading * speed[:, None], state)
 
 
-def towards(direction: Tensor, distance: Tensor) -> Tensor:
-    """Full speed along a direction [B, 3], slowing down over the last metre, as an action in [0, 1]³."""
-    return (direction * distance.clamp(max=1.0)[:, None]).clamp(-1, 1) * 0.5 + 0.5
+def towards(direction: Tensor, state: Tensor) -> Tensor:
+    """Return the action [B, 3] that flies along a direction at full speed, and slows down over the last metre."""
+    distance = state[:, STATE["horizontal_distance"]]
+    return (direction * distance.clamp(max=1.0)).clamp(-1, 1) * 0.5 + 0.5
 
 
 def make_planner(**options: float) -> PlannerPilot:

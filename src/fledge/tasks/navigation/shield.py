@@ -1,4 +1,4 @@
-"""A shield: between a policy's command and the drone, something that looks where the command leads."""
+"""A shield checks where a policy's command leads, and replaces a command that leads into something."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Shielded(BaseAgent):
     Args:
         agent: Any agent that acts with velocities.
         shield: "orca": the nearest command outside all velocity obstacles. "planner": the command itself, unless it leads
-            into something on the local map or into a mover; then the candidate that is least another command.
+            into something on the local map or into a mover; then the nearest safe candidate.
     """
 
     def __init__(self, agent: BaseAgent, shield: str) -> None:
         super().__init__()
         if shield not in SHIELDS:
-            raise ConfigError(f"There is no shield {shield!r}; there are {', '.join(SHIELDS)}.")
+            raise ConfigError(f"{shield!r} is not a known shield. Choose one of {', '.join(SHIELDS)}.")
         self.agent, self.kind, self.shield = agent, shield, SHIELDS[shield]()
         self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
         self.reads, self.acts = getattr(agent, "reads", {}), getattr(agent, "acts", None)
@@ -43,19 +43,19 @@ class Shielded(BaseAgent):
     def bind(self, env: Any) -> None:
         self.configure(env.unwrapped.cfg)
 
-    def configure(self, world: NavigationConfig) -> None:
+    def configure(self, env_cfg: NavigationConfig) -> None:
         """Shield drones of an env with these settings."""
-        if world.action_form is not ActionForm.velocity:
-            raise ConfigError("A shield corrects velocities: leave it out with env.action_form=headings.")
-        self.shield.configure(world)
+        if env_cfg.action_form is not ActionForm.velocity:
+            raise ConfigError("A shield needs velocity actions: set env.action_form=velocity, or leave the shield out.")
+        self.shield.configure(env_cfg)
         if isinstance(self.agent, Steering | Shielded):
-            self.agent.configure(world)
+            self.agent.configure(env_cfg)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Action [B, 3]."""
         action = self.agent.act(obs, deterministic)
         assert isinstance(action, Tensor)
-        limit = self.shield.world.speed_limit
+        limit = self.shield.env_cfg.speed_limit
         wanted = limit * (2.0 * action.detach().clamp(0.0, 1.0) - 1.0)
         command = self.shield.command(obs, wanted).clamp(-limit, limit)
         change = (command - wanted).norm(dim=-1)
@@ -65,7 +65,7 @@ class Shielded(BaseAgent):
         return torch.where(changed[:, None], self.shield.as_action(command), action)
 
     def figures(self) -> dict[str, float]:
-        """Share of decisions that were changed, and by how much those were, m/s; then it counts anew."""
+        """Return the share of decisions changed and their mean change, m/s, since the last call."""
         if self._sums is None:
             return {}
         decisions, changed, change = self._sums.tolist()

@@ -1,4 +1,4 @@
-"""Agents that work out a command by kernels on what they observe, drone by drone: the planner and ORCA, also as shields."""
+"""Agents that compute commands from observations by kernels, drone by drone: the planner and ORCA, also as shields."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import InputError
 from fledge.envs.launch import Launcher, Program
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.physics.structs import NEAREST, OBSTACLE_FEATURES
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, POSE, STATE
 
-OBSERVED = ("state", "lidar", "dynamic_obstacle", "pose")
+READ = (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE)
+OBSERVED = tuple(observation.name for observation in READ)
 
 
-class Desk:
+class Buffers:
     """Buffers of N drones: what they observe, `wanted` and `command` [N, 3] m/s in the goal frame, and one's own.
 
     Args:
@@ -29,19 +30,16 @@ class Desk:
 
     def __init__(
         self,
-        world: NavigationConfig,
+        env_cfg: NavigationConfig,
         count: int,
         device: torch.device,
         own: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
     ) -> None:
-        self.world, self.count, self.device = world, count, device
+        self.count, self.device = count, device
         self.launcher = Launcher(str(device), torch.get_num_threads())
         f32 = torch.float32
         shapes = {
-            "state": (f32, (8,)),
-            "lidar": (f32, (world.lidar_azimuths * world.num_elevations,)),
-            "dynamic_obstacle": (f32, (NEAREST * OBSTACLE_FEATURES,)),
-            "pose": (f32, (2,)),
+            **{observation.name: (f32, (observation.size(env_cfg),)) for observation in READ},
             "wanted": (f32, (3,)),
             "command": (f32, (3,)),
             "fresh": (torch.bool, ()),
@@ -51,7 +49,7 @@ class Desk:
         self.tensors["fresh"].fill_(True)
 
     def run(self, obs: Obs, wanted: Tensor | None) -> Tensor:
-        """Commands [N, 3] for a batch of observations; the buffer is used again by the next call."""
+        """Return commands [N, 3] for a batch of observations; the next call overwrites them."""
         for name in OBSERVED:
             self.tensors[name].copy_(obs[name].reshape(self.count, -1))
         if wanted is not None:
@@ -64,64 +62,67 @@ class Steering(BaseAgent):
     """Commands from observations. Rows keep their place from call to call, and `reset` says where new episodes begin.
 
     Args:
-        world: Where it flies: sensors, limits, decision rate. `meet` changes it later.
+        env_cfg: The env that it flies in: sensors, limits, decision rate. `meet` changes it later.
     """
 
     observes = OBSERVED
 
-    def __init__(self, world: NavigationConfig | None = None) -> None:
+    def __init__(self, env_cfg: NavigationConfig | None = None) -> None:
         super().__init__()
-        self.world = world or NavigationConfig(pose=True)
-        self._desk: Desk | None = None
+        self.env_cfg = env_cfg or NavigationConfig(pose=True)
+        self._kernel_buffers: Buffers | None = None
 
-    def make_desk(self, count: int, device: torch.device) -> Desk:
+    def make_buffers(self, count: int, device: torch.device) -> Buffers:
         raise NotImplementedError
 
     def bind(self, env: Any) -> None:
         self.configure(env.unwrapped.cfg)
 
-    def configure(self, world: NavigationConfig) -> None:
-        """Plan for an env with these settings; a change of them clears what was remembered."""
-        if world != self.world:
-            self.world, self._desk = world, None
+    def configure(self, env_cfg: NavigationConfig) -> None:
+        """Set the env to fly in; another one than before clears the memory."""
+        if env_cfg != self.env_cfg:
+            self.env_cfg, self._kernel_buffers = env_cfg, None
 
     @torch.no_grad()
     def command(self, obs: Obs, wanted: Tensor | None = None) -> Tensor:
-        """Velocity commands [B, 3], m/s in the goal frame, to be read before the next call."""
+        """Return velocity commands [B, 3], m/s in the goal frame; the next call overwrites them."""
         count, device = len(obs["state"]), obs["state"].device
-        if self._desk is None or self._desk.count != count or self._desk.device != device:
+        if self._kernel_buffers is None or self._kernel_buffers.count != count or self._kernel_buffers.device != device:
             self.device = device
-            self._desk = self.make_desk(count, device)
-        return self._desk.run(obs, wanted)
+            self._kernel_buffers = self.make_buffers(count, device)
+        return self._kernel_buffers.run(obs, wanted)
 
     def as_action(self, command: Tensor) -> Tensor:
-        return (command / (2.0 * self.world.speed_limit) + 0.5).clamp(0.0, 1.0)
+        return (command / (2.0 * self.env_cfg.speed_limit) + 0.5).clamp(0.0, 1.0)
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Forget, everywhere or where the mask is true."""
-        if self._desk is None:
+        """Clear the memory, everywhere or where the mask is true."""
+        if self._kernel_buffers is None:
             return
-        fresh = self._desk.tensors["fresh"]
+        fresh = self._kernel_buffers.tensors["fresh"]
         if env_mask is None:
             fresh.fill_(True)
         elif len(env_mask) != len(fresh):
-            self._desk = None  # another number of drones: nothing of theirs is remembered
+            self._kernel_buffers = None  # another number of drones
         else:
             fresh.logical_or_(env_mask.to(fresh.device))
 
     def memory(self) -> dict[str, Any]:
-        if self._desk is None:
+        if self._kernel_buffers is None:
             return {}
-        return {name: self._desk.tensors[name].clone() for name in self._desk.remembered}
+        return {name: self._kernel_buffers.tensors[name].clone() for name in self._kernel_buffers.remembered}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         if not memory:
-            self._desk = None
+            self._kernel_buffers = None
             return
         count = len(memory["fresh"])
-        if self._desk is None or self._desk.count != count:
-            self._desk = self.make_desk(count, self.device)
-        for name in self._desk.remembered:
-            if memory[name].shape != self._desk.tensors[name].shape:
-                raise InputError(f"The saved memory has {name} of shape {tuple(memory[name].shape)}: of another world.")
-            self._desk.tensors[name].copy_(memory[name])
+        if self._kernel_buffers is None or self._kernel_buffers.count != count:
+            self._kernel_buffers = self.make_buffers(count, self.device)
+        for name in self._kernel_buffers.remembered:
+            own, saved = self._kernel_buffers.tensors[name], memory[name]
+            if saved.shape != own.shape:
+                raise InputError(
+                    f"The saved memory has {name} of shape {tuple(saved.shape)}, this env needs {tuple(own.shape)}."
+                )
+            own.copy_(saved)

@@ -5,15 +5,8 @@ import pytest
 import warp as wp
 
 from fledge.core.random import Purpose, split_seed, uniform
-from fledge.tasks.navigation.physics.crowd import (
-    Crowd,
-    height_of,
-    is_cylinder,
-    place_crowd,
-    step_crowd,
-    width_class,
-    width_of,
-)
+from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.shapes import height_of, is_standing, width_class, width_of
 
 DT = 0.016
 SPEED_STEPS = 125
@@ -32,10 +25,11 @@ class World:
         size: int = 80,
     ) -> None:
         k = len(counts)
-        self.seed, self.floating, self.decimation, self.k, self.size = seed, int(floating), decimation, k, size
+        self.seed, self.decimation, self.k, self.size = seed, decimation, k, size
         self.keys = np.stack([np.arange(k) + 100, np.full(k, 5)], 1).astype(np.uint32)
         self.clock = 0
         crowd = Crowd()
+        crowd.floating, crowd.kinds = int(floating), wp.array(crowd_kinds(size, False), device="cpu")
         crowd.placed = wp.array(np.array(counts, dtype=np.int32), device="cpu")
         crowd.count = wp.clone(crowd.placed)
         crowd.born = wp.full(k, born, dtype=wp.int32, device="cpu")
@@ -46,11 +40,11 @@ class World:
         self.key_array = wp.array(self.keys, dtype=wp.vec2ui, device="cpu")
         self.words = wp.vec2ui(*split_seed(seed))
         slots = wp.array(np.arange(k, dtype=np.int32), device="cpu")
-        wp.launch(place_crowd, k, [slots, self.key_array, self.floating, self.words, crowd], device="cpu")
+        wp.launch(place_crowd, k, [slots, self.key_array, self.words, crowd], device="cpu")
 
     def step(self) -> None:
         clock = wp.array(np.array([self.clock], dtype=np.int32), device="cpu")
-        args = [0, self.key_array, clock, self.floating, DT, self.words, self.crowd]
+        args = [0, self.key_array, clock, DT, self.words, self.crowd]
         wp.launch(step_crowd, self.k * self.size, args, device="cpu")
         self.clock += self.decimation
 
@@ -84,17 +78,18 @@ def filmed() -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 @wp.kernel(enable_backward=False)
-def describe(kind: wp.array(dtype=wp.vec4)):
+def describe(crowd: Crowd, rows: wp.array(dtype=wp.vec4)):
     j = wp.tid()
+    kind = crowd.kinds[j]
     cylinder = float(0.0)  # noqa: UP018 - a kernel variable, not a constant
-    if is_cylinder(j):
+    if is_standing(kind):
         cylinder = 1.0
-    kind[j] = wp.vec4(cylinder, float(width_class(j)), width_of(j), height_of(j))
+    rows[j] = wp.vec4(cylinder, float(width_class(kind)), width_of(kind), height_of(kind))
 
 
 def test_eight_kinds_alternate_so_that_every_prefix_is_balanced() -> None:
     kind = wp.zeros(80, dtype=wp.vec4, device="cpu")
-    wp.launch(describe, 80, [kind], device="cpu")
+    wp.launch(describe, 80, [World([80]).crowd, kind], device="cpu")
     rows = kind.numpy()
     widths = [0.25, 0.5, 0.75, 1.0]
     boxes = [[0, c, w, 1] for c, w in enumerate(widths)]

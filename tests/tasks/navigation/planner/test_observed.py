@@ -13,7 +13,7 @@ from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
-from fledge.tasks.navigation.planner.plan_observation import HEADINGS, OWN, PLAN_WIDTH
+from fledge.tasks.navigation.planner.plan_observation import AROUND, HEADINGS, PLAN_WIDTH
 from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.navigation.steering import OBSERVED
 
@@ -67,7 +67,7 @@ def test_in_the_open_nothing_lies_ahead_and_the_goal_is_gained_on() -> None:
     world = dataclasses.replace(WORLD, static_obstacles=0, moving_obstacles=0, starts=Starts.edges)
     env = NavigationEnv(world, seed=1, num_threads=1)
     plan = env.reset()["obs"]["plan"]
-    around = plan[:, OWN:].view(10, HEADINGS, 4)
+    around = plan[:, AROUND:].view(10, HEADINGS, 4)
     far = env.state["start"].sub(env.state["goal"])[:, :2].norm(dim=-1) > 10.0
     assert far.any()
     assert (plan[:, 5] == 1).all()
@@ -157,7 +157,7 @@ def test_a_reader_elsewhere_reads_the_same_plans() -> None:
     assert goes_on.any()
     arrays = {name: out["obs"][name].double().numpy() for name in OBSERVED}
     assert torch.equal(reader.read(arrays), PlanReader(world, 10).read(out["obs"]))
-    with pytest.raises(InputError, match="needs pose"):
+    with pytest.raises(InputError, match="pose must have 20 numbers"):
         reader.read({name: out["obs"][name] for name in ("state", "lidar", "dynamic_obstacle")})
     env.close()
 
@@ -175,16 +175,16 @@ def test_a_reading_that_is_not_finite_is_refused_and_the_flight_goes_on_as_witho
         each.read(first)
     bad = {**after, "flown": flown}
     bad[name] = torch.full_like(bad[name], float("nan"))
-    with pytest.raises(InputError, match=f"{name} holds a number that is not finite"):
+    with pytest.raises(InputError, match=f"{name} must be finite"):
         reader.read(bad, bad["flown"])
     assert torch.equal(reader.read(after, flown), other.read(after, flown))
 
 
 def test_a_reader_refuses_no_drones_a_wrong_number_of_actions_and_a_world_that_is_none() -> None:
-    with pytest.raises(InputError, match="at least 1 drone"):
+    with pytest.raises(InputError, match="count must be at least 1"):
         PlanReader(WORLD, 0)
     with pytest.raises(ConfigError, match="decimation is 0"):
         PlanReader(dataclasses.replace(WORLD, decimation=0))
     obs = {"state": torch.zeros(2, 8), "lidar": torch.zeros(2, 144), "dynamic_obstacle": torch.zeros(2, 50)}
-    with pytest.raises(InputError, match="needs flown with 6 numbers"):
+    with pytest.raises(InputError, match="flown must have 6 numbers"):
         PlanReader(WORLD, 2).read({**obs, "pose": torch.zeros(2, 2)}, torch.zeros(1, 3))

@@ -28,7 +28,7 @@ WORLD = NavigationConfig(
 
 def fly(pilot: PlannerPilot, steps: int, seed: int = 3, threads: int = 1) -> list[dict[str, Tensor]]:
     """Observations and actions of a flight."""
-    env = NavigationEnv(pilot.world, seed=seed, num_threads=threads)
+    env = NavigationEnv(pilot.env_cfg, seed=seed, num_threads=threads)
     out, seen = env.reset(), []
     for _ in range(steps):
         obs = {name: out["obs"][name].clone() for name in pilot.observes}
@@ -83,7 +83,7 @@ def all_commands(plain: PlainPlanner) -> list[np.ndarray]:
 def test_no_command_is_tried_that_the_speed_limit_would_bend() -> None:
     world = dataclasses.replace(WORLD, speed_limit=0.6, plan=True)
     for pilot in (
-        PlannerPilot(world=world),
+        PlannerPilot(env_cfg=world),
         PlannerPilot(PlannerConfig(fast=0.6, middle=0.6, slow=0.6, climb=0.6), world),
     ):
         seen = fly(pilot, 6)
@@ -114,14 +114,14 @@ def test_it_sees_a_wall_at_any_height(height: float) -> None:
 
 
 def test_results_depend_neither_on_threads_nor_on_the_split_of_drones() -> None:
-    seen = fly(PlannerPilot(world=WORLD), 40)
+    seen = fly(PlannerPilot(env_cfg=WORLD), 40)
     old = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        again = fly(PlannerPilot(world=WORLD), 40, threads=3)
+        again = fly(PlannerPilot(env_cfg=WORLD), 40, threads=3)
     finally:
         torch.set_num_threads(old)
-    halves = [PlannerPilot(world=WORLD), PlannerPilot(world=WORLD)]
+    halves = [PlannerPilot(env_cfg=WORLD), PlannerPilot(env_cfg=WORLD)]
     assert any(step["over"].any() for step in seen)
     for step, other in zip(seen, again, strict=True):
         assert torch.equal(step["action"], other["action"])
@@ -133,8 +133,8 @@ def test_results_depend_neither_on_threads_nor_on_the_split_of_drones() -> None:
 
 
 def test_a_masked_reset_forgets_where_it_says_and_nowhere_else() -> None:
-    seen = fly(PlannerPilot(world=WORLD), 12)
-    pilot, last = PlannerPilot(world=WORLD), seen[-1]
+    seen = fly(PlannerPilot(env_cfg=WORLD), 12)
+    pilot, last = PlannerPilot(env_cfg=WORLD), seen[-1]
     for step in seen:
         pilot.act(step)
         pilot.reset(step["over"])
@@ -142,7 +142,7 @@ def test_a_masked_reset_forgets_where_it_says_and_nowhere_else() -> None:
     mask = torch.arange(12) % 2 == 0
     pilot.reset(mask)
     pilot.act(last)
-    forgot, new = pilot.memory(), PlannerPilot(world=WORLD)
+    forgot, new = pilot.memory(), PlannerPilot(env_cfg=WORLD)
     new.act(last)
     assert torch.equal(forgot["cells"][mask], new.memory()["cells"][mask])
     pilot.recall(kept)
@@ -152,8 +152,8 @@ def test_a_masked_reset_forgets_where_it_says_and_nowhere_else() -> None:
 
 
 def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
-    seen = fly(PlannerPilot(world=WORLD), 16)
-    pilot, other = PlannerPilot(world=WORLD), PlannerPilot(world=WORLD)
+    seen = fly(PlannerPilot(env_cfg=WORLD), 16)
+    pilot, other = PlannerPilot(env_cfg=WORLD), PlannerPilot(env_cfg=WORLD)
     for step in seen[:8]:
         pilot.act(step)
         pilot.reset(step["over"])
@@ -161,7 +161,7 @@ def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
     for step in seen[8:]:
         assert torch.equal(other.act(step), step["action"])
         other.reset(step["over"])
-    with pytest.raises(InputError, match="another world"):
+    with pytest.raises(InputError, match="this env needs"):
         other.recall({**pilot.memory(), "cells": torch.zeros((12, 2), dtype=torch.int64)})
     other.recall({})
     assert other.memory() == {}

@@ -22,9 +22,11 @@ from fledge.agents.distributions import GaussianHead, Params
 from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.squashed import SquashedActor
 from fledge.core.specs import TensorSpec
+from fledge.tasks.navigation.physics.shapes import BOX_M, WIDTHS
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, NEAREST, STATE
 
 VELOCITY = TensorSpec((3,), torch.float32, 0.0, 1.0, doc="velocity in the goal frame, 0.5 = at rest")
-READ = ("state", "lidar", "dynamic_obstacle")
+READ: tuple[str, ...] = (STATE.name, LIDAR.name, DYNAMIC_OBSTACLE.name)
 FORWARD = 0.6  # an untrained policy flies towards the goal at this share of full speed
 LOG_STD_RANGE = (-5.0, 0.5)
 STATE_FEATURES = 9
@@ -44,12 +46,14 @@ class FeaturePolicy(ActorCritic):
         hidden: Sequence[int] = (256, 128),
         log_std_max: float = -0.5,
         range_m: float = 4.0,
+        more_inputs: int = 0,
+        forward: float = FORWARD,
     ) -> None:
         super().__init__()
         self.range_m, self.lidar_shape = range_m, lidar_shape
-        self.inputs = num_features(lidar_shape[0] * lidar_shape[1])
+        self.inputs = num_features(lidar_shape[0] * lidar_shape[1]) + more_inputs
         self.trunk = mlp(self.inputs, hidden)
-        self.head = GaussianHead(hidden[-1], VELOCITY, FORWARD, log_std_max)
+        self.head = GaussianHead(hidden[-1], VELOCITY, forward, log_std_max)
         self.critic = value_layer(hidden[-1])
 
     def encode(self, obs: Obs) -> Tensor:
@@ -83,47 +87,44 @@ class FeatureActor(SquashedActor):
 
 
 def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, seed: int) -> dict[str, Tensor]:
-    """Random observations in the ranges a drone meets."""
+    """Return random observations in the usual ranges."""
     g = torch.Generator().manual_seed(seed)
-    obstacles = torch.randn(batch, 1, 5, 10, generator=g)
-    obstacles[..., 3] = obstacles[..., 3].abs() * (torch.rand(batch, 1, 5, generator=g) > 0.3)
-    obstacles[..., 8] = torch.randint(0, 4, (batch, 1, 5), generator=g).float()
-    obstacles[..., 9] = torch.randint(0, 2, (batch, 1, 5), generator=g).float()
+    obstacles = torch.randn(batch, *DYNAMIC_OBSTACLE.shape(), generator=g)
+    flat, width, box = (DYNAMIC_OBSTACLE.at(name) for name in ("horizontal_distance", "width_class", "is_box"))
+    rows = obstacles.shape[:-1]
+    obstacles[..., flat] = obstacles[..., flat].abs() * (torch.rand(rows, generator=g) > 0.3)
+    obstacles[..., width] = torch.randint(0, WIDTHS, rows, generator=g).float()
+    obstacles[..., box] = torch.randint(0, 2, rows, generator=g).float()
     return {
-        "state": torch.randn(batch, 8, generator=g),
+        "state": torch.randn(batch, *STATE.shape(), generator=g),
         "lidar": (torch.rand(batch, 1, *lidar_shape, generator=g) * 1.5 * range_m - 2).clamp(0, range_m - 0.1),
         "dynamic_obstacle": obstacles,
     }
 
 
-def num_features(beams: int, obstacles: int = 5) -> int:
+def num_features(beams: int, obstacles: int = NEAREST) -> int:
     """Width of the feature vector."""
     return STATE_FEATURES + beams + obstacles * OBSTACLE_FEATURES
 
 
 def navigation_features(obs: Mapping[str, Tensor], range_m: float = 4.0) -> Tensor:
     """Return [B, F] float32 features of a batch of navigation observations."""
-    state = obs["state"]
-    velocity = state[:, 5:8]
-    own = torch.cat(
-        [
-            state[:, 0:3],
-            state[:, 3:4] * 0.05,
-            state[:, 3:4].clamp(max=range_m) / range_m,
-            state[:, 4:5],
-            velocity * 0.5,
-        ],
-        dim=-1,
-    )
+    velocity = obs["state"][:, STATE["velocity"]]
     distance = (range_m - obs["lidar"].flatten(1)).clamp(min=0.1)
     beams = (range_m / distance).log() * (1.0 / math.log(range_m / RADIUS_M))
     obstacles = obstacle_features(obs["dynamic_obstacle"].squeeze(1), velocity, range_m)
-    return torch.cat([own, beams, obstacles.flatten(1)], dim=-1)
+    return torch.cat([own_features(obs["state"], range_m), beams, obstacles.flatten(1)], dim=-1)
+
+
+def own_features(state: Tensor, range_m: float = 4.0) -> Tensor:
+    """Return the scaled state [B, 9]: unit vector to goal, far and near distance, height to goal, velocity."""
+    unit, far, up, velocity = state.split(STATE.widths, dim=-1)
+    return torch.cat([unit, far * 0.05, far.clamp(max=range_m) / range_m, up, velocity * 0.5], dim=-1)
 
 
 def obstacle_features(rows: Tensor, velocity: Tensor, range_m: float) -> Tensor:
     """Return [B, K, 14] from obstacle rows [B, K, 10] and own velocity [B, 3], goal frame; zeros where absent."""
-    unit, flat, dz, moving, width_class, is_box = rows.split([3, 1, 1, 3, 1, 1], dim=-1)
+    unit, flat, dz, moving, width_class, is_box = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
     present = (flat > 0).float()
     width = (width_class + 1.0) * 0.25
     offset = unit * torch.sqrt(flat * flat + dz * dz)
@@ -134,7 +135,7 @@ def obstacle_features(rows: Tensor, velocity: Tensor, range_m: float) -> Tensor:
     speed2 = relative[..., :2].square().sum(-1, keepdim=True).clamp(min=1e-3)
     when = (-along / speed2).clamp(0.0, 4.0)
     miss = (offset[..., :2] + relative[..., :2] * when).norm(dim=-1, keepdim=True) - reach
-    clearance = (dz.abs() - 0.5 - RADIUS_M) * is_box
+    clearance = (dz.abs() - 0.5 * BOX_M - RADIUS_M) * is_box
     closeness = (range_m / gap.clamp(min=MIN_GAP_M)).log() * 0.25
     rows_out = torch.cat(
         [

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from fledge.agents.base import Obs
 from fledge.agents.q_network import QNetwork
 from fledge.core.errors import ConfigError
+from fledge.tasks.navigation.networks.feature_policy import STATE_FEATURES, own_features
+from fledge.tasks.navigation.sensing.observations import STATE
 
-OWN = 9  # state values as `feature_policy.py` scales them
 PATCH = 4  # cells along a side of a patch; as channels they make convolutions three times faster on a CPU
 
 
@@ -26,7 +27,7 @@ class GridQ(QNetwork):
         self.grid_size, self.num_actions = grid_size, headings
         if grid_size < PATCH or grid_size % PATCH:
             raise ConfigError(
-                f"env.grid_size is {grid_size}, but this network reads patches of {PATCH}: take a multiple."
+                f"env.grid_size must be a multiple of {PATCH} (the network reads {PATCH} x {PATCH} patches), got {grid_size}."
             )
         self.grid = nn.Sequential(
             nn.PixelUnshuffle(PATCH),
@@ -37,7 +38,7 @@ class GridQ(QNetwork):
             nn.Flatten(),
         )
         with torch.no_grad():
-            width = self.grid(torch.zeros(1, 1, grid_size, grid_size)).shape[1] + OWN
+            width = self.grid(torch.zeros(1, 1, grid_size, grid_size)).shape[1] + STATE_FEATURES
         layers: list[nn.Module] = []
         for size in hidden:
             layers += [nn.Linear(width, size), nn.ReLU(inplace=True)]
@@ -58,7 +59,7 @@ class GridQ(QNetwork):
         g = torch.Generator().manual_seed(seed)
         shape = (batch, 1, self.grid_size, self.grid_size)
         grid = (torch.rand(shape, generator=g) < 0.2).to(torch.uint8)
-        return {"grid_map": grid, "state": torch.randn(batch, 8, generator=g)}
+        return {"grid_map": grid, "state": torch.randn(batch, *STATE.shape(), generator=g)}
 
 
 def _rename_old_entries(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
@@ -66,9 +67,3 @@ def _rename_old_entries(module: nn.Module, state: dict[str, Tensor], prefix: str
     for kind in ("weight", "bias"):
         if f"{prefix}gain.{kind}" in state:
             state[f"{prefix}advantage.{kind}"] = state.pop(f"{prefix}gain.{kind}")
-
-
-def own_features(state: Tensor) -> Tensor:
-    """Scaled state [B, 9]: unit vector to goal, far and near distance, height to goal, velocity."""
-    far = state[:, 3:4]
-    return torch.cat([state[:, :3], far * 0.05, far.clamp(max=4.0) * 0.25, state[:, 4:5], state[:, 5:8] * 0.5], dim=-1)

@@ -19,6 +19,7 @@ from fledge.agents.actor_critic import ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
 from fledge.core.errors import FormatError
 from fledge.tasks.navigation.networks.feature_policy import READ, example_flight
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
 
 # where each of our modules lies in NavRL's state dict
 NAVRL_PREFIXES = {
@@ -61,7 +62,7 @@ class NavRLNetwork(nn.Module):
             nn.Linear(288, 128),
             nn.LayerNorm(128),
         )
-        self.obstacles = nn.Sequential(*mlp_block(50, 128), *mlp_block(128, 64))
+        self.obstacles = nn.Sequential(*mlp_block(DYNAMIC_OBSTACLE.size(), 128), *mlp_block(128, 64))
         self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
         self.alpha = nn.Linear(256, 3)
         self.beta = nn.Linear(256, 3)
@@ -105,7 +106,7 @@ class NavRLPolicy(BaseAgent):
         return torch.distributions.Beta(alpha, beta).sample()
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
+        """Return the outputs of an exported file."""
         alpha, beta, _ = self.network(obs)
         return (alpha / (alpha + beta),)
 

@@ -9,20 +9,23 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.base import Obs
 from fledge.agents.distributions import BetaHead, Params
 from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, example_flight
-from fledge.tasks.navigation.networks.lidar_encoder import LidarEncoder
+from fledge.tasks.navigation.networks.lidar_encoder import AZIMUTHS, ELEVATIONS, LidarEncoder
 from fledge.tasks.navigation.networks.navrl import NavRLNetwork, NavRLPolicy, mlp_block
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, STATE
+
+WIDTHS = [AZIMUTHS * ELEVATIONS, DYNAMIC_OBSTACLE.size(), STATE.size()]  # of the inputs: lidar, obstacles, state
 
 
 class NavRLActorCritic(ActorCritic):
     """Reads [lidar 144 | obstacles 50 | state 8]; orthogonal heads with gain 0.01, as NavRL starts them."""
 
-    inputs = 144 + 50 + 8
+    inputs = sum(WIDTHS)
     observes = READ
 
     def __init__(self) -> None:
         super().__init__()
         self.lidar = LidarEncoder()
-        self.obstacles = nn.Sequential(*mlp_block(50, 128), *mlp_block(128, 64))
+        self.obstacles = nn.Sequential(*mlp_block(DYNAMIC_OBSTACLE.size(), 128), *mlp_block(128, 64))
         self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
         self.head = BetaHead(256, VELOCITY)
         self.critic = nn.Linear(256, 1)
@@ -34,7 +37,7 @@ class NavRLActorCritic(ActorCritic):
         return torch.cat([obs["lidar"].flatten(1), obs["dynamic_obstacle"].flatten(1), obs["state"]], dim=-1)
 
     def forward(self, x: Tensor) -> tuple[Params, Tensor]:
-        lidar, obstacles, state = x.split([144, 50, 8], dim=-1)
+        lidar, obstacles, state = x.split(WIDTHS, dim=-1)
         h = self.trunk(torch.cat([self.lidar(lidar), self.obstacles(obstacles), state], dim=-1))
         return self.head(h), self.critic(h).squeeze(-1)
 

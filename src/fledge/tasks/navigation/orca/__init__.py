@@ -1,4 +1,4 @@
-"""Reciprocal velocity obstacles (ORCA): the solver, its kernel and a pilot that uses it."""
+"""Reciprocal velocity obstacles (ORCA): the solver, its kernel, and a scripted policy that uses it."""
 
 from fledge.core.warp_start import start_warp
 

@@ -2,10 +2,11 @@
 
 import warp as wp
 
+from fledge.envs.kernel_random import TWO_PI
 from fledge.tasks.navigation.orca.solver import half_space, safest
-from fledge.tasks.navigation.planner.local_map import C_GROUND, Scan
-from fledge.tasks.navigation.planner.own import read_own
-from fledge.tasks.navigation.planner.search import C_MOVERS, FAR, Movers, Own, read_mover
+from fledge.tasks.navigation.planner.local_map import GROUND_M, Scan
+from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, read_movers, read_own
+from fledge.tasks.navigation.sensing.observations import NEAREST
 
 
 @wp.struct
@@ -37,16 +38,16 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
 
 
 @wp.func
-def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, yaw: float, wanted: wp.vec3) -> wp.vec4:
+def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
     """The half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows all, where there is none."""
-    angle = yaw + 6.283185307179586 * float(h) / float(scan.azimuths)
+    angle = own.yaw + TWO_PI * float(h) / float(scan.azimuths)
     elevations = scan.cosine.shape[0]
     least = float(FAR)
     p = wp.vec3()
     for v in range(elevations):
         value = scan.lidar[i, h * elevations + v]
         d = scan.range_m - value
-        if value > 0.0 and d < least and own.pos[2] + d * scan.sine[v] > C_GROUND:
+        if value > 0.0 and d < least and own.pos[2] + d * scan.sine[v] > GROUND_M:
             least = d
             p = d * wp.vec3(scan.cosine[v] * wp.cos(angle), scan.cosine[v] * wp.sin(angle), scan.sine[v])
     if least == FAR:
@@ -56,23 +57,16 @@ def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, yaw: float, wan
 
 @wp.func
 def allowed(
-    i: int,
-    own: Own,
-    yaw: float,
-    scan: Scan,
-    q: Caution,
-    movers: Movers,
-    planes: wp.array2d(dtype=wp.vec4),
-    wanted: wp.vec3,
+    i: int, own: Own, scan: Scan, q: Caution, movers: Movers, planes: wp.array2d(dtype=wp.vec4), wanted: wp.vec3
 ) -> wp.vec3:
     """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
     count = int(0)
-    for k in range(C_MOVERS):
+    for k in range(NEAREST):
         if movers.place[i, k][0] < FAR:
             planes[i, count] = mover_plane(q, movers, i, k, own, wanted)
             count = count + 1
     for h in range(scan.azimuths):
-        plane = beam_plane(q, scan, i, h, own, yaw, wanted)
+        plane = beam_plane(q, scan, i, h, own, wanted)
         if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
             planes[i, count] = plane
             count = count + 1
@@ -93,11 +87,11 @@ class Guard:
 
 
 @wp.func
-def guarded(g: Guard, i: int, own: Own, yaw: float, scan: Scan, movers: Movers, command: wp.vec3) -> wp.vec3:
+def guarded(g: Guard, i: int, own: Own, scan: Scan, movers: Movers, command: wp.vec3) -> wp.vec3:
     """The command, turned out of the velocity obstacles where the guard is on. Movers have been read."""
     if g.on == 0:
         return command
-    return allowed(i, own, yaw, scan, g.caution, movers, g.planes, command)
+    return allowed(i, own, scan, g.caution, movers, g.planes, command)
 
 
 @wp.kernel(enable_backward=False)
@@ -107,16 +101,14 @@ def avoid(
     rows: wp.array2d(dtype=wp.float32),
     pose: wp.array2d(dtype=wp.float32),
     scan: Scan,
-    q: Caution,
+    movers: Movers,
+    guard: Guard,
     wanted: wp.array(dtype=wp.vec3),
     acc: wp.array(dtype=wp.vec3),
-    movers: Movers,
-    planes: wp.array2d(dtype=wp.vec4),
     command: wp.array(dtype=wp.vec3),
 ):
-    """One thread a drone."""
+    """Write each drone's command, m/s in the goal frame: the allowed one nearest to what is wanted."""
     i = first + wp.tid()
     own = read_own(i, state, pose, acc, True)
-    for k in range(C_MOVERS):
-        read_mover(rows, i, k, own.pos, movers)
-    command[i] = allowed(i, own, pose[i, 1], scan, q, movers, planes, wanted[i])
+    read_movers(rows, i, own.pos, movers)
+    command[i] = guarded(guard, i, own, scan, movers, wanted[i])

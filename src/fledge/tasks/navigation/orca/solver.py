@@ -1,7 +1,7 @@
 """Velocity obstacles: which commands lead into something within a horizon, and the nearest command that does not.
 
 Optimal reciprocal collision avoidance (J. van den Berg, S. Guy, M. Lin, D. Manocha, ISRR 2009), in three dimensions, where
-nobody else gives way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
+obstacles do not give way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
 rounded tip; the way u from v to its surface, with its normal n, leaves the half-space
 
     (v' - command - u) . n >= 0
@@ -15,8 +15,8 @@ where they would be for a drone that coasts for L, and the horizon is as much sh
 
 import warp as wp
 
-EPSILON = wp.constant(1.0e-5)
-BISECTIONS = wp.constant(14)
+EPSILON = 1.0e-5
+BISECTIONS = 14
 
 
 @wp.struct

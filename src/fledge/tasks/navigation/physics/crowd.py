@@ -1,80 +1,56 @@
-"""Moving obstacles: NavRL's crowd of floating boxes and standing cylinders, one crowd per map.
+"""Moving obstacles, one crowd per map: NavRL's floating boxes and standing cylinders, or P2M's swinging cylinders.
 
-Obstacle j of a map has kind j % 8: 0-3 are boxes of width .25, .5, .75, 1.0 m and 1 m height, 4-7 cylinders of the same
-diameters, 5 m tall. So any prefix of a crowd is a balanced crowd, and a curriculum only changes `count`.
+Obstacle j of NavRL's crowd has kind j % 8 (`shapes`). So any prefix of a crowd is a balanced crowd, and a curriculum only
+changes `count`. Each obstacle roams: it heads for a goal near its origin; every `SPEED_STEPS` physics steps it takes a new
+speed towards the goal, and keeps that velocity in between.
 
-Each obstacle heads for a goal near its origin; every `SPEED_STEPS` physics steps it takes a new speed towards the goal,
-and keeps that velocity in between. A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
+P2M's obstacles swing: the speed along each axis is A (sin(w t) + 1.1) with A from 0.34 to 1.68 m/s and w up to 2 rad/s, and
+they turn back at the borders. `goal` then holds the sign of the motion along x and y.
+
+A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
 """
 
+import numpy as np
 import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
+from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, is_standing
 
-KINDS = 8
 AREA_HALF_M = 20.0
+SWING_X_M, SWING_Y_M = 5.0, 12.5  # half the area of swinging obstacles
+SWING_KIND = 5  # cylinders of 0.5 m
 CEILING_M = 4.5
 ROAM_M = 5.0
 GOAL_REACHED_M = 0.5
 SPEED_STEPS = 125
 MIN_SPEED, MAX_SPEED = 0.5, 1.5
+SPEED_SPAN = MAX_SPEED - MIN_SPEED
 TRIES_PER_SPACING = 200  # then the spacing aimed at shrinks by a fifth
-
-C_AREA = wp.constant(AREA_HALF_M)
-C_CEILING = wp.constant(CEILING_M)
-C_ROAM = wp.constant(ROAM_M)
-C_REACHED = wp.constant(GOAL_REACHED_M)
-C_SPEED_STEPS = wp.constant(SPEED_STEPS)
-C_SPEED_LOW = wp.constant(MIN_SPEED)
-C_SPEED_SPAN = wp.constant(MAX_SPEED - MIN_SPEED)
-C_TRIES = wp.constant(TRIES_PER_SPACING)
-P_ORIGIN = wp.constant(int(Purpose.CROWD_ORIGIN))
-P_GOAL = wp.constant(int(Purpose.CROWD_GOAL))
-P_SPEED = wp.constant(int(Purpose.CROWD_SPEED))
+P_ORIGIN = int(Purpose.CROWD_ORIGIN)
+P_GOAL = int(Purpose.CROWD_GOAL)
+P_SPEED = int(Purpose.CROWD_SPEED)
 
 
 @wp.struct
 class Crowd:
     """Obstacles of all maps. K maps, M obstacles, D physics steps per decision."""
 
-    placed: wp.array(dtype=wp.int32)  # [K] obstacles that move about
-    count: wp.array(dtype=wp.int32)  # [K] how many of them, from the first, are there to be seen and hit
+    placed: wp.array(dtype=wp.int32)  # [K] obstacles of the map
+    count: wp.array(dtype=wp.int32)  # [K] how many of them, from the first, can be seen and hit
     born: wp.array(dtype=wp.int32)  # [K] clock (physics steps) at which the map came into use
     origin: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     goal: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     vel: wp.array2d(dtype=wp.vec3)  # [K, M] m/s, world
-    one_kind: int  # every obstacle is of this kind; 0: all eight kinds in turn
+    kinds: wp.array(dtype=wp.int32)  # [M] as in `shapes`
+    swings: int  # 1: all swing; 0: all roam
+    floating: int  # 1: boxes float at any height; 0: they rest with their centre at height 0
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
 
 
-@wp.func
-def kind_of(crowd: Crowd, j: int) -> int:
-    if crowd.one_kind > 0:
-        return crowd.one_kind
-    return j % 8
-
-
-@wp.func
-def is_cylinder(j: int) -> bool:
-    return j % 8 >= 4
-
-
-@wp.func
-def width_class(j: int) -> int:
-    return j % 4
-
-
-@wp.func
-def width_of(j: int) -> float:
-    return 0.25 * float(j % 4 + 1)
-
-
-@wp.func
-def height_of(j: int) -> float:
-    if j % 8 >= 4:
-        return 5.0
-    return 1.0
+def crowd_kinds(count: int, swings: bool) -> np.ndarray:
+    """Return the kinds of obstacles 0 .. count - 1, [count] int32."""
+    return np.full(count, SWING_KIND, np.int32) if swings else np.arange(count, dtype=np.int32) % KINDS
 
 
 @wp.func
@@ -86,7 +62,7 @@ def stream(purpose: int, j: int) -> wp.uint32:
 @wp.func
 def spread(u: float) -> float:
     """A uniform number as a coordinate inside the area."""
-    return C_AREA * (2.0 * u - 1.0)
+    return AREA_HALF_M * (2.0 * u - 1.0)
 
 
 @wp.func
@@ -99,53 +75,76 @@ def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float
     return True
 
 
+@wp.func
+def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec2ui) -> wp.vec3:
+    """Origin of obstacle j, apart from those before it: as far as their number allows, nearer after many tries."""
+    spacing = 2.0 * wp.sqrt(AREA_HALF_M * AREA_HALF_M / float(wp.max(crowd.placed[slot], 1)))
+    tries = int(0)
+    u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
+    while not is_apart(crowd, slot, j, spread(u[0]), spread(u[1]), spacing):
+        tries = tries + 1
+        if tries % TRIES_PER_SPACING == 0:
+            spacing = spacing * 0.8
+        u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(tries), seed)
+    z = float(STANDING_Z_M)
+    if not is_standing(crowd.kinds[j]):
+        z = CEILING_M * u[2]
+        if crowd.floating == 0:
+            z = 0.0
+    return wp.vec3(spread(u[0]), spread(u[1]), z)
+
+
 @wp.kernel(enable_backward=False)
-def place_crowd(
-    slots: wp.array(dtype=wp.int32),
-    keys: wp.array(dtype=wp.vec2ui),
-    floating: int,
-    seed: wp.vec2ui,
-    crowd: Crowd,
-):
-    """One thread a map: origins spread apart, obstacles at rest there, goals to be drawn at age 0."""
+def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
+    """One thread a map: obstacles at rest at their origins; goals of those that roam are drawn at age 0."""
     slot = slots[wp.tid()]
     key = keys[slot]
-    n = crowd.placed[slot]
     last = crowd.trail.shape[0] - 1
-    aimed_at = 2.0 * wp.sqrt(C_AREA * C_AREA / float(wp.max(n, 1)))
-    for j in range(n):
-        spacing = float(aimed_at)
-        tries = int(0)
-        u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
-        while not is_apart(crowd, slot, j, spread(u[0]), spread(u[1]), spacing):
-            tries = tries + 1
-            if tries % C_TRIES == 0:
-                spacing = spacing * 0.8
-            u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(tries), seed)
-        z = float(2.5)
-        if not is_cylinder(j):
-            z = C_CEILING * u[2]
-            if floating == 0:
-                z = 0.0
-        origin = wp.vec3(spread(u[0]), spread(u[1]), z)
+    for j in range(crowd.placed[slot]):
+        origin = wp.vec3()
+        goal = wp.vec3()
+        if crowd.swings == 1:
+            u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
+            origin = wp.vec3(SWING_X_M * (2.0 * u[0] - 1.0), SWING_Y_M * (2.0 * u[1] - 1.0), STANDING_Z_M)
+            goal = wp.vec3(wp.sign(u[2] - 0.5), wp.sign(u[3] - 0.5), 0.0)
+        else:
+            origin = roaming_origin(crowd, key, slot, j, seed)
+            goal = origin
         crowd.origin[slot, j] = origin
-        crowd.goal[slot, j] = origin
+        crowd.goal[slot, j] = goal
         crowd.vel[slot, j] = wp.vec3()
         crowd.trail[last, slot, j] = origin
 
 
 @wp.func
-def draw_goal(key: wp.vec2ui, j: int, age: int, origin: wp.vec3, floating: int, seed: wp.vec2ui) -> wp.vec3:
+def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, seed: wp.vec2ui) -> wp.vec3:
     """A goal within ±5 m of the origin (z: -5 to +4), clamped to the map."""
     u = uniform4(key[0], key[1], stream(P_GOAL, j), wp.uint32(age), seed)
-    x = wp.clamp(origin[0] + C_ROAM * (2.0 * u[0] - 1.0), -C_AREA, C_AREA)
-    y = wp.clamp(origin[1] + C_ROAM * (2.0 * u[1] - 1.0), -C_AREA, C_AREA)
-    z = wp.clamp(origin[2] - 5.0 + 9.0 * u[2], 0.0, C_CEILING)
-    if is_cylinder(j):
-        z = 2.5
-    elif floating == 0:
+    x = wp.clamp(origin[0] + ROAM_M * (2.0 * u[0] - 1.0), -AREA_HALF_M, AREA_HALF_M)
+    y = wp.clamp(origin[1] + ROAM_M * (2.0 * u[1] - 1.0), -AREA_HALF_M, AREA_HALF_M)
+    z = wp.clamp(origin[2] - 5.0 + 9.0 * u[2], 0.0, CEILING_M)
+    if is_standing(crowd.kinds[j]):
+        z = STANDING_Z_M
+    elif crowd.floating == 0:
         z = 0.0
     return wp.vec3(x, y, z)
+
+
+@wp.func
+def turn_back(signs: wp.vec3, pos: wp.vec3) -> wp.vec3:
+    """Signs of a swinging obstacle's motion, turned to the inside where it has left the area."""
+    if wp.abs(pos[0]) > SWING_X_M:
+        signs[0] = -wp.sign(pos[0])
+    if wp.abs(pos[1]) > SWING_Y_M:
+        signs[1] = -wp.sign(pos[1])
+    return signs
+
+
+@wp.func
+def swing_velocity(u: wp.vec4, signs: wp.vec3, t: float) -> wp.vec3:
+    vx = signs[0] * (0.34 + 1.34 * u[0]) * (wp.sin(2.0 * u[2] * t) + 1.1)
+    vy = signs[1] * (0.34 + 1.34 * u[1]) * (wp.sin(2.0 * u[3] * t) + 1.1)
+    return wp.vec3(vx, vy, 0.0)
 
 
 @wp.kernel(enable_backward=False)
@@ -153,7 +152,6 @@ def step_crowd(
     first: int,
     keys: wp.array(dtype=wp.vec2ui),
     clock: wp.array(dtype=wp.int32),
-    floating: int,
     dt: float,
     seed: wp.vec2ui,
     crowd: Crowd,
@@ -174,11 +172,16 @@ def step_crowd(
     pos = crowd.trail[steps - 1, slot, j]
     for k in range(steps):
         age = start_age + k
-        if age == 0 or wp.length(goal - pos) < C_REACHED:
-            goal = draw_goal(key, j, age, origin, floating, seed)
-        if age % C_SPEED_STEPS == 0:
-            u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(age), seed)
-            vel = wp.normalize(goal - pos) * (C_SPEED_LOW + C_SPEED_SPAN * u[0])
+        if crowd.swings == 1:
+            goal = turn_back(goal, pos)
+            u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(0), seed)
+            vel = swing_velocity(u, goal, float(age) * dt)
+        else:
+            if age == 0 or wp.length(goal - pos) < GOAL_REACHED_M:
+                goal = draw_goal(crowd, key, j, age, origin, seed)
+            if age % SPEED_STEPS == 0:
+                u = uniform4(key[0], key[1], stream(P_SPEED, j), wp.uint32(age), seed)
+                vel = wp.normalize(goal - pos) * (MIN_SPEED + SPEED_SPAN * u[0])
         pos = pos + vel * dt
         crowd.trail[k, slot, j] = pos
     crowd.goal[slot, j] = goal

@@ -6,11 +6,11 @@ from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
 from fledge.tasks.navigation.config import CROSSING_HALF_M
 from fledge.tasks.navigation.physics.arena import LANE_HEIGHT_M, LANE_M
-from fledge.tasks.navigation.physics.flight import BOUNDS, SUCCESS, outside_band
+from fledge.tasks.navigation.physics.flight import SUCCESS, outside_band
 from fledge.tasks.navigation.physics.quadrotor import HOVER_THROTTLE
 from fledge.tasks.navigation.physics.structs import (
     CROSSING,
-    EDGE,
+    EDGE_M,
     LANE,
     MIXED,
     ROWS,
@@ -23,7 +23,8 @@ from fledge.tasks.navigation.physics.structs import (
     Result,
     step_limit,
 )
-from fledge.tasks.navigation.physics.terrain import C_SOLID, cell_at, free_distance, open_axis
+from fledge.tasks.navigation.physics.terrain import SOLID, cell_at, free_distance, open_axis
+from fledge.tasks.navigation.rewards import KINDS, RewardKind, Step, total_reward
 from fledge.tasks.navigation.sensing.observe import (
     add_lidar_noise,
     observe_obstacles,
@@ -32,87 +33,80 @@ from fledge.tasks.navigation.sensing.observe import (
     takes_part,
 )
 
-TIMEOUT = wp.constant(int(Outcome.TIMEOUT))
-HOVER = wp.constant(HOVER_THROTTLE)
-ROW_WIDTH = wp.constant(32.0)
-INSIDE = wp.constant(19.0)
-CROSS = wp.constant(CROSSING_HALF_M)
-LANE_END = wp.constant(LANE_M)
-LANE_HEIGHT = wp.constant(LANE_HEIGHT_M)
-P_START = wp.constant(wp.uint32(int(Purpose.START)))
-P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
-P_MAP = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
-P_DOMAIN = wp.constant(wp.uint32(int(Purpose.DOMAIN)))
+TIMEOUT = int(Outcome.TIMEOUT)
+NAVRL = KINDS.index(RewardKind.navrl)
+ROW_WIDTH_M = 32.0
+INSIDE_M = 19.0
+P_START = wp.uint32(int(Purpose.START))
+P_GOAL = wp.uint32(int(Purpose.GOAL))
+P_MAP = wp.uint32(int(Purpose.MAP_CHOICE))
+P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 
 
 @wp.func
-def navrl_reward(i: int, p: Params, drones: Drones, obs: Obs, mover_logs: float) -> float:
-    """NavRL's reward at the state reached: 1 + speed to goal + mean log clearances - height penalty."""
-    to_goal = drones.goal[i] - drones.pos[i]
-    towards = wp.dot(drones.vel[i], to_goal / wp.max(wp.length(to_goal), 1.0e-6))
-    beams = p.azimuths * p.elevations
+def beam_logs(i: int, p: Params, obs: Obs) -> float:
+    """Mean log of the beams' distances, m."""
+    beams = p.lidar_azimuths * p.elevations
     logs = float(0.0)
     hits = int(0)
     for n in range(beams):
         value = obs.lidar[i, n]
         if value > 0.0:
-            logs = logs + wp.log(wp.max(p.range_m - value, 1.0e-6))
+            logs = logs + wp.log(wp.max(p.lidar_range_m - value, 1.0e-6))
             hits = hits + 1
-    logs = (logs + float(beams - hits) * wp.log(p.range_m)) / float(beams)
-    band = outside_band(drones.pos[i][2], drones.start[i], drones.goal[i])
-    return 1.0 + towards + logs + mover_logs - p.w_height * band * band
+    return (logs + float(beams - hits) * wp.log(p.lidar_range_m)) / float(beams)
 
 
 @wp.func
-def progress_reward(i: int, p: Params, drones: Drones, obs: Obs, mover_gap: float, ended: int) -> float:
-    """Metres gained, minus costs of height, nearness and time, minus a crash, plus a success."""
+def beam_gap(i: int, p: Params, obs: Obs) -> float:
+    """Shortest distance of a beam, m."""
     nearest = float(0.0)
-    for n in range(p.azimuths * p.elevations):
+    for n in range(p.lidar_azimuths * p.elevations):
         nearest = wp.max(nearest, obs.lidar[i, n])
-    gap = wp.min(p.range_m - nearest, mover_gap)
-    seconds = drones.elapsed[i]
-    reward = drones.progress[i] - p.w_height * drones.outside[i] - p.w_time * seconds
-    if gap < p.near_m:
-        reward = reward - p.w_near * seconds * (p.near_m - gap) / 0.5
-    if ended == SUCCESS:
-        reward = reward + p.w_success
-    elif ended > SUCCESS and ended <= BOUNDS:
-        reward = reward - p.w_crash
-    return reward
+    return p.lidar_range_m - nearest
+
+
+@wp.func
+def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
+    """Read the inputs of reward terms. `movers`: mean log of the distances to moving obstacles, and the shortest, m."""
+    s = Step()
+    to_goal = drones.goal[i] - drones.pos[i]
+    s.seconds = drones.elapsed[i]
+    s.progress = drones.progress[i]
+    s.towards = wp.dot(drones.vel[i], to_goal / wp.max(wp.length(to_goal), 1.0e-6))
+    s.outside = outside_band(drones.pos[i][2], drones.start[i], drones.goal[i])
+    s.outside_m2s = drones.outside[i]
+    s.mover_logs = movers[0]
+    if p.reward_kind == NAVRL:
+        s.column_logs = beam_logs(i, p, obs)
+    else:
+        s.gap = wp.min(beam_gap(i, p, obs), movers[1])
+    return s
+
+
+@wp.func
+def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
+    """Write what `scan` left out of the observation, without LiDAR noise. Returns what `observe_obstacles` does."""
+    if p.lidar_sees_movers == 1:
+        scan_movers(i, p, maps, beams, drones, obs)
+    observe_self(i, p, maps, drones, obs)
+    return observe_obstacles(i, p, maps, drones, obs)
 
 
 @wp.kernel(enable_backward=False)
-def conclude(
-    first: int,
-    p: Params,
-    maps: Maps,
-    beams: Beams,
-    drones: Drones,
-    result: Result,
-    obs: Obs,
-):
+def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
     """Complete the observation, pay the reward, decide whether the episode ended."""
     i = first + wp.tid()
-    if p.see_movers == 1:
-        scan_movers(i, p, maps, beams, drones, obs)
-    observe_self(i, p, maps, drones, obs)
-    movers = observe_obstacles(i, p, maps, drones, obs)
+    movers = complete(i, p, maps, beams, drones, obs)
     crash = drones.crash[i]
     reached = drones.reached[i] == 1
-    terminated = crash > 0 or (reached and p.success_ends == 1)
+    terminated = crash > 0 or (reached and p.success_ends_episode == 1)
     truncated = (not terminated) and drones.step[i] >= step_limit(p, drones.start[i], drones.goal[i])
-    ended = int(0)  # for the reward: what happened in this step
-    if terminated:
-        ended = crash
-        if crash == 0:
-            ended = SUCCESS
-    reward = float(0.0)
-    if p.reward_navrl == 1:
-        reward = navrl_reward(i, p, drones, obs, movers[0])
-    else:
-        reward = progress_reward(i, p, drones, obs, movers[1], ended)
-    if p.lidar_noise > 0.0 or p.lidar_dropout > 0.0:
-        add_lidar_noise(i, p, maps, drones, obs)
+    step = read_step(i, p, drones, obs, movers)
+    step.crashed = crash > 0
+    step.succeeded = terminated and crash == 0
+    reward = total_reward(p.reward_kind, p.weights, step, i, result.terms)
+    add_lidar_noise(i, p, maps, drones, obs)
     outcome = int(0)
     if terminated or truncated:
         outcome = TIMEOUT
@@ -133,25 +127,25 @@ def conclude(
 @wp.func
 def edge_point(u: wp.vec4) -> wp.vec3:
     """A point on one of the four edges at ±24 m, 0.5 to 2.5 m high."""
-    along = EDGE * (2.0 * u[1] - 1.0)
+    along = EDGE_M * (2.0 * u[1] - 1.0)
     z = 0.5 + 2.0 * u[2]
     side = int(u[0] * 4.0)
     if side == 0:
-        return wp.vec3(along, EDGE, z)
+        return wp.vec3(along, EDGE_M, z)
     if side == 1:
-        return wp.vec3(along, -EDGE, z)
+        return wp.vec3(along, -EDGE_M, z)
     if side == 2:
-        return wp.vec3(EDGE, along, z)
-    return wp.vec3(-EDGE, along, z)
+        return wp.vec3(EDGE_M, along, z)
+    return wp.vec3(-EDGE_M, along, z)
 
 
 @wp.func
 def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
     """A point on the forest's side towards plus or minus `axis` (0 x, 1 y), 0.5 to 2.5 m high."""
-    along = CROSS * (2.0 * u[1] - 1.0)
+    along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
     if axis == 0:
-        return wp.vec3(sign * EDGE, along, 0.5 + 2.0 * u[2])
-    return wp.vec3(along, sign * EDGE, 0.5 + 2.0 * u[2])
+        return wp.vec3(sign * EDGE_M, along, 0.5 + 2.0 * u[2])
+    return wp.vec3(along, sign * EDGE_M, 0.5 + 2.0 * u[2])
 
 
 @wp.func
@@ -161,7 +155,7 @@ def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
     if cell < 0:
         return True
     value = int(maps.grid[slot, cell])
-    if value >= C_SOLID or free_distance(value) < 0.5:
+    if value >= SOLID or free_distance(value) < 0.5:
         return False
     for j in range(maps.crowd.count[slot]):
         c = maps.crowd.trail[p.decimation - 1, slot, j]
@@ -175,8 +169,8 @@ def clear_inside(p: Params, maps: Maps, slot: int, who: wp.uint32, when: wp.uint
     """A random point inside the forest with free space around it, or the fallback if none is found."""
     for t in range(16):
         u = uniform4(who, when, P_START, wp.uint32(t + 1), p.seed)
-        x = INSIDE * (2.0 * u[0] - 1.0)
-        y = INSIDE * (2.0 * u[1] - 1.0)
+        x = INSIDE_M * (2.0 * u[0] - 1.0)
+        y = INSIDE_M * (2.0 * u[1] - 1.0)
         if is_clear(p, maps, slot, x, y):
             return wp.vec3(x, y, 0.5 + 2.0 * u[2])
     return fallback
@@ -188,12 +182,12 @@ def deal_map(p: Params, maps: Maps, i: int, who: wp.uint32, when: wp.uint32) -> 
 
     Maps come into use in a ring: at clock t the positions head .. head + active - 1 are in use, head = t / refresh.
     """
-    if p.fresh == 1:
+    if p.fresh_maps == 1:
         return i
     u = uniform4(who, when, P_MAP, wp.uint32(0), p.seed)
     position = int(u[0] * float(p.active))
-    if p.refresh > 0:
-        position = position + maps.clock[0] / p.refresh
+    if p.map_refresh_steps > 0:
+        position = position + maps.clock[0] / p.map_refresh_steps
     return position % p.slots
 
 
@@ -213,8 +207,8 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     if p.starts == ROWS:
         across = float(index) / float(p.total_envs)
         spread = float(index) / wp.max(float(p.total_envs - 1), 1.0)
-        start = wp.vec3((across - 0.5) * ROW_WIDTH, EDGE, 2.0)
-        goal = wp.vec3((spread - 0.5) * ROW_WIDTH, -EDGE, 2.0)
+        start = wp.vec3((across - 0.5) * ROW_WIDTH_M, EDGE_M, 2.0)
+        goal = wp.vec3((spread - 0.5) * ROW_WIDTH_M, -EDGE_M, 2.0)
     elif p.starts == MIXED and u[3] < p.inside_share:
         start = clear_inside(p, maps, slot, who, when, start)
     elif p.starts == CROSSING:
@@ -225,18 +219,18 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
         start = side_point(axis, sign, u)
         goal = side_point(axis, -sign, g)
     elif p.starts == LANE:
-        start = wp.vec3(0.0, -LANE_END, LANE_HEIGHT)
-        goal = wp.vec3(0.0, LANE_END, LANE_HEIGHT)
+        start = wp.vec3(0.0, -LANE_M, LANE_HEIGHT_M)
+        goal = wp.vec3(0.0, LANE_M, LANE_HEIGHT_M)
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)
     d = uniform4(who, when, P_DOMAIN, wp.uint32(0), p.seed)
-    mass = 1.0 + p.r_mass * (2.0 * d[0] - 1.0)
-    thrust = 1.0 + p.r_thrust * (2.0 * d[1] - 1.0)
-    hover = HOVER * wp.sqrt(mass / thrust)
-    drones.frame[i] = wp.vec3(mass, thrust, 1.0 + p.r_damping * (2.0 * d[2] - 1.0))
-    drones.latency[i] = int(d[3] * float(p.latency + 1))
-    for k in range(p.latency + 1):
+    mass = 1.0 + p.mass * (2.0 * d[0] - 1.0)
+    thrust = 1.0 + p.thrust * (2.0 * d[1] - 1.0)
+    hover = HOVER_THROTTLE * wp.sqrt(mass / thrust)
+    drones.frame[i] = wp.vec3(mass, thrust, 1.0 + p.damping * (2.0 * d[2] - 1.0))
+    drones.latency[i] = int(d[3] * float(p.latency_steps + 1))
+    for k in range(p.latency_steps + 1):
         drones.commands[i, k] = wp.vec3()
     drones.pos[i] = start
     drones.vel[i] = wp.vec3()
@@ -256,57 +250,31 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
 
 
 @wp.kernel(enable_backward=False)
-def restart(first: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs, final: Obs):
-    """Where an episode ended: keep its last observation in `final`, and begin the next one."""
+def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), final: wp.array2d(dtype=wp.uint8)):
+    """Where an episode ended: keep one observation, given as bytes, in `final`."""
     i = first + wp.tid()
-    if not takes_part(i, 1, result):
-        return
-    for k in range(8):
-        final.state[i, k] = obs.state[i, k]
-    for k in range(p.azimuths * p.elevations):
-        final.lidar[i, k] = obs.lidar[i, k]
-    for k in range(3):
-        final.direction[i, k] = obs.direction[i, k]
-    for k in range(50):
-        final.obstacles[i, k] = obs.obstacles[i, k]
-    for k in range(obs.pose.shape[1]):
-        final.pose[i, k] = obs.pose[i, k]
-    for k in range(obs.plan.shape[1]):
-        final.plan[i, k] = obs.plan[i, k]
-    for k in range(obs.grid.shape[1]):
-        final.grid[i, k] = obs.grid[i, k]
-    begin_episode(i, p, maps, drones)
+    if takes_part(i, 1, result):
+        for k in range(obs.shape[1]):
+            final[i, k] = obs[i, k]
 
 
 @wp.kernel(enable_backward=False)
-def restart_masked(first: int, p: Params, maps: Maps, drones: Drones, mask: wp.array(dtype=wp.bool)):
-    """Begin a new episode where the mask says so."""
+def restart(
+    first: int, p: Params, maps: Maps, drones: Drones, mask: wp.array(dtype=wp.bool), other: wp.array(dtype=wp.bool)
+):
+    """Begin the next episode where one of two masks is true."""
     i = first + wp.tid()
-    if mask[i]:
+    if mask[i] or other[i]:
         begin_episode(i, p, maps, drones)
 
 
 @wp.kernel(enable_backward=False)
-def observe(
-    first: int,
-    only_ended: int,
-    p: Params,
-    maps: Maps,
-    beams: Beams,
-    drones: Drones,
-    result: Result,
-    obs: Obs,
-):
+def observe(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
     """Complete the observation after `scan`, without reward."""
     i = first + wp.tid()
-    if not takes_part(i, only_ended, result):
-        return
-    if p.see_movers == 1:
-        scan_movers(i, p, maps, beams, drones, obs)
-    if p.lidar_noise > 0.0 or p.lidar_dropout > 0.0:
+    if takes_part(i, only_ended, result):
+        complete(i, p, maps, beams, drones, obs)
         add_lidar_noise(i, p, maps, drones, obs)
-    observe_self(i, p, maps, drones, obs)
-    observe_obstacles(i, p, maps, drones, obs)
 
 
 @wp.kernel(enable_backward=False)

@@ -3,9 +3,12 @@
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
-from fledge.tasks.navigation.physics.crowd import Crowd, height_of, is_cylinder, kind_of, width_of
-from fledge.tasks.navigation.physics.quadrotor import Airframe, Body, step_first_order, step_quadrotor, yaw_of
+from fledge.tasks.navigation.physics.crowd import Crowd
+from fledge.tasks.navigation.physics.quadrotor import DAMPING, Airframe, Body, step_first_order, step_quadrotor, yaw_of
+from fledge.tasks.navigation.physics.shapes import is_touching
 from fledge.tasks.navigation.physics.structs import (
+    FIRST_ORDER,
+    HEADINGS,
     Beams,
     Drones,
     Maps,
@@ -15,15 +18,15 @@ from fledge.tasks.navigation.physics.structs import (
     step_limit,
     to_world,
 )
-from fledge.tasks.navigation.physics.terrain import C_HALF, C_SOLID, cell_at, free_distance
+from fledge.tasks.navigation.physics.terrain import HALF_M, SOLID, cell_at, free_distance
 from fledge.tasks.navigation.sensing.raycast import cast_four
 
-SUCCESS = wp.constant(int(Outcome.SUCCESS))
-STATIC = wp.constant(int(Outcome.COLLISION_STATIC))
-MOVING = wp.constant(int(Outcome.COLLISION_MOVING))
-BOUNDS = wp.constant(int(Outcome.OUT_OF_BOUNDS))
-BODY_AZIMUTHS = wp.constant(36)  # NavRL's LiDAR, by which it tells collisions
-CLIMB_GAIN = wp.constant(1.0)  # 1/s: how the headings form holds height
+SUCCESS = int(Outcome.SUCCESS)
+STATIC = int(Outcome.COLLISION_STATIC)
+MOVING = int(Outcome.COLLISION_MOVING)
+BOUNDS = int(Outcome.OUT_OF_BOUNDS)
+BODY_AZIMUTHS = 36  # NavRL's LiDAR, by which it tells collisions
+CLIMB_GAIN = 1.0  # 1/s: how the headings form holds height
 
 
 @wp.func
@@ -34,35 +37,31 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
     if cell < 0:
         return False
     value = int(maps.grid[slot, cell])
-    if value < C_SOLID and free_distance(value) >= p.radius:
+    radius = p.collision_radius_m
+    if value < SOLID and free_distance(value) >= radius:
         return False
     for h in range(BODY_AZIMUTHS):
         angle = yaw + TWO_PI * float(h) / float(BODY_AZIMUTHS)
-        d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.body_slope, beams.body_cosine, p.radius)
-        if wp.min(d) < p.radius:
+        d = cast_four(maps.grid, slot, pos, wp.cos(angle), wp.sin(angle), beams.body_slope, beams.body_cosine, radius)
+        if wp.min(d) < radius:
             return True
     return False
 
 
 @wp.func
 def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
-    """Whether the drone is within radius of a moving obstacle, horizontally and vertically."""
+    """Whether the drone is within radius of a moving obstacle."""
     for j in range(crowd.count[slot]):
-        c = crowd.trail[k, slot, j]
-        reach = 0.5 * width_of(kind_of(crowd, j)) + p.radius
-        dx = c[0] - pos[0]
-        dy = c[1] - pos[1]
-        if dx * dx + dy * dy <= reach * reach:
-            if is_cylinder(kind_of(crowd, j)) or wp.abs(c[2] - pos[2]) <= 0.5 * height_of(kind_of(crowd, j)) + p.radius:
-                return True
+        if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
+            return True
     return False
 
 
 @wp.func
 def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, goal: wp.vec3) -> wp.vec3:
     """Commanded velocity in the goal frame, m/s."""
-    if p.headings > 0:
-        angle = TWO_PI * action[i, 0] / float(p.headings)
+    if p.action_form == HEADINGS:
+        angle = TWO_PI * action[i, 0] / float(p.num_headings)
         climb = wp.clamp(CLIMB_GAIN * (goal[2] - pos[2]), -p.speed_limit, p.speed_limit)
         return wp.vec3(p.speed_limit * wp.cos(angle), p.speed_limit * wp.sin(angle), climb)
     span = 2.0 * p.speed_limit
@@ -76,9 +75,9 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 @wp.func
 def is_out(p: Params, pos: wp.vec3) -> bool:
     """Too low, too high, or, where walls shut the arena in, off the map."""
-    if pos[2] < p.min_height or pos[2] > p.max_height:
+    if pos[2] < p.min_height_m or pos[2] > p.max_height_m:
         return True
-    return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > C_HALF
+    return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > HALF_M
 
 
 @wp.func
@@ -90,14 +89,7 @@ def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
 
 
 @wp.kernel(enable_backward=False)
-def fly(
-    first: int,
-    p: Params,
-    maps: Maps,
-    beams: Beams,
-    action: wp.array2d(dtype=wp.float32),
-    drones: Drones,
-):
+def fly(first: int, p: Params, maps: Maps, beams: Beams, action: wp.array2d(dtype=wp.float32), drones: Drones):
     """Fly one decision: `decimation` physics steps, stopping at the first event that ends the episode."""
     i = first + wp.tid()
     slot = drones.slot[i]
@@ -124,27 +116,27 @@ def fly(
     crash = int(0)
     reached = drones.reached[i]
     for k in range(p.decimation):
-        if crash == 0 and (reached == 0 or p.success_ends == 0) and step < limit:
+        if crash == 0 and (reached == 0 or p.success_ends_episode == 0) and step < limit:
             current = command
-            if p.latency > 0:
-                ring = p.latency + 1
+            if p.latency_steps > 0:
+                ring = p.latency_steps + 1
                 drones.commands[i, step % ring] = command
                 current = drones.commands[i, (step - drones.latency[i] + ring) % ring]
-            if p.first_order == 1:
-                body = step_first_order(body, current, frame, p.damping, p.dt)
+            if p.dynamics == FIRST_ORDER:
+                body = step_first_order(body, current, frame, DAMPING, p.dt_s)
             else:
-                body = step_quadrotor(body, current, frame, p.damping, p.dt)
+                body = step_quadrotor(body, current, frame, DAMPING, p.dt_s)
             step = step + 1
-            elapsed = elapsed + p.dt
+            elapsed = elapsed + p.dt_s
             band = outside_band(body.pos[2], start, goal)
-            outside = outside + band * band * p.dt
+            outside = outside + band * band * p.dt_s
             if is_out(p, body.pos):
                 crash = BOUNDS
             elif touches_column(p, maps, beams, slot, body.pos, yaw_of(body.quat)):
                 crash = STATIC
             elif touches_mover(p, maps.crowd, k, slot, body.pos):
                 crash = MOVING
-            elif wp.length(goal - body.pos) < p.goal_radius:
+            elif wp.length(goal - body.pos) < p.goal_radius_m:
                 reached = 1
     drones.pos[i] = body.pos
     drones.vel[i] = body.vel

@@ -21,9 +21,9 @@ from fledge.core.machine import available_bytes
 from fledge.core.random import derive_seed, split_seed
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
-from fledge.tasks.navigation.physics.arena import MOVER_KIND, ROWS, SIDES, place_arena, place_swingers, step_swingers
-from fledge.tasks.navigation.physics.crowd import Crowd, place_crowd, step_crowd
-from fledge.tasks.navigation.physics.structs import Maps
+from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
+from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
+from fledge.tasks.navigation.physics.structs import Maps, allocate
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 
 NEVER = 2**31 - 1
@@ -42,24 +42,23 @@ class MapBank:
         if cfg.map_refresh_steps:
             self.slots += -(-(cfg.longest_episode_steps + cfg.decimation) // cfg.map_refresh_steps) + 2
         self._check_memory()
-        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
         self.arena = cfg.layout is Layout.arena
-        b = cfg.static_obstacles * ROWS + SIDES if self.arena else b
-        self.tensors = {
-            "keys": self._zeros(torch.int32, k, 2),
-            "clock": self._zeros(torch.int32, 1),
-            "count": self._zeros(torch.int32, k),
-            "placed": self._zeros(torch.int32, k),
-            "born": self._zeros(torch.int32, k),
-            "origin": self._zeros(torch.float32, k, m, 3),
-            "goal": self._zeros(torch.float32, k, m, 3),
-            "vel": self._zeros(torch.float32, k, m, 3),
-            "trail": self._zeros(torch.float32, cfg.decimation, k, m, 3),
-        }
+        k, m, b = self.slots, cfg.moving_obstacles, cfg.static_obstacles + (WALLS if cfg.walls else 0)
+        if self.arena:
+            b = cfg.static_obstacles * ROWS + SIDES
+        shapes: dict[int | str, tuple[int, ...]] = {1: (k,), 2: (k, m), 3: (cfg.decimation, k, m), "kinds": (m,)}
+        crowd, tensors = allocate(Crowd, shapes, device)
+        self.kinds = tensors.pop("kinds").copy_(torch.as_tensor(crowd_kinds(m, self.arena)))
+        crowd.swings, crowd.floating = int(self.arena), int(cfg.floating_boxes)
+        self.tensors = {"keys": self._zeros(torch.int32, k, 2), "clock": self._zeros(torch.int32, 1), **tensors}
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m
         self.grid = self._zeros(torch.uint8, k, CELLS * CELLS)
-        self.maps = self._bind()
+        keys = self.tensors["keys"].data_ptr()
+        self.maps = Maps()
+        self.maps.grid, self.maps.clock = wp.from_torch(self.grid), wp.from_torch(self.tensors["clock"])
+        self.maps.keys = wp.array(ptr=keys, shape=(k,), dtype=wp.vec2ui, device=str(device))
+        self.maps.crowd = crowd
         self._pending: Future[None] | None = None
         self._head = 0
         self._share = 1.0
@@ -82,35 +81,15 @@ class MapBank:
                 f"lower {name} to at most {int(0.8 * have / per_map):,}."
             )
 
-    def _bind(self) -> Maps:
-        t = self.tensors
-        crowd = Crowd()
-        crowd.one_kind = MOVER_KIND if self.arena else 0
-        crowd.count = wp.from_torch(t["count"])
-        crowd.placed = wp.from_torch(t["placed"])
-        crowd.born = wp.from_torch(t["born"])
-        for name in ("origin", "goal", "vel", "trail"):
-            setattr(crowd, name, wp.from_torch(t[name], dtype=wp.vec3))
-        maps = Maps()
-        maps.grid = wp.from_torch(self.grid)
-        maps.keys = wp.array(ptr=t["keys"].data_ptr(), shape=(self.slots,), dtype=wp.vec2ui, device=str(self.device))
-        maps.clock = wp.from_torch(t["clock"])
-        maps.crowd = crowd
-        return maps
-
     def crowd_calls(self) -> list[Call]:
         """Launches that move all movers by one decision."""
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
-        if self.arena:
-            swing = [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd]
-            return [Call(step_swingers, swing, cfg.moving_obstacles)]
-        roam = [maps.keys, maps.clock, int(cfg.floating_boxes), cfg.dt_s, self.seed, maps.crowd]
-        return [Call(step_crowd, roam, cfg.moving_obstacles)]
+        return [Call(step_crowd, [maps.keys, maps.clock, cfg.dt_s, self.seed, maps.crowd], cfg.moving_obstacles)]
 
     def movers_on(self, position: int) -> int:
-        """How many moving obstacles map number `position` gets."""
+        """Return the number of moving obstacles on map number `position`."""
         shares = self.cfg.movers_cycle
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
@@ -150,11 +129,8 @@ class MapBank:
         if self.cfg.walls:
             wp.launch(place_walls, n, [index, maps.keys, num_boxes, boxes, heights], device=device)
         wp.launch(rasterise, n, [index, self.boxes.shape[1], boxes, heights, maps.grid], device=device)
-        if crowd and self.arena:
-            wp.launch(place_swingers, n, [index, maps.keys, self.seed, maps.crowd], device=device)
-        elif crowd:
-            floating = int(self.cfg.floating_boxes)
-            wp.launch(place_crowd, n, [index, maps.keys, floating, self.seed, maps.crowd], device=device)
+        if crowd:
+            wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
         """With fresh maps: make the maps of these drones' next episodes, in their own slots."""

@@ -24,20 +24,10 @@ ATTITUDE_GAIN = (0.7, 0.7, 0.035)
 RATE_GAIN = (0.1, 0.1, 0.025)
 DAMPING = 0.2  # 1/s, linear and angular
 
-C_G = wp.constant(GRAVITY)
-C_MASS = wp.constant(MASS)
-C_ARM = wp.constant(ARM)
-C_IX = wp.constant(INERTIA[0])
-C_IY = wp.constant(INERTIA[1])
-C_IZ = wp.constant(INERTIA[2])
-C_KAPPA = wp.constant(TORQUE_CONSTANT / THRUST_CONSTANT)  # m: rotor drag torque per thrust
-C_MAX_THRUST = wp.constant(MAX_THRUST)
-C_FILTER = wp.constant(ROTOR_FILTER)
-C_KV = wp.constant(VELOCITY_GAIN)
-C_KR_XY = wp.constant(ATTITUDE_GAIN[0])
-C_KR_Z = wp.constant(ATTITUDE_GAIN[2])
-C_KW_XY = wp.constant(RATE_GAIN[0])
-C_KW_Z = wp.constant(RATE_GAIN[2])
+IX, IY, IZ = INERTIA
+KAPPA = TORQUE_CONSTANT / THRUST_CONSTANT  # m: rotor drag torque per thrust
+KR_XY, _, KR_Z = ATTITUDE_GAIN
+KW_XY, _, KW_Z = RATE_GAIN
 
 
 @wp.struct
@@ -53,7 +43,7 @@ class Body:
 
 @wp.struct
 class Airframe:
-    """What domain randomisation may change, as factors on the nominal value."""
+    """Factors of domain randomisation on the nominal values."""
 
     mass: float
     thrust: float
@@ -70,7 +60,7 @@ def yaw_of(q: wp.quat) -> float:
 def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
     """Body torque (3) and collective thrust (1) that steer towards a velocity. Knows only the nominal mass."""
     rot = wp.quat_to_matrix(body.quat)
-    acc = C_KV * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, C_G)
+    acc = VELOCITY_GAIN * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, GRAVITY)
     b3 = wp.normalize(acc)
     # b2 = b3 x heading, heading = (cos yaw, sin yaw, 0) of the present attitude
     heading = wp.normalize(wp.vec3(rot[0, 0], rot[1, 0], 0.0))
@@ -84,18 +74,18 @@ def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
     ey = 0.5 * (wp.dot(b1, r3) - wp.dot(r1, b3))
     ez = 0.5 * (wp.dot(b2, r1) - wp.dot(r2, b1))
     return wp.vec4(
-        -C_KR_XY * ex - C_KW_XY * body.rate[0],
-        -C_KR_XY * ey - C_KW_XY * body.rate[1],
-        -C_KR_Z * ez - C_KW_Z * body.rate[2],
-        C_MASS * wp.dot(acc, r3),
+        -KR_XY * ex - KW_XY * body.rate[0],
+        -KR_XY * ey - KW_XY * body.rate[1],
+        -KR_Z * ez - KW_Z * body.rate[2],
+        MASS * wp.dot(acc, r3),
     )
 
 
 @wp.func
 def rotor_response(thrust: float, throttle: float) -> float:
     """Next throttle of a rotor that is asked for a thrust in newtons."""
-    target = wp.sqrt(wp.clamp(thrust / C_MAX_THRUST, 0.0, 1.0))
-    return throttle + C_FILTER * (target - throttle)
+    target = wp.sqrt(wp.clamp(thrust / MAX_THRUST, 0.0, 1.0))
+    return throttle + ROTOR_FILTER * (target - throttle)
 
 
 @wp.func
@@ -103,15 +93,15 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
     """One physics step under a velocity command. Rotors at 0, 90, 180, -90 degrees, spinning -1, +1, -1, +1."""
     wrench = lee_wrench(body, cmd_vel_w)
     # least-norm mixing: each axis is shared by the rotors that act on it
-    roll = 0.5 * wrench[0] / C_ARM
-    pitch = 0.5 * wrench[1] / C_ARM
-    yaw = 0.25 * wrench[2] / C_KAPPA
+    roll = 0.5 * wrench[0] / ARM
+    pitch = 0.5 * wrench[1] / ARM
+    yaw = 0.25 * wrench[2] / KAPPA
     lift = 0.25 * wrench[3]
     t0 = rotor_response(lift - pitch + yaw, body.throttle[0])
     t1 = rotor_response(lift + roll - yaw, body.throttle[1])
     t2 = rotor_response(lift + pitch + yaw, body.throttle[2])
     t3 = rotor_response(lift - roll - yaw, body.throttle[3])
-    f = C_MAX_THRUST * frame.thrust
+    f = MAX_THRUST * frame.thrust
     f0 = f * t0 * t0
     f1 = f * t1 * t1
     f2 = f * t2 * t2
@@ -120,13 +110,13 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
     wy = body.rate[1]
     wz = body.rate[2]
     # inertia grows with mass: it divides the torques, and cancels in the gyroscopic terms
-    ax = C_ARM * (f1 - f3) / (C_IX * frame.mass) - (C_IZ - C_IY) / C_IX * wy * wz
-    ay = C_ARM * (f2 - f0) / (C_IY * frame.mass) - (C_IX - C_IZ) / C_IY * wz * wx
-    az = C_KAPPA * (f0 - f1 + f2 - f3) / (C_IZ * frame.mass)
+    ax = ARM * (f1 - f3) / (IX * frame.mass) - (IZ - IY) / IX * wy * wz
+    ay = ARM * (f2 - f0) / (IY * frame.mass) - (IX - IZ) / IY * wz * wx
+    az = KAPPA * (f0 - f1 + f2 - f3) / (IZ * frame.mass)
     keep = 1.0 - damping * frame.damping * dt
     rate = (body.rate + wp.vec3(ax, ay, az) * dt) * keep
     up = wp.quat_rotate(body.quat, wp.vec3(0.0, 0.0, 1.0))
-    acc = up * ((f0 + f1 + f2 + f3) / (C_MASS * frame.mass)) - wp.vec3(0.0, 0.0, C_G)
+    acc = up * ((f0 + f1 + f2 + f3) / (MASS * frame.mass)) - wp.vec3(0.0, 0.0, GRAVITY)
     vel = (body.vel + acc * dt) * keep
     out = Body()
     out.vel = vel
@@ -146,7 +136,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
     """The stand-in: velocity follows its command with the controller's gain; attitude stays."""
     out = Body()
-    vel = body.vel + (cmd_vel_w - body.vel) * (C_KV * dt * frame.thrust / frame.mass)
+    vel = body.vel + (cmd_vel_w - body.vel) * (VELOCITY_GAIN * dt * frame.thrust / frame.mass)
     vel = vel * (1.0 - damping * frame.damping * dt)
     out.vel = vel
     out.pos = body.pos + vel * dt

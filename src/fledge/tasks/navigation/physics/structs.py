@@ -1,24 +1,39 @@
-"""What navigation kernels read and write: parameters, drones, maps, observations, results.
+"""Structs of the navigation kernels: parameters, drones, maps, observations, results.
 
-All arrays belong to `NavigationEnv` or to the caller who passed `out`; kernels only index them.
+All arrays belong to `NavigationEnv` or to the caller's `out`; kernels only index them.
 N drones, K map slots, H azimuths, V elevations, G = ceil(V / 4) groups of elevations cast together.
 """
 
+import dataclasses
 import enum
+from collections.abc import Mapping
+from typing import Any
 
+import torch
 import warp as wp
 
-from fledge.tasks.navigation.config import EDGE_M, Starts
+from fledge.tasks.navigation.config import EDGE_M, ActionForm, Dynamics, NavigationConfig, RandomizeConfig, Starts
 from fledge.tasks.navigation.physics.crowd import Crowd
+from fledge.tasks.navigation.rewards import KINDS, Weights, make_weights
+from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 
-NEAREST = 5
-OBSTACLE_FEATURES = 10
-STARTS = {Starts.edges: 0, Starts.rows: 1, Starts.mixed: 2, Starts.crossing: 3, Starts.lane: 4}
-ROWS = wp.constant(STARTS[Starts.rows])
-MIXED = wp.constant(STARTS[Starts.mixed])
-CROSSING = wp.constant(STARTS[Starts.crossing])
-LANE = wp.constant(STARTS[Starts.lane])
-EDGE = wp.constant(EDGE_M)
+EDGES, ROWS, MIXED, CROSSING, LANE = range(len(Starts))
+FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
+HEADINGS = list(ActionForm).index(ActionForm.headings)
+OWN = (
+    "env_offset",  # global index of this env's first drone
+    "total_envs",  # drones over all shards
+    "slots",  # of maps
+    "active",  # maps in use at once
+    "reward_kind",
+    "elevations",
+)
+SETTINGS = {  # those that are a number in kernels
+    field.name: float if field.type == "float" else int
+    for kind in (NavigationConfig, RandomizeConfig)
+    for field in dataclasses.fields(kind)
+    if field.type in ("int", "float", "bool", "Starts", "Dynamics", "ActionForm")
+}
 
 
 class Outcome(enum.IntEnum):
@@ -32,54 +47,25 @@ class Outcome(enum.IntEnum):
     TIMEOUT = 5
 
 
-@wp.struct
-class Params:
-    """Scalars, fixed for the life of the env."""
+Params = wp.struct(
+    type(
+        "Params", (), {"__annotations__": dict(seed=wp.vec2ui, **dict.fromkeys(OWN, int), **SETTINGS, weights=Weights)}
+    )
+)
+"""Settings of `NavigationConfig` by name, and `OWN`; fixed for the life of the env. An enum is its index, a bool 0 or 1."""
 
-    seed: wp.vec2ui
-    env_offset: int  # global index of this env's first drone
-    dt: float
-    decimation: int
-    max_steps: int
-    first_order: int
-    headings: int  # 0: velocity action
-    speed_limit: float
-    starts: int  # see STARTS
-    walls: int
-    inside_share: float
-    total_envs: int  # drones over all shards, for starts in rows
-    success_ends: int
-    goal_radius: float
-    radius: float
-    min_height: float
-    max_height: float
-    range_m: float
-    azimuths: int
-    elevations: int
-    groups: int
-    see_movers: int
-    grid_size: int
-    grid_resolution: float
-    reward_navrl: int
-    w_height: float
-    w_near: float
-    near_m: float
-    w_crash: float
-    w_success: float
-    w_time: float
-    r_mass: float
-    r_thrust: float
-    r_damping: float
-    latency: int
-    lidar_noise: float
-    lidar_dropout: float
-    state_noise: float
-    damping: float
-    # maps
-    slots: int
-    active: int
-    refresh: int
-    fresh: int
+
+def make_params(cfg: NavigationConfig, **own: Any) -> Any:
+    """Return the `Params` of a config; `own` gives the seed and `OWN`."""
+    p = Params()
+    for name in SETTINGS:
+        value = getattr(cfg.randomize if hasattr(cfg.randomize, name) else cfg, name)
+        setattr(p, name, list(type(value)).index(value) if isinstance(value, enum.Enum) else SETTINGS[name](value))
+    p.weights, p.reward_kind = make_weights(cfg.reward), KINDS.index(cfg.reward.kind)
+    p.elevations = cfg.num_elevations
+    for name, value in own.items():
+        setattr(p, name, value)
+    return p
 
 
 @wp.struct
@@ -111,7 +97,7 @@ class Drones:
 class Maps:
     """The bank of maps, [K]."""
 
-    grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see sim.terrain
+    grid: wp.array2d(dtype=wp.uint8)  # [K, CELLS * CELLS], see `terrain`
     keys: wp.array(dtype=wp.vec2ui)
     clock: wp.array(dtype=wp.int32)  # [1] physics steps since the env was made
     crowd: Crowd
@@ -127,22 +113,15 @@ class Beams:
     body_cosine: wp.vec4
 
 
-@wp.struct
-class Obs:
-    """Observation buffers of one step, [N, ...]."""
-
-    state: wp.array2d(dtype=wp.float32)  # [N, 8]
-    lidar: wp.array2d(dtype=wp.float32)  # [N, H * V] range - distance
-    direction: wp.array2d(dtype=wp.float32)  # [N, 3] m, horizontal start to goal
-    obstacles: wp.array2d(dtype=wp.float32)  # [N, 5 * 10]
-    pose: wp.array2d(dtype=wp.float32)  # [N, 2] height m, yaw rad in the goal frame ([N, 0] when off)
-    plan: wp.array2d(dtype=wp.float32)  # [N, PLAN_WIDTH] see planner.outlook ([N, 0] when off)
-    grid: wp.array2d(dtype=wp.uint8)  # [N, size * size] 1 = occupied ([0, 0] when off)
+Obs = wp.struct(
+    type("Obs", (), {"__annotations__": {o.name: wp.array2d(dtype=getattr(wp, o.dtype)) for o in OBSERVATIONS}})
+)
+"""Observation buffers of one step by name, [N, numbers] each; [N, 0] where one is off."""
 
 
 @wp.struct
 class Result:
-    """What a step pays and decides, [N]. Episode figures are valid where an episode ended."""
+    """Results of a step, [N]. Episode figures are valid where an episode ended."""
 
     reward: wp.array(dtype=wp.float32)
     terminated: wp.array(dtype=wp.bool)
@@ -150,16 +129,31 @@ class Result:
     outcome: wp.array(dtype=wp.uint8)
     episode_return: wp.array(dtype=wp.float32)
     episode_length: wp.array(dtype=wp.int32)  # decisions
+    terms: wp.array2d(dtype=wp.float32)  # [N, rewards.TERMS]
+
+
+def allocate(
+    kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return a struct and the zeroed tensors under its arrays; `shapes` by name, or by the number of dimensions."""
+    struct, tensors = kind(), {}
+    for name, array in kind.cls.__annotations__.items():
+        if isinstance(array, wp.array):
+            dtype = torch.int32 if array.dtype is wp.int32 else torch.float32
+            shape = (*shapes.get(name, shapes[array.ndim]), *getattr(array.dtype, "_shape_", ()))
+            tensors[name] = torch.zeros(shape, dtype=dtype, device=device)
+            setattr(struct, name, wp.from_torch(tensors[name], dtype=array.dtype))
+    return struct, tensors
 
 
 @wp.func
 def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
-    """Physics steps after which an episode is cut off: who has further to cross gets longer."""
+    """Physics steps after which an episode is truncated; when crossing, in proportion to the distance."""
     if p.starts != CROSSING:
-        return p.max_steps
+        return p.max_episode_steps
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
-    return int(float(p.max_steps) * wp.sqrt(dx * dx + dy * dy) / (2.0 * EDGE))
+    return int(float(p.max_episode_steps) * wp.sqrt(dx * dx + dy * dy) / (2.0 * EDGE_M))
 
 
 @wp.func

@@ -31,20 +31,8 @@ WALL_CELLS = 3
 WALL_HEIGHT = 6.0
 MAX_REDRAWS = 3  # 7.3 % of the vertices and 5.1 % of the cells end up solid; NavRL's map has 7.4 and 5.2
 
-C_CELL = wp.constant(CELL_M)
-C_INV_CELL = wp.constant(1.0 / CELL_M)
-C_CELLS = wp.constant(CELLS)
-C_HALF = wp.constant(HALF_M)
-C_RING = wp.constant(RING_CELLS)
-C_RASTER = wp.constant(RASTER_CELLS)
-C_VERTICES = wp.constant(INNER_VERTICES)
-C_STEP = wp.constant(HEIGHT_STEP)
-C_SOLID = wp.constant(SOLID)
-C_CAP = wp.constant(DISTANCE_CAP)
-C_WALL = wp.constant(WALL_CELLS)
-C_WALL_HEIGHT = wp.constant(WALL_HEIGHT)
-C_REDRAWS = wp.constant(MAX_REDRAWS)
-P_BOX = wp.constant(wp.uint32(int(Purpose.BOX)))
+INV_CELL = 1.0 / CELL_M
+P_BOX = wp.uint32(int(Purpose.BOX))
 
 
 @wp.func
@@ -61,7 +49,7 @@ def box_height(u_band: float, u_inside: float) -> float:
     elif u_band < 0.45:
         low = 2.0
         high = 4.0
-    return wp.round((low + (high - low) * u_inside) / C_STEP) * C_STEP
+    return wp.round((low + (high - low) * u_inside) / HEIGHT_STEP) * HEIGHT_STEP
 
 
 @wp.func
@@ -82,9 +70,9 @@ def draw_box(key: wp.vec2ui, draw: int, seed: wp.vec2ui) -> wp.vec4i:
     d = int(4)
     if u[3] >= 0.5:
         d = 8
-    steps = float((C_VERTICES - 1) / C_RASTER + 1)
-    x = wp.min(int(u[0] * steps) * C_RASTER, C_VERTICES - w)
-    y = wp.min(int(u[1] * steps) * C_RASTER, C_VERTICES - d)
+    steps = float((INNER_VERTICES - 1) / RASTER_CELLS + 1)
+    x = wp.min(int(u[0] * steps) * RASTER_CELLS, INNER_VERTICES - w)
+    y = wp.min(int(u[1] * steps) * RASTER_CELLS, INNER_VERTICES - d)
     return wp.vec4i(x, y, x + w - 1, y + d - 1)
 
 
@@ -103,7 +91,7 @@ def place_boxes(
     for b in range(num_boxes):
         box = draw_box(key, b * 256, seed)
         tries = int(0)
-        while tries < C_REDRAWS:
+        while tries < MAX_REDRAWS:
             good = int(1)
             for o in range(b):
                 gap = gap_cells(box, boxes[slot, o])
@@ -135,17 +123,17 @@ def place_walls(
 ):
     """One thread a map: boxes `first` and `first + 1` become walls just outside the forest, from border to border."""
     slot = slots[wp.tid()]
-    low = -C_RING
-    high = C_CELLS - C_RING
-    forest = C_VERTICES - 1
+    low = -RING_CELLS
+    high = CELLS - RING_CELLS
+    forest = INNER_VERTICES - 1
     if open_axis(keys[slot]) == 0:
-        boxes[slot, first] = wp.vec4i(low, -C_WALL, high, 0)
-        boxes[slot, first + 1] = wp.vec4i(low, forest, high, forest + C_WALL)
+        boxes[slot, first] = wp.vec4i(low, -WALL_CELLS, high, 0)
+        boxes[slot, first + 1] = wp.vec4i(low, forest, high, forest + WALL_CELLS)
     else:
-        boxes[slot, first] = wp.vec4i(-C_WALL, low, 0, high)
-        boxes[slot, first + 1] = wp.vec4i(forest, low, forest + C_WALL, high)
-    heights[slot, first] = C_WALL_HEIGHT
-    heights[slot, first + 1] = C_WALL_HEIGHT
+        boxes[slot, first] = wp.vec4i(-WALL_CELLS, low, 0, high)
+        boxes[slot, first + 1] = wp.vec4i(forest, low, forest + WALL_CELLS, high)
+    heights[slot, first] = WALL_HEIGHT
+    heights[slot, first + 1] = WALL_HEIGHT
 
 
 @wp.kernel(enable_backward=False)
@@ -158,36 +146,36 @@ def rasterise(
 ):
     """One thread a map: columns, then the distance of every free cell to the nearest column (two-pass chamfer)."""
     slot = slots[wp.tid()]
-    for c in range(C_CELLS * C_CELLS):
-        grid[slot, c] = wp.uint8(C_CAP)
+    for c in range(CELLS * CELLS):
+        grid[slot, c] = wp.uint8(DISTANCE_CAP)
     for b in range(num_boxes):
         box = boxes[slot, b]
-        value = wp.uint8(C_SOLID + int(wp.round(heights[slot, b] / C_STEP)))
-        for ix in range(box[0] + C_RING, box[2] + C_RING):
-            for iy in range(box[1] + C_RING, box[3] + C_RING):
-                c = ix * C_CELLS + iy
+        value = wp.uint8(SOLID + int(wp.round(heights[slot, b] / HEIGHT_STEP)))
+        for ix in range(box[0] + RING_CELLS, box[2] + RING_CELLS):
+            for iy in range(box[1] + RING_CELLS, box[3] + RING_CELLS):
+                c = ix * CELLS + iy
                 old = grid[slot, c]
-                if int(old) < C_SOLID or old < value:  # overlapping boxes: the taller one shows
+                if int(old) < SOLID or old < value:  # overlapping boxes: the taller one shows
                     grid[slot, c] = value
     for p in range(2):
-        for n in range(C_CELLS * C_CELLS):
+        for n in range(CELLS * CELLS):
             c = n
             step = int(-1)
             if p == 1:
-                c = C_CELLS * C_CELLS - 1 - n
+                c = CELLS * CELLS - 1 - n
                 step = 1
             v = int(grid[slot, c])
-            if v < C_SOLID:
-                ix = c / C_CELLS
-                iy = c - ix * C_CELLS
-                if iy + step >= 0 and iy + step < C_CELLS:
+            if v < SOLID:
+                ix = c / CELLS
+                iy = c - ix * CELLS
+                if iy + step >= 0 and iy + step < CELLS:
                     v = wp.min(v, reach(grid[slot, c + step]))
-                if ix + step >= 0 and ix + step < C_CELLS:
-                    row = c + step * C_CELLS
+                if ix + step >= 0 and ix + step < CELLS:
+                    row = c + step * CELLS
                     v = wp.min(v, reach(grid[slot, row]))
                     if iy > 0:
                         v = wp.min(v, reach(grid[slot, row - 1]))
-                    if iy < C_CELLS - 1:
+                    if iy < CELLS - 1:
                         v = wp.min(v, reach(grid[slot, row + 1]))
                 grid[slot, c] = wp.uint8(v)
 
@@ -196,7 +184,7 @@ def rasterise(
 def reach(value: wp.uint8) -> int:
     """Distance in cells implied for a neighbour of a cell with this value."""
     v = int(value)
-    if v >= C_SOLID:
+    if v >= SOLID:
         return 1
     return v + 1
 
@@ -204,14 +192,14 @@ def reach(value: wp.uint8) -> int:
 @wp.func
 def cell_at(x: float, y: float) -> int:
     """Flat cell index of a point, or -1 off the map."""
-    ix = int(wp.floor((x + C_HALF) * C_INV_CELL))
-    iy = int(wp.floor((y + C_HALF) * C_INV_CELL))
-    if ix < 0 or iy < 0 or ix >= C_CELLS or iy >= C_CELLS:
+    ix = int(wp.floor((x + HALF_M) * INV_CELL))
+    iy = int(wp.floor((y + HALF_M) * INV_CELL))
+    if ix < 0 or iy < 0 or ix >= CELLS or iy >= CELLS:
         return -1
-    return ix * C_CELLS + iy
+    return ix * CELLS + iy
 
 
 @wp.func
 def free_distance(value: int) -> float:
     """Lower bound in metres on the (Chebyshev) distance from anywhere in a free cell to the nearest column."""
-    return float(value - 1) * C_CELL
+    return float(value - 1) * CELL_M

@@ -12,7 +12,7 @@ LOOKS = (2, 1000)  # fewest and most of a candidate
 
 @dataclass
 class PlannerConfig:
-    """What is tried, how far ahead, and what it costs."""
+    """Candidates, horizon and costs of the planner."""
 
     headings: int = setting(32, at_least=1, at_most=360)
     """Directions tried, evenly around from straight to the goal."""

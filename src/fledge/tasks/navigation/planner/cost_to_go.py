@@ -1,7 +1,7 @@
 """The way to the goal from every place around the drone, through what it remembers: so that it leaves dead ends.
 
 A grid of 64 x 64 places 0.2 m apart around the drone, at its height. A place has the length of the shortest way from there
-to the goal; who leaves the grid flies straight on, since nobody knows what stands there. Ways through places near a hit
+to the goal; beyond the grid, which is unknown, the way is straight. Ways through places near a hit
 count as longer (`slowness`), through a column as much longer. Solved by sweeping back and forth over the grid (a weighted
 chamfer distance), every few decisions.
 """
@@ -12,14 +12,12 @@ from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, r
 
 PLACES = 64
 PLACE_M = 0.2
-C_PLACES = wp.constant(PLACES)
-C_PLACE = wp.constant(PLACE_M)
-C_INV_PLACE = wp.constant(1.0 / PLACE_M)
-UNKNOWN = wp.constant(1.0e6)
+INV_PLACE = 1.0 / PLACE_M
+UNKNOWN = 1.0e6
 
 
 @wp.struct
-class Ways:
+class CostToGo:
     """Grids of N drones."""
 
     length: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] m to the goal
@@ -32,58 +30,58 @@ class Ways:
 
 
 @wp.func
-def survey(w: Ways, m: LocalMap, i: int, pos: wp.vec3, body: float):
+def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
     """Set up a drone's grid: straight ways at its border, nothing known inside."""
-    x0 = wp.floor(pos[0] * C_INV_PLACE) * C_PLACE - 0.5 * float(C_PLACES) * C_PLACE + 0.5 * C_PLACE
-    y0 = wp.floor(pos[1] * C_INV_PLACE) * C_PLACE - 0.5 * float(C_PLACES) * C_PLACE + 0.5 * C_PLACE
+    x0 = wp.floor(pos[0] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
+    y0 = wp.floor(pos[1] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
     w.corner[i] = wp.vec2(x0, y0)
     bands = bands_between(pos[2] - body, pos[2] + body)
-    last = C_PLACES - 1
-    for r in range(C_PLACES):
-        x = x0 + float(r) * C_PLACE
-        for c in range(C_PLACES):
-            y = y0 + float(c) * C_PLACE
-            at = r * C_PLACES + c
-            w.slow[i, at] = C_PLACE * w.slowness[ring_at(m, i, x, y, bands)]
+    last = PLACES - 1
+    for r in range(PLACES):
+        x = x0 + float(r) * PLACE_M
+        for c in range(PLACES):
+            y = y0 + float(c) * PLACE_M
+            at = r * PLACES + c
+            w.slow[i, at] = PLACE_M * w.slowness[ring_at(m, i, x, y, bands)]
             length = float(UNKNOWN)
             away = wp.sqrt(x * x + y * y)
-            if r == 0 or c == 0 or r == last or c == last or away < 2.0 * C_PLACE:
+            if r == 0 or c == 0 or r == last or c == last or away < 2.0 * PLACE_M:
                 length = away
             w.length[i, at] = length
 
 
 @wp.func
-def sweep_once(w: Ways, i: int, step: int) -> bool:
-    """Let every place learn from those before it, in the order of `step` (1 there, -1 back); whether any learned."""
-    learned = bool(False)
+def sweep_once(w: CostToGo, i: int, step: int) -> bool:
+    """Update every place from those before it, in the order of `step` (1 forth, -1 back); return whether any changed."""
+    changed = bool(False)
     first = int(1)
     if step < 0:
-        first = C_PLACES - 2
-    for n in range(C_PLACES - 2):
-        row = (first + step * n) * C_PLACES
+        first = PLACES - 2
+    for n in range(PLACES - 2):
+        row = (first + step * n) * PLACES
         at = row + first
         # neighbours slide along with the place, so that each is read once
-        behind = w.length[i, at - step * C_PLACES - step]
-        beside = w.length[i, at - step * C_PLACES]
+        behind = w.length[i, at - step * PLACES - step]
+        beside = w.length[i, at - step * PLACES]
         last = w.length[i, at - step]
-        for _q in range(C_PLACES - 2):
-            ahead = w.length[i, at - step * C_PLACES + step]
+        for _q in range(PLACES - 2):
+            ahead = w.length[i, at - step * PLACES + step]
             slow = w.slow[i, at]
             found = wp.min(wp.min(beside, last) + slow, wp.min(behind, ahead) + 1.41421356 * slow)
             last = w.length[i, at]
             if found < last:
                 last = found
                 w.length[i, at] = found
-                learned = True
+                changed = True
             behind = beside
             beside = ahead
             at = at + step
-    return learned
+    return changed
 
 
 @wp.func
-def sweep(w: Ways, i: int):
-    """Let every place learn from its neighbours, there and back again, until nobody does or the rounds are over."""
+def sweep(w: CostToGo, i: int):
+    """Update every place from its neighbours, back and forth, until no place changes or `rounds` is reached."""
     for k in range(w.rounds * 2):
         step = int(1)
         if k % 2 == 1:
@@ -93,33 +91,33 @@ def sweep(w: Ways, i: int):
 
 
 @wp.func
-def find_ways(w: Ways, m: LocalMap, i: int, pos: wp.vec3, body: float, fresh: bool):
+def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fresh: bool):
     """Bring a drone's grid up to date, if it is time."""
     if fresh:
         w.age[i] = 0
     if w.every > 0:
         if w.age[i] % w.every == 0:
-            survey(w, m, i, pos, body)
+            clear_grid(w, m, i, pos, body)
             sweep(w, i)
     w.age[i] = w.age[i] + 1
 
 
 @wp.func
-def way_from(w: Ways, i: int, x: float, y: float) -> float:
+def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
     """Length of the way from a point to the goal, m, between places; straight off the grid."""
     away = wp.sqrt(x * x + y * y)
     if w.every == 0 or away < 1.0:
         return away
     corner = w.corner[i]
-    u = (x - corner[0]) * C_INV_PLACE
-    v = (y - corner[1]) * C_INV_PLACE
+    u = (x - corner[0]) * INV_PLACE
+    v = (y - corner[1]) * INV_PLACE
     r = int(wp.floor(u))
     c = int(wp.floor(v))
-    if r < 0 or c < 0 or r >= C_PLACES - 1 or c >= C_PLACES - 1:
+    if r < 0 or c < 0 or r >= PLACES - 1 or c >= PLACES - 1:
         return away
-    at = r * C_PLACES + c
+    at = r * PLACES + c
     a = u - float(r)
     b = v - float(c)
     low = (1.0 - b) * w.length[i, at] + b * w.length[i, at + 1]
-    high = (1.0 - b) * w.length[i, at + C_PLACES] + b * w.length[i, at + C_PLACES + 1]
+    high = (1.0 - b) * w.length[i, at + PLACES] + b * w.length[i, at + PLACES + 1]
     return (1.0 - a) * low + a * high

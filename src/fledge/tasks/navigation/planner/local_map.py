@@ -1,4 +1,4 @@
-"""What a drone remembers of its LiDAR: a map that rolls along with it, and tells the room around any point at once.
+"""A local map of past LiDAR hits that moves with the drone, and gives the room around any point at once.
 
 The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) lives at
 (ix mod size, iy mod size), and is wiped when it leaves the window of size x size cells around the drone. Heights are
@@ -22,6 +22,8 @@ import math
 import numpy as np
 import warp as wp
 
+from fledge.envs.kernel_random import TWO_PI
+
 CELL_M = 0.1
 BANDS = 16
 BAND_M = 0.25
@@ -30,13 +32,9 @@ GROUND_M = 0.1  # what is hit lower than this is the ground, which the floor of 
 REACH_CELLS = 8  # of the widest ring
 INSIDE_M = 0.02  # a hit counts where the beam would be this much later: inside what it hit
 
-C_CELL = wp.constant(CELL_M)
-C_INV_CELL = wp.constant(1.0 / CELL_M)
-C_BANDS = wp.constant(BANDS)
-C_INV_BAND = wp.constant(1.0 / BAND_M)
-C_GROUND = wp.constant(GROUND_M)
-C_INSIDE = wp.constant(INSIDE_M)
-C_RINGS = wp.constant(len(RING_EDGES_M))
+INV_CELL = 1.0 / CELL_M
+INV_BAND = 1.0 / BAND_M
+RINGS = len(RING_EDGES_M)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
@@ -64,7 +62,7 @@ def ring_of(distance_m: float) -> int:
 
 
 def ring_distances() -> np.ndarray:
-    """What a ring says about the distance, m: the mean of its cells, [9] float32; the last one is beyond all."""
+    """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one is beyond all."""
     rows = disc()
     away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
     means = [away[rows[:, 2] == k].mean() for k in range(len(RING_EDGES_M))]
@@ -97,7 +95,7 @@ class Scan:
 
 @wp.func
 def to_cell(x: float) -> int:
-    return int(wp.floor(x * C_INV_CELL))
+    return int(wp.floor(x * INV_CELL))
 
 
 @wp.func
@@ -110,8 +108,8 @@ def place_of(m: LocalMap, ix: int, iy: int) -> int:
 @wp.func
 def bands_between(low: float, high: float) -> wp.uint32:
     """Bits of the bands that a span of heights touches."""
-    a = wp.clamp(int(wp.floor(low * C_INV_BAND)), 0, C_BANDS - 1)
-    b = wp.clamp(int(wp.floor(high * C_INV_BAND)), -1, C_BANDS - 1)
+    a = wp.clamp(int(wp.floor(low * INV_BAND)), 0, BANDS - 1)
+    b = wp.clamp(int(wp.floor(high * INV_BAND)), -1, BANDS - 1)
     if a > b:
         return wp.uint32(0)
     return (wp.uint32(2) << wp.uint32(b)) - (wp.uint32(1) << wp.uint32(a))
@@ -171,15 +169,15 @@ def remember(m: LocalMap, i: int, scan: Scan, pos: wp.vec3, yaw: float):
     roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - scan.memory)
     elevations = scan.cosine.shape[0]
     for h in range(scan.azimuths):
-        angle = yaw + 6.283185307179586 * float(h) / float(scan.azimuths)
+        angle = yaw + TWO_PI * float(h) / float(scan.azimuths)
         dx = wp.cos(angle)
         dy = wp.sin(angle)
         for v in range(elevations):
             value = scan.lidar[i, h * elevations + v]
             if value > 0.0:
-                d = scan.range_m - value + C_INSIDE
+                d = scan.range_m - value + INSIDE_M
                 z = pos[2] + d * scan.sine[v]
-                if z > C_GROUND:
+                if z > GROUND_M:
                     low = z
                     if scan.standing == 1:
                         low = 0.0
@@ -197,7 +195,7 @@ def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
     c = m.centre[i]
     half = m.size / 2
     if ix < c[0] - half or ix >= c[0] + half or iy < c[1] - half or iy >= c[1] + half:
-        return C_RINGS
+        return RINGS
     at = place_of(m, ix, iy)
     spread = wp.uint64(bands)
     spread = spread | (spread << wp.uint64(16))
@@ -208,7 +206,7 @@ def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
         word = m.cells[i, at + 1] & spread
         ring = 4
         if word == wp.uint64(0):
-            return C_RINGS
+            return RINGS
     while (word & wp.uint64(0xFFFF)) == wp.uint64(0):
         word = word >> wp.uint64(16)
         ring = ring + 1

@@ -16,32 +16,29 @@ from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics import structs
 from fledge.tasks.navigation.planner.observed import ObservedPlan
 from fledge.tasks.navigation.planner.plan_observation import AHEAD, PLAN_WIDTH
-from fledge.tasks.navigation.steering import OBSERVED
+from fledge.tasks.navigation.steering import READ
 
 
 class PlanReader:
     """Plans of N drones from what they observe: `state`, `lidar`, `dynamic_obstacle` and `pose`, as docs/deploy.md has them.
 
     Args:
-        world: The world of the policy: sensors, limits, decision rate, the planner's settings.
+        env_cfg: The policy's env config: sensors, limits, decision rate, the planner's settings.
         count: How many drones.
     """
 
-    def __init__(self, world: NavigationConfig, count: int = 1, device: str = "cpu") -> None:
-        check_settings(world, "env.")
+    def __init__(self, env_cfg: NavigationConfig, count: int = 1, device: str = "cpu") -> None:
+        check_settings(env_cfg, "env.")
         if count < 1:
-            raise InputError(f"A reader reads the plans of at least 1 drone, not of {count}.")
+            raise InputError(f"count must be at least 1, got {count}.")
         self.count = count
-        sizes = {"state": 8, "lidar": world.lidar_azimuths * world.num_elevations, "pose": 2}
-        sizes["dynamic_obstacle"] = structs.NEAREST * structs.OBSTACLE_FEATURES
-        self._seen = {name: torch.zeros((count, sizes[name]), device=device) for name in OBSERVED}
+        self._seen = {o.name: torch.zeros((count, o.size(env_cfg)), device=device) for o in READ}
         self._action = torch.zeros((count, 3), device=device)
         self._step = torch.zeros(count, dtype=torch.int32, device=device)
         self._out = torch.zeros((count, PLAN_WIDTH), device=device)
-        plan, obs = ObservedPlan(world, self._action, wp.from_torch(self._step)), structs.Obs()
-        names = {"state": "state", "obstacles": "dynamic_obstacle", "pose": "pose"}
-        for field, name in names.items():
-            setattr(obs, field, wp.from_torch(self._seen[name]))
+        plan, obs = ObservedPlan(env_cfg, self._action, wp.from_torch(self._step)), structs.Obs()
+        for name, buffer in self._seen.items():
+            setattr(obs, name, wp.from_torch(buffer))
         call = plan.call(AHEAD, structs.Result(), obs, self._seen["lidar"], self._out)
         self._plan, self._launcher = plan, Launcher(device, 1)
         self._program = self._launcher.record([call], count)
@@ -52,10 +49,10 @@ class PlanReader:
 
         Args:
             obs: What the drones observe now, as tensors or arrays.
-            flown: The actions [N, 3] that were flown since the last call; None: a flight begins, nothing is remembered.
+            flown: The actions [N, 3] that were flown since the last call; None: a new flight, with empty memory.
 
         Raises:
-            InputError: when something is missing or not finite. Nothing of it is remembered then.
+            InputError: if something is missing or not finite; the memory stays as it was.
         """
         for name, buffer in self._seen.items():
             self._take(name, obs.get(name, ()), buffer)
@@ -68,10 +65,12 @@ class PlanReader:
     def _take(self, name: str, given: Any, buffer: Tensor) -> None:
         values = torch.as_tensor(given)
         if values.numel() != buffer.numel():
-            raise InputError(f"A plan of {self.count} drones needs {name} with {buffer.numel()} numbers.")
+            raise InputError(
+                f"{name} must have {buffer.numel()} numbers for {self.count} drones, got {values.numel()}."
+            )
         buffer.copy_(values.reshape(buffer.shape))
         if not buffer.isfinite().all():
             raise InputError(
-                f"{name} holds a number that is not finite, which no plan can be made of: give the last one that was. A "
-                "beam that meets nothing is 0, and so is every number of an empty row."
+                f"{name} must be finite, but has NaN or infinity: pass the last finite reading. A beam that hits nothing "
+                "is 0, and so is every number of an empty row."
             )

@@ -24,22 +24,17 @@ import warp as wp
 
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, VELOCITY_GAIN
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.cost_to_go import Ways, way_from
+from fledge.tasks.navigation.planner.cost_to_go import CostToGo, cost_from
 from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
+from fledge.tasks.navigation.planner.readings import FAR, Movers, Own
+from fledge.tasks.navigation.sensing.observations import NEAREST
 
 REACHED = 1000.0  # m: what reaching the goal is worth
 BODY_M = 0.2  # hits this much above or below the drone's middle are in its way
 VERTICAL_LAG_S = 0.03  # thrust answers at once, tilt does not
 FLOOR_M, CEILING_M = 0.1, 0.1  # kept from the heights at which a flight ends
-MOVERS = 5
-BOX_HALF_M = 0.5
 
-C_REACHED = wp.constant(REACHED)
-C_BODY = wp.constant(BODY_M)
-C_MOVERS = wp.constant(MOVERS)
-C_BOX_HALF = wp.constant(BOX_HALF_M)
-FAR = wp.constant(1.0e6)
-TOUCH = wp.constant(0.02)  # m
+TOUCH = 0.02  # m
 
 
 def candidates(cfg: PlannerConfig) -> np.ndarray:
@@ -54,7 +49,7 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
 
 
 def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """What velocity, acceleration and command do to the position at every look: held, and brief, [2, T, 3]."""
+    """Return the effect of velocity, acceleration and command on the position at every look: held, brief, [2, T, 3]."""
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
@@ -65,7 +60,7 @@ def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
 
 
 def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """What velocity, acceleration and command each do to position, velocity and acceleration: [T, 3, 3].
+    """Return the effect of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
 
     v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
     """
@@ -81,7 +76,7 @@ def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
 
 @wp.struct
 class Search:
-    """What every drone's search shares. C candidates, T looks."""
+    """Data shared by all searches. C candidates, T looks."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
     flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of horizontal way: of commands that are held, and of brief ones
@@ -104,48 +99,6 @@ class Search:
     near: float  # m: a goal nearer than this may be reached within the horizon
 
 
-@wp.struct
-class Own:
-    """What a drone knows about itself. Goal frame, the goal at (0, 0), heights above the ground."""
-
-    pos: wp.vec3
-    vel: wp.vec3
-    acc: wp.vec3
-    goal: wp.vec3
-    ahead: wp.vec2  # horizontal unit vector to the goal
-    way: float  # m to the goal
-    body: wp.vec2  # m: how near is a crash, to what stands and to movers
-
-
-@wp.struct
-class Movers:
-    """The nearest movers of every drone, [N, 5]; goal frame as in `Own`."""
-
-    place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR where there is none
-    motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: endless)
-
-
-@wp.func
-def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
-    """Row k of `dynamic_obstacle` as place and motion."""
-    row = 10 * k
-    flat = rows[i, row + 3]
-    ux = rows[i, row]
-    uy = rows[i, row + 1]
-    uz = rows[i, row + 2]
-    if ux == 0.0 and uy == 0.0 and uz == 0.0:
-        movers.place[i, k] = wp.vec4(FAR, FAR, 0.0, 0.0)
-        movers.motion[i, k] = wp.vec4()
-        return
-    scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
-    half = float(FAR)
-    if rows[i, row + 9] > 0.5:
-        half = C_BOX_HALF
-    wide = 0.125 * (rows[i, row + 8] + 1.0)
-    movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, pos[2] + rows[i, row + 4], wide)
-    movers.motion[i, k] = wp.vec4(rows[i, row + 5], rows[i, row + 6], rows[i, row + 7], half)
-
-
 @wp.func
 def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
     """Distance from a point to the surface of mover k at time t, m: the larger of level and upright distance of a box."""
@@ -162,14 +115,14 @@ def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
 @wp.func
 def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
     """Distance from a point to the nearest remembered hit at its height, m."""
-    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - C_BODY, at[2] + C_BODY))]
+    return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - BODY_M, at[2] + BODY_M))]
 
 
 @wp.func
 def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
     """Distance from a point to the nearest mover at time t, m."""
     gap = mover_gap(movers, i, 0, at, t)
-    for k in range(1, C_MOVERS):
+    for k in range(1, NEAREST):
         gap = wp.min(gap, mover_gap(movers, i, k, at, t))
     return gap
 
@@ -192,7 +145,7 @@ def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
 
 @wp.func
 def nearness(s: Search, room: wp.vec2, k: int) -> float:
-    """What it costs to be so near at look k."""
+    """Cost of the room at look k."""
     return s.price[k] * wp.max(s.margin - room[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - room[1], 0.0)
 
 
@@ -216,30 +169,22 @@ def turned(s: Search, own: Own, c: int) -> wp.vec3:
 
 
 @wp.func
-def to_go(w: Ways, i: int, own: Own, at: wp.vec3) -> float:
+def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
     """Length of the way from a point to the goal, m."""
-    flat = way_from(w, i, at[0], at[1])
+    flat = cost_from(w, i, at[0], at[1])
     up = own.goal[2] - at[2]
     return wp.sqrt(flat * flat + up * up)
 
 
 @wp.func
-def lost(s: Search, w: Ways, i: int, own: Own, command: wp.vec3, brief: int) -> float:
+def lost(s: Search, w: CostToGo, i: int, own: Own, command: wp.vec3, brief: int) -> float:
     """Metres that a command loses against flying to the goal at full speed."""
-    return to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.way + s.gain
+    return to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
 
 
 @wp.func
 def cost_of(
-    s: Search,
-    m: LocalMap,
-    w: Ways,
-    i: int,
-    movers: Movers,
-    own: Own,
-    command: wp.vec3,
-    brief: int,
-    enough: float,
+    s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
 ) -> float:
     """Cost of a command, or anything from `enough` on as soon as it is known to reach that."""
     cost = lost(s, w, i, own, command, brief)
@@ -253,7 +198,7 @@ def cost_of(
         if wp.min(room) < 0.0:
             return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
         if close and wp.length(own.goal - at) < s.goal_radius:
-            return t - C_REACHED
+            return t - REACHED
         cost = cost + nearness(s, room, k)
     return cost
 
@@ -268,7 +213,7 @@ class Choice:
 
 
 @wp.func
-def cheapest(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own) -> Choice:
+def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own) -> Choice:
     """The cheapest command, held or brief; the first of equals."""
     best = Choice()
     best.cost = float(FAR)
@@ -294,9 +239,9 @@ def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command
 
 
 @wp.func
-def nearest_safe(s: Search, m: LocalMap, w: Ways, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
-    """What is wanted, unless it leads into something before the alarm; then the candidate that is least another command,
-    nearness and a later crash added at their prices."""
+def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
+    """The wanted command, unless it leads into something before the alarm; then the candidate with the smallest difference
+    to it, nearness and a later crash added at their prices."""
     crash = crash_time(s, m, i, movers, own, wanted)
     if crash == FAR:
         return wanted

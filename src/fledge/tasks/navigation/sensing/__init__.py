@@ -1,4 +1,4 @@
-"""What a drone senses: ray casting and the observation kernel."""
+"""Sensors: the table of observations, ray casting and the observation kernels."""
 
 from fledge.core.warp_start import start_warp
 

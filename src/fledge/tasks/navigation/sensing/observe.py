@@ -1,11 +1,11 @@
-"""Observations: LiDAR, own state, nearest obstacles, occupancy grid. Layouts are NavRL's."""
+"""Kernels that write the observations which `observations.py` declares. Layouts are NavRL's."""
 
 import warp as wp
 
 from fledge.core.random import Purpose
 from fledge.envs.kernel_random import TWO_PI, normal2, uniform4
-from fledge.tasks.navigation.physics.crowd import height_of, is_cylinder, kind_of, width_class, width_of
 from fledge.tasks.navigation.physics.quadrotor import yaw_of
+from fledge.tasks.navigation.physics.shapes import is_standing, overlaps_height, ray_distance, width_class, width_of
 from fledge.tasks.navigation.physics.structs import (
     Beams,
     Drones,
@@ -17,15 +17,22 @@ from fledge.tasks.navigation.physics.structs import (
     to_goal_frame,
     to_world,
 )
-from fledge.tasks.navigation.physics.terrain import C_SOLID, C_STEP, cell_at
-from fledge.tasks.navigation.sensing.raycast import cast_four, ray_box, ray_cylinder
+from fledge.tasks.navigation.physics.terrain import HEIGHT_STEP, SOLID, cell_at
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
+from fledge.tasks.navigation.sensing.raycast import cast_four
 
-P_LIDAR = wp.constant(wp.uint32(int(Purpose.LIDAR_NOISE)))
-P_STATE = wp.constant(wp.uint32(int(Purpose.STATE_NOISE)))
-FIRST = wp.constant(wp.uint32(0x80000000))
+P_LIDAR = wp.uint32(int(Purpose.LIDAR_NOISE))
+P_STATE = wp.uint32(int(Purpose.STATE_NOISE))
+FIRST = wp.uint32(0x80000000)
 
-vec5 = wp.types.vector(length=5, dtype=wp.float32)
-vec5i = wp.types.vector(length=5, dtype=wp.int32)
+# columns
+TO_GOAL, FLAT, UP, VEL = (STATE.at(c.name) for c in STATE.columns)
+M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = (DYNAMIC_OBSTACLE.at(c.name) for c in DYNAMIC_OBSTACLE.columns)
+M_COLUMNS = DYNAMIC_OBSTACLE.width
+HEIGHT, YAW = POSE.at("height"), POSE.at("yaw")
+
+distances = wp.types.vector(length=NEAREST, dtype=wp.float32)
+indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
 
 
 @wp.func
@@ -35,32 +42,23 @@ def takes_part(i: int, only_ended: int, result: Result) -> bool:
 
 
 @wp.kernel(enable_backward=False)
-def scan(
-    first: int,
-    only_ended: int,
-    p: Params,
-    maps: Maps,
-    beams: Beams,
-    drones: Drones,
-    result: Result,
-    obs: Obs,
-):
+def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
     """One thread an azimuth: four elevations a walk."""
     tid = wp.tid()
-    i = first + tid / p.azimuths
-    h = tid - (i - first) * p.azimuths
+    i = first + tid / p.lidar_azimuths
+    h = tid - (i - first) * p.lidar_azimuths
     if not takes_part(i, only_ended, result):
         return
-    angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.azimuths)
+    angle = yaw_of(drones.quat[i]) + TWO_PI * float(h) / float(p.lidar_azimuths)
     dx = wp.cos(angle)
     dy = wp.sin(angle)
     pos = drones.pos[i]
-    for g in range(p.groups):
-        d = cast_four(maps.grid, drones.slot[i], pos, dx, dy, beams.slope[g], beams.cosine[g], p.range_m)
+    for g in range((p.elevations + 3) / 4):
+        d = cast_four(maps.grid, drones.slot[i], pos, dx, dy, beams.slope[g], beams.cosine[g], p.lidar_range_m)
         for k in range(4):
             v = 4 * g + k
             if v < p.elevations:
-                obs.lidar[i, h * p.elevations + v] = p.range_m - d[k]
+                obs.lidar[i, h * p.elevations + v] = p.lidar_range_m - d[k]
 
 
 @wp.func
@@ -72,34 +70,28 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
     last = p.decimation - 1
     for j in range(maps.crowd.count[slot]):
         c = maps.crowd.trail[last, slot, j]
-        reach = width_of(kind_of(maps.crowd, j)) * 0.70710678  # circumscribed circle of a square footprint
+        kind = maps.crowd.kinds[j]
+        reach = width_of(kind) * 0.70710678  # circumscribed circle of a square footprint
         dx = c[0] - pos[0]
         dy = c[1] - pos[1]
         away = wp.sqrt(dx * dx + dy * dy)
-        if away < p.range_m + reach:
+        if away < p.lidar_range_m + reach:
             half = float(3.1415927)
             if away > reach:
                 half = wp.asin(wp.min(reach / away, 1.0))
-            pitch = TWO_PI / float(p.azimuths)
+            pitch = TWO_PI / float(p.lidar_azimuths)
             centre = (wp.atan2(dy, dx) - yaw) / pitch
             low = int(wp.floor(centre - half / pitch))
-            high = wp.min(int(wp.ceil(centre + half / pitch)), low + p.azimuths - 1)
+            high = wp.min(int(wp.ceil(centre + half / pitch)), low + p.lidar_azimuths - 1)
             for b in range(low, high + 1):
-                h = ((b % p.azimuths) + p.azimuths) % p.azimuths
-                angle = yaw + TWO_PI * float(h) / float(p.azimuths)
+                h = ((b % p.lidar_azimuths) + p.lidar_azimuths) % p.lidar_azimuths
+                angle = yaw + TWO_PI * float(h) / float(p.lidar_azimuths)
                 for v in range(p.elevations):
                     cosine = beams.cosine[v / 4][v % 4]
                     ray = wp.vec3(cosine * wp.cos(angle), cosine * wp.sin(angle), cosine * beams.slope[v / 4][v % 4])
-                    d = float(0.0)
-                    if is_cylinder(kind_of(maps.crowd, j)):
-                        d = ray_cylinder(
-                            pos, ray, c, 0.5 * width_of(kind_of(maps.crowd, j)), 0.5 * height_of(kind_of(maps.crowd, j))
-                        )
-                    else:
-                        w = 0.5 * width_of(kind_of(maps.crowd, j))
-                        d = ray_box(pos, ray, c, wp.vec3(w, w, 0.5 * height_of(kind_of(maps.crowd, j))))
+                    d = ray_distance(kind, pos, ray, c)
                     n = h * p.elevations + v
-                    obs.lidar[i, n] = wp.max(obs.lidar[i, n], p.range_m - d)
+                    obs.lidar[i, n] = wp.max(obs.lidar[i, n], p.lidar_range_m - d)
 
 
 @wp.func
@@ -112,21 +104,23 @@ def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
 
 @wp.func
 def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """Gaussian error on beams that hit something, and beams that return nothing."""
+    """Add a Gaussian error to beams that hit something, and let some return nothing."""
+    if p.lidar_noise_m == 0.0 and p.lidar_dropout == 0.0:
+        return
     who = wp.uint32(i + p.env_offset)
     when = wp.uint32(maps.clock[0])
-    for n in range(p.azimuths * p.elevations):
+    for n in range(p.lidar_azimuths * p.elevations):
         if obs.lidar[i, n] > 0.0:
             u = uniform4(who, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
-            noisy = obs.lidar[i, n] + p.lidar_noise * normal2(u[0], u[1])[0]
-            obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.range_m)
+            noisy = obs.lidar[i, n] + p.lidar_noise_m * normal2(u[0], u[1])[0]
+            obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.lidar_range_m)
             if u[2] < p.lidar_dropout:
                 obs.lidar[i, n] = 0.0
 
 
 @wp.func
 def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """`state` and `direction`."""
+    """Write `state`, `direction` and `pose`."""
     start = drones.start[i]
     goal = drones.goal[i]
     x_axis = goal_frame(start, goal)
@@ -144,37 +138,37 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
         vel = vel + p.state_noise * wp.vec3(n1[1], n2[0], n2[1])
     unit = to_goal_frame(to_goal / wp.max(wp.length(to_goal), 1.0e-6), x_axis)
     for k in range(3):
-        obs.state[i, k] = unit[k]
-        obs.state[i, 5 + k] = vel[k]
-    obs.state[i, 3] = wp.sqrt(to_goal[0] * to_goal[0] + to_goal[1] * to_goal[1])
-    obs.state[i, 4] = to_goal[2]
+        obs.state[i, TO_GOAL + k] = unit[k]
+        obs.state[i, VEL + k] = vel[k]
+    obs.state[i, FLAT] = wp.sqrt(to_goal[0] * to_goal[0] + to_goal[1] * to_goal[1])
+    obs.state[i, UP] = to_goal[2]
     obs.direction[i, 0] = goal[0] - start[0]
     obs.direction[i, 1] = goal[1] - start[1]
     obs.direction[i, 2] = 0.0
     if obs.pose.shape[1] > 0:
         turned = yaw_of(drones.quat[i]) - wp.atan2(x_axis[1], x_axis[0])
-        obs.pose[i, 0] = drones.pos[i][2]
-        obs.pose[i, 1] = turned - TWO_PI * wp.floor(turned / TWO_PI + 0.5)
+        obs.pose[i, HEIGHT] = drones.pos[i][2]
+        obs.pose[i, YAW] = turned - TWO_PI * wp.floor(turned / TWO_PI + 0.5)
 
 
 @wp.func
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
-    """`dynamic_obstacle`: the five nearest within range.
+    """Write `dynamic_obstacle`: the nearest moving obstacles within range.
 
     Returns (mean log of the distances to their surfaces, absent ones counting as the range; smallest such distance).
     """
     slot = drones.slot[i]
     pos = drones.pos[i]
     last = p.decimation - 1
-    near = vec5(1.0e9, 1.0e9, 1.0e9, 1.0e9, 1.0e9)
-    index = vec5i(-1, -1, -1, -1, -1)
-    reach = p.range_m * p.range_m
+    near = distances(1.0e9)
+    index = indices(-1)
+    reach = p.lidar_range_m * p.lidar_range_m
     for j in range(maps.crowd.count[slot]):
         c = maps.crowd.trail[last, slot, j]
         d = (c[0] - pos[0]) * (c[0] - pos[0]) + (c[1] - pos[1]) * (c[1] - pos[1])
-        if d <= reach and d < near[4]:
+        if d <= reach and d < near[NEAREST - 1]:
             carried = j
-            for k in range(5):
+            for k in range(NEAREST):
                 if d < near[k]:
                     shifted = near[k]
                     near[k] = d
@@ -184,46 +178,39 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
                     carried = moved
     x_axis = goal_frame(drones.start[i], drones.goal[i])
     logs = float(0.0)
-    closest = float(p.range_m)
-    for k in range(5):
-        row = 10 * k
+    closest = float(p.lidar_range_m)
+    for k in range(NEAREST):
+        row = M_COLUMNS * k
         j = index[k]
         if j < 0:
-            for m in range(10):
-                obs.obstacles[i, row + m] = 0.0
-            logs = logs + wp.log(p.range_m)
+            for m in range(M_COLUMNS):
+                obs.dynamic_obstacle[i, row + m] = 0.0
+            logs = logs + wp.log(p.lidar_range_m)
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
-            tag = float(1.0)
-            if is_cylinder(kind_of(maps.crowd, j)):
+            kind = maps.crowd.kinds[j]
+            is_box = float(1.0)
+            if is_standing(kind):
                 offset = wp.vec3(offset[0], offset[1], 0.0)
-                tag = 0.0
+                is_box = 0.0
             away = wp.length(offset)
             unit = to_goal_frame(offset / wp.max(away, 1.0e-6), x_axis)
             vel = to_goal_frame(maps.crowd.vel[slot, j], x_axis)
             for m in range(3):
-                obs.obstacles[i, row + m] = unit[m]
-                obs.obstacles[i, row + 5 + m] = vel[m]
-            obs.obstacles[i, row + 3] = wp.sqrt(near[k])
-            obs.obstacles[i, row + 4] = offset[2]
-            obs.obstacles[i, row + 8] = float(width_class(kind_of(maps.crowd, j)))
-            obs.obstacles[i, row + 9] = tag
-            surface = away - 0.5 * width_of(kind_of(maps.crowd, j))
-            logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.range_m))
+                obs.dynamic_obstacle[i, row + M_UNIT + m] = unit[m]
+                obs.dynamic_obstacle[i, row + M_VEL + m] = vel[m]
+            obs.dynamic_obstacle[i, row + M_FLAT] = wp.sqrt(near[k])
+            obs.dynamic_obstacle[i, row + M_UP] = offset[2]
+            obs.dynamic_obstacle[i, row + M_WIDTH] = float(width_class(kind))
+            obs.dynamic_obstacle[i, row + M_BOX] = is_box
+            surface = away - 0.5 * width_of(kind)
+            logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
             closest = wp.min(closest, surface)
-    return wp.vec2(logs / 5.0, closest)
+    return wp.vec2(logs / float(NEAREST), closest)
 
 
 @wp.kernel(enable_backward=False)
-def draw_grid(
-    first: int,
-    only_ended: int,
-    p: Params,
-    maps: Maps,
-    drones: Drones,
-    result: Result,
-    obs: Obs,
-):
+def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
     """One thread a row of the occupancy grid: cell (r, c) lies r cells forward, c to the left, the drone in the middle.
 
     A cell is occupied where a column, or a moving obstacle, is not cleared by the drone's radius at its present height.
@@ -239,27 +226,26 @@ def draw_grid(
     half = 0.5 * float(p.grid_size)
     last = p.decimation - 1
     for c in range(p.grid_size):
-        local = wp.vec3((float(r) + 0.5 - half) * p.grid_resolution, (float(c) + 0.5 - half) * p.grid_resolution, 0.0)
+        local = wp.vec3(
+            (float(r) + 0.5 - half) * p.grid_resolution_m, (float(c) + 0.5 - half) * p.grid_resolution_m, 0.0
+        )
         point = pos + to_world(local, x_axis)
         occupied = wp.uint8(0)
         cell = cell_at(point[0], point[1])
         if cell >= 0:
             value = int(maps.grid[slot, cell])
-            if value >= C_SOLID and float(value - C_SOLID) * C_STEP > pos[2] - p.radius:
+            if value >= SOLID and float(value - SOLID) * HEIGHT_STEP > pos[2] - p.collision_radius_m:
                 occupied = wp.uint8(1)
-        obs.grid[i, r * p.grid_size + c] = occupied
+        obs.grid_map[i, r * p.grid_size + c] = occupied
     for j in range(maps.crowd.count[slot]):
         centre = maps.crowd.trail[last, slot, j]
         offset = to_goal_frame(centre - pos, x_axis)
-        w = 0.5 * width_of(kind_of(maps.crowd, j))
-        along = (float(r) + 0.5 - half) * p.grid_resolution - offset[0]
-        tall = (
-            is_cylinder(kind_of(maps.crowd, j))
-            or wp.abs(offset[2]) <= 0.5 * height_of(kind_of(maps.crowd, j)) + p.radius
-        )
-        if tall and wp.abs(along) <= w:
+        kind = maps.crowd.kinds[j]
+        w = 0.5 * width_of(kind)
+        along = (float(r) + 0.5 - half) * p.grid_resolution_m - offset[0]
+        if overlaps_height(kind, offset[2], p.collision_radius_m) and wp.abs(along) <= w:
             across = wp.sqrt(wp.max(w * w - along * along, 0.0))
-            low = int(wp.ceil((offset[1] - across) / p.grid_resolution + half - 0.5))
-            high = int(wp.floor((offset[1] + across) / p.grid_resolution + half - 0.5))
+            low = int(wp.ceil((offset[1] - across) / p.grid_resolution_m + half - 0.5))
+            high = int(wp.floor((offset[1] + across) / p.grid_resolution_m + half - 0.5))
             for c in range(wp.max(low, 0), wp.min(high, p.grid_size - 1) + 1):
-                obs.grid[i, r * p.grid_size + c] = wp.uint8(1)
+                obs.grid_map[i, r * p.grid_size + c] = wp.uint8(1)

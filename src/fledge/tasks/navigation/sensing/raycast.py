@@ -7,9 +7,9 @@ in slope. Distances are along the beam, in metres; `range_m` when nothing is hit
 
 import warp as wp
 
-from fledge.tasks.navigation.physics.terrain import C_CELL, C_CELLS, C_HALF, C_INV_CELL, C_SOLID, C_STEP
+from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, INV_CELL, SOLID
 
-INF = wp.constant(1.0e9)
+INF = 1.0e9
 
 
 @wp.func
@@ -37,13 +37,13 @@ def cast_four(
             ground = pos[2] / -slope[k]
             gx = pos[0] + ground * dx
             gy = pos[1] + ground * dy
-            if ground < limit[k] and wp.abs(gx) < C_HALF and wp.abs(gy) < C_HALF:
+            if ground < limit[k] and wp.abs(gx) < HALF_M and wp.abs(gy) < HALF_M:
                 limit[k] = wp.max(ground, 0.0)
                 hit[k] = 1.0
         end = wp.max(end, limit[k])
 
-    ix = int(wp.floor((pos[0] + C_HALF) * C_INV_CELL))
-    iy = int(wp.floor((pos[1] + C_HALF) * C_INV_CELL))
+    ix = int(wp.floor((pos[0] + HALF_M) * INV_CELL))
+    iy = int(wp.floor((pos[1] + HALF_M) * INV_CELL))
     inv_dx = float(INF)
     inv_dy = float(INF)
     step_x = int(1)
@@ -60,27 +60,27 @@ def cast_four(
     if dy < 0.0:
         step_y = -1
         edge_y = 0
-    stride = C_CELL / wp.max(wp.abs(dx), wp.abs(dy))  # metres along the ray per cell of Chebyshev distance
+    stride = CELL_M / wp.max(wp.abs(dx), wp.abs(dy))  # metres along the ray per cell of Chebyshev distance
 
     s = float(0.0)
     while s < end:
-        if ix < 0 or iy < 0 or ix >= C_CELLS or iy >= C_CELLS:
+        if ix < 0 or iy < 0 or ix >= CELLS or iy >= CELLS:
             break
-        value = int(grid[slot, ix * C_CELLS + iy])
-        if value > 1 and value < C_SOLID:
+        value = int(grid[slot, ix * CELLS + iy])
+        if value > 1 and value < SOLID:
             s = s + float(value - 1) * stride
-            ix = int(wp.floor((pos[0] + s * dx + C_HALF) * C_INV_CELL))
-            iy = int(wp.floor((pos[1] + s * dy + C_HALF) * C_INV_CELL))
+            ix = int(wp.floor((pos[0] + s * dx + HALF_M) * INV_CELL))
+            iy = int(wp.floor((pos[1] + s * dy + HALF_M) * INV_CELL))
         else:
-            tx = (float(ix + edge_x) * C_CELL - C_HALF - pos[0]) * inv_dx
-            ty = (float(iy + edge_y) * C_CELL - C_HALF - pos[1]) * inv_dy
+            tx = (float(ix + edge_x) * CELL_M - HALF_M - pos[0]) * inv_dx
+            ty = (float(iy + edge_y) * CELL_M - HALF_M - pos[1]) * inv_dy
             if inv_dx == INF:
                 tx = INF
             if inv_dy == INF:
                 ty = INF
             leave = wp.max(wp.min(tx, ty), s)
-            if value >= C_SOLID:
-                height = float(value - C_SOLID) * C_STEP
+            if value >= SOLID:
+                height = float(value - SOLID) * HEIGHT_STEP
                 end = 0.0
                 for k in range(4):
                     if s < limit[k]:
@@ -106,54 +106,3 @@ def cast_four(
         if hit[k] > 0.0:
             distance[k] = wp.min(limit[k] / cosine[k], range_m)
     return distance
-
-
-@wp.func
-def ray_cylinder(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, radius: float, half_height: float) -> float:
-    """Distance along a unit ray to an upright cylinder, or INF. Zero from inside."""
-    ox = origin[0] - centre[0]
-    oy = origin[1] - centre[1]
-    oz = origin[2] - centre[2]
-    a = direction[0] * direction[0] + direction[1] * direction[1]
-    c = ox * ox + oy * oy - radius * radius
-    near = float(-INF)
-    far = float(INF)
-    if a > 1.0e-12:
-        b = ox * direction[0] + oy * direction[1]
-        root = b * b - a * c
-        if root < 0.0:
-            return INF
-        root = wp.sqrt(root)
-        near = (-b - root) / a
-        far = (-b + root) / a
-    elif c > 0.0:
-        return INF
-    if wp.abs(direction[2]) > 1.0e-9:
-        t0 = (-half_height - oz) / direction[2]
-        t1 = (half_height - oz) / direction[2]
-        near = wp.max(near, wp.min(t0, t1))
-        far = wp.min(far, wp.max(t0, t1))
-    elif wp.abs(oz) > half_height:
-        return INF
-    if near > far or far < 0.0:
-        return INF
-    return wp.max(near, 0.0)
-
-
-@wp.func
-def ray_box(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, half: wp.vec3) -> float:
-    """Distance along a unit ray to an axis-aligned box, or INF. Zero from inside."""
-    near = float(-INF)
-    far = float(INF)
-    for k in range(3):
-        o = origin[k] - centre[k]
-        if wp.abs(direction[k]) > 1.0e-9:
-            t0 = (-half[k] - o) / direction[k]
-            t1 = (half[k] - o) / direction[k]
-            near = wp.max(near, wp.min(t0, t1))
-            far = wp.min(far, wp.max(t0, t1))
-        elif wp.abs(o) > half[k]:
-            return INF
-    if near > far or far < 0.0:
-        return INF
-    return wp.max(near, 0.0)

@@ -1,4 +1,4 @@
-"""What is recorded of flights, frame by frame, and what a reader needs to know besides."""
+"""Recorded data of flights: the scene of each, and the frames."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fledge.tasks.navigation.config import Layout
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.physics.arena import MOVER_KIND
+from fledge.tasks.navigation.physics.shapes import widths
 
 NEAR = 12  # movers that a frame holds, the nearest ones
 MM = 1000.0  # movers' positions are whole millimetres: half the size of float32, and they pack better
 
 
 def flight_scenes(env: NavigationEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Map number, its cells (`sim.terrain`), start and goal; the world's clock; and what the LiDAR is like."""
+    """Return for each flight: map number, its cells (`physics.terrain`), start, goal, clock and LiDAR geometry."""
     cfg = env.cfg
     slots = env.state["slot"].cpu().tolist()
     ends = {k: env.state[k].cpu().numpy() for k in ("start", "goal")}
@@ -31,15 +30,15 @@ def flight_scenes(env: NavigationEnv, ids: Sequence[int]) -> list[dict[str, Any]
         "sees_movers": cfg.lidar_sees_movers,
     }
     shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
-    if cfg.layout is not Layout.forest:
-        shared["one_kind"] = MOVER_KIND
+    if env.bank.arena:
+        shared["kinds"] = env.bank.kinds.tolist()
     return [
         {"map": slots[i], "cells": cells[slots[i]], **{k: v[i].copy() for k, v in ends.items()}, **shared} for i in ids
     ]
 
 
 def flight_frames(env: NavigationEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-    """Drones and the moving obstacles around them, now; m, m/s, rad, world.
+    """Return the drones and the moving obstacles around them, now; m, m/s, rad, world.
 
     pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest one, NaN without any ·
     crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest by number, -1 where there are fewer.
@@ -53,17 +52,16 @@ def flight_frames(env: NavigationEnv, ids: Sequence[int]) -> dict[str, np.ndarra
     if crowd.shape[1]:
         there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
         away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
-        seen |= nearest(crowd, away, MOVER_KIND if env.cfg.layout is not Layout.forest else None)
+        seen |= nearest(crowd, away, env.bank.kinds)
     return {name: value.cpu().numpy() for name, value in seen.items()}
 
 
-def nearest(crowd: Tensor, away: Tensor, kind: int | None = None) -> dict[str, Tensor]:
-    """The nearest of M movers [n, M, 3], all of one kind or by their numbers, by their distance [n, M], infinite for none."""
+def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+    """Return the nearest of M movers [n, M, 3] of `kinds` [M], by distance [n, M], infinite for none."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]
-    kinds = first if kind is None else torch.full_like(first, kind)
-    width = 0.25 * (kinds % 4 + 1)[:, None]
+    width = widths(kinds[first])[:, None]
     mover = torch.where(distance[:, :1].isinf(), math.nan, torch.cat([crowd[index, first], width], dim=1))
     # by number, so that one mover stays in its column from frame to frame; those that are not there come last
     ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)

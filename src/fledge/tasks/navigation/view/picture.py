@@ -50,7 +50,7 @@ def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
 
 
 def legend_entries(tracks: Sequence[Trajectory]) -> list[Line2D]:
-    """What colours and signs mean, of those that are drawn."""
+    """Return legend entries for the colours and signs that are drawn."""
     met = [name for name in COLOURS if any(track.outcome == name for track in tracks)]
     entries = [Line2D([], [], color=COLOURS[name], label=name.replace("_", " ")) for name in met]
     signs = [("o", "start", 4), ("*", "goal", 8)]

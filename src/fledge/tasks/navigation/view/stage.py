@@ -1,4 +1,4 @@
-"""A recorded flight as something to look at: columns, the crowd, LiDAR beams, figures. See `tasks.stage`."""
+"""A recorded flight for the browser: columns, the crowd, LiDAR beams, figures. See `tasks.view.stage`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fledge.tasks.navigation.physics.crowd import KINDS
-from fledge.tasks.navigation.physics.structs import NEAREST
+from fledge.tasks.navigation.physics.crowd import crowd_kinds
+from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, is_round, sizes
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.navigation.sensing.observations import NEAREST
 from fledge.tasks.navigation.view.frame_capture import MM
+from fledge.tasks.navigation.view.objects import drone_and_goal
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
 from fledge.tasks.view.trajectory import Trajectory
@@ -22,7 +24,7 @@ WALK_M = 0.03  # the least that a beam goes on at once
 
 
 def flight_stage(scene: Mapping[str, Any]) -> Stage:
-    """The columns of the map."""
+    """Return the columns of the map."""
     return Stage(
         boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
         bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
@@ -32,7 +34,7 @@ def flight_stage(scene: Mapping[str, Any]) -> Stage:
 
 
 def boxes_of(cells: np.ndarray) -> np.ndarray:
-    """Solid cells [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
+    """Return solid cells [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
     boxes: list[tuple[int, int, int, int, int]] = []  # x0, x1, y0, y1, value
     growing: dict[tuple[int, int, int], int] = {}  # (y0, y1, value) -> x0
     for x in range(CELLS + 1):
@@ -54,36 +56,31 @@ def boxes_of(cells: np.ndarray) -> np.ndarray:
 
 def flight_actors(track: Trajectory) -> list[SceneObject]:
     """The drone and its goal."""
-    crashed = track.outcome.startswith("collision") or track.outcome == "out_of_bounds"
-    drone = SceneObject("drone", track.frames["pos"], "drone", heading=track.frames.get("heading"), destroyed=crashed)
-    drone.size_m = DRONE_M
-    goal = SceneObject("goal", np.asarray(track.scene["goal"])[None], "goal", "green")
+    drone, goal = drone_and_goal(track)
+    drone.heading, drone.size_m = track.frames.get("heading"), DRONE_M
     goal.size_m = 2 * float(track.scene.get("goal_radius_m", 0.5))
     return [drone, goal]
 
 
 def flight_crowd(track: Trajectory) -> Crowd | None:
-    """The moving obstacles around the drone; older recordings have the nearest one only."""
+    """Return the moving obstacles around the drone; older recordings have the nearest one only."""
     frames = track.frames
     if "crowd" in frames and "crowd_id" in frames:
         ids, pos = frames["crowd_id"].astype(np.int16), frames["crowd"] / np.float32(MM)
     elif "mover" in frames:
         there = np.isfinite(frames["mover"]).all(axis=1)
         kind = np.where(there, np.nan_to_num(frames["mover"][:, 3]) * 4 - 1, -1).astype(np.int16)
-        tall = np.nan_to_num(frames["mover"][:, 2]) == 2.5  # the middle of a cylinder, always
-        ids, pos = np.where(there & tall, kind + 4, kind)[:, None], np.nan_to_num(frames["mover"][:, None, :3])
+        tall = np.nan_to_num(frames["mover"][:, 2]) == STANDING_Z_M
+        ids, pos = np.where(there & tall, kind + WIDTHS, kind)[:, None], np.nan_to_num(frames["mover"][:, None, :3])
     else:
         return None
-    numbers = np.arange(max(KINDS, int(ids.max(initial=0)) + 1))
-    if isinstance(one := track.scene.get("one_kind"), int):
-        numbers = np.full_like(numbers, one)
-    width, tall = 0.25 * (numbers % 4 + 1), numbers % KINDS >= 4
-    sizes = np.stack([width, width, np.where(tall, 5.0, 1.0)], axis=1).astype(np.float32)
-    return Crowd(ids, pos.astype(np.float32), sizes, tall, detected(track, ids, pos))
+    scene, count = track.scene, max(KINDS, int(ids.max(initial=0)) + 1)
+    kinds = np.array(scene.get("kinds") or crowd_kinds(count, swings="one_kind" in scene))
+    return Crowd(ids, pos.astype(np.float32), sizes(kinds), is_round(kinds), detected(track, ids, pos))
 
 
 def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
-    """Which movers the drone observes, [T, K]: the five nearest within the LiDAR's range, horizontally."""
+    """Return which movers the drone observes, [T, K]: the nearest ones within the LiDAR's range, horizontally."""
     lidar = track.scene.get("lidar")
     if not isinstance(lidar, Mapping):
         return None
@@ -94,7 +91,7 @@ def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray 
 
 
 def flight_instruments(track: Trajectory) -> list[Instrument]:
-    """How fast and high, how far from the goal and from what moves."""
+    """Return speed, height, and the distances to the goal and to the nearest mover."""
     pos, goal = track.frames["pos"], np.asarray(track.scene["goal"])
     shown = []
     if "vel" in track.frames:
@@ -111,7 +108,7 @@ def flight_instruments(track: Trajectory) -> list[Instrument]:
 
 
 def flight_beams(track: Trajectory) -> Beams | None:
-    """What the LiDAR met, without the noise that a run may add to it; None where it is not known which way it looked."""
+    """Return the LiDAR's distances without noise; None if the recording has no heading or LiDAR geometry."""
     lidar = track.scene.get("lidar")
     if not isinstance(lidar, Mapping) or "heading" not in track.frames:
         return None
@@ -131,7 +128,7 @@ def flight_beams(track: Trajectory) -> Beams | None:
 def cast_columns(
     cells: np.ndarray, pos: np.ndarray, ahead: np.ndarray, slope: np.ndarray, cosine: np.ndarray, reach: float
 ) -> np.ndarray:
-    """Distances [T, H, V] along beams to columns and ground, to within `WALK_M`."""
+    """Return distances [T, H, V] along beams to columns and ground, to within `WALK_M`."""
     shape = (*ahead.shape[:2], len(slope))
     dx, dy = (np.broadcast_to(ahead[..., k, None], shape).ravel() for k in (0, 1))
     x, y, z = (np.broadcast_to(pos[:, k, None, None], shape).ravel() for k in (0, 1, 2))
@@ -159,7 +156,7 @@ def cast_columns(
 
 
 def cast_crowd(crowd: Crowd, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float) -> np.ndarray:
-    """Distances [T, H, V] along beams to moving obstacles, each taken as an upright cylinder around its middle."""
+    """Return distances [T, H, V] along beams to moving obstacles, each taken as an upright cylinder."""
     level = np.cos(up)
     nearest = np.full((*ahead.shape[:2], len(up)), reach)
     for k in range(crowd.ids.shape[1]):

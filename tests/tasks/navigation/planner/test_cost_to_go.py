@@ -11,9 +11,8 @@ import torch
 import warp as wp
 
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.planner.buffers import PlannerDesk
 from fledge.tasks.navigation.planner.config import PlannerConfig
-from fledge.tasks.navigation.planner.cost_to_go import PLACE_M, PLACES, Ways, way_from
+from fledge.tasks.navigation.planner.cost_to_go import PLACE_M, PLACES, CostToGo, cost_from
 from fledge.tasks.navigation.planner.local_map import (
     RING_EDGES_M,
     LocalMap,
@@ -22,15 +21,20 @@ from fledge.tasks.navigation.planner.local_map import (
     ring_distances,
     window_cells,
 )
+from fledge.tasks.navigation.planner.pilot import PlannerBuffers
 
 
 @wp.kernel
 def ask(
-    m: LocalMap, w: Ways, points: wp.array2d(dtype=wp.float32), ring: wp.array(dtype=int), way: wp.array(dtype=float)
+    m: LocalMap,
+    w: CostToGo,
+    points: wp.array2d(dtype=wp.float32),
+    ring: wp.array(dtype=int),
+    way: wp.array(dtype=float),
 ):
     k = wp.tid()
     ring[k] = ring_at(m, 0, points[k, 0], points[k, 1], wp.uint32(1 << 6))
-    way[k] = way_from(w, 0, points[k, 0], points[k, 1])
+    way[k] = cost_from(w, 0, points[k, 0], points[k, 1])
 
 
 def observe(at: tuple[float, float], lidar: np.ndarray, height: float = 1.6) -> dict[str, torch.Tensor]:
@@ -55,15 +59,19 @@ def wall_scan() -> np.ndarray:
     return lidar
 
 
-def look(desk: PlannerDesk, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def look(buffers: PlannerBuffers, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ring, way = wp.zeros(len(points), dtype=int), wp.zeros(len(points), dtype=float)
-    wp.launch(ask, len(points), [desk.kit.map, desk.kit.ways, wp.array(points, dtype=wp.float32), ring, way])
+    wp.launch(
+        ask,
+        len(points),
+        [buffers.structs.planner.map, buffers.structs.planner.cost, wp.array(points, dtype=wp.float32), ring, way],
+    )
     return ring.numpy(), way.numpy()
 
 
 @pytest.fixture
-def desk() -> PlannerDesk:
-    return PlannerDesk(PlannerConfig(ways_every=1), NavigationConfig(pose=True), 1, torch.device("cpu"))
+def buffers() -> PlannerBuffers:
+    return PlannerBuffers(PlannerConfig(ways_every=1), NavigationConfig(pose=True), 1, torch.device("cpu"))
 
 
 def test_a_disc_has_every_cell_within_reach_once_in_the_ring_of_its_distance() -> None:
@@ -78,9 +86,9 @@ def test_a_disc_has_every_cell_within_reach_once_in_the_ring_of_its_distance() -
     assert window_cells(7.0) == 256
 
 
-def test_the_map_tells_the_distance_to_the_nearest_hit(desk: PlannerDesk) -> None:
+def test_the_map_tells_the_distance_to_the_nearest_hit(buffers: PlannerBuffers) -> None:
     at = (-20.03, 3.07)
-    desk.run(observe(at, wall_scan()), None)
+    buffers.run(observe(at, wall_scan()), None)
     hits = [
         (at[0] + d * math.cos(math.radians(10 * h)), at[1] + d * math.sin(math.radians(10 * h)))
         for h in range(36)
@@ -88,7 +96,7 @@ def test_the_map_tells_the_distance_to_the_nearest_hit(desk: PlannerDesk) -> Non
     ]
     rng = np.random.default_rng(0)
     points = np.array(at) + rng.uniform(-3, 3, (400, 2))
-    found = ring_distances()[look(desk, points)[0]]
+    found = ring_distances()[look(buffers, points)[0]]
     true = np.min([np.hypot(*(points - hit).T) for hit in hits], axis=0)
     near = true < 0.65
     assert near.sum() > 50
@@ -97,22 +105,22 @@ def test_the_map_tells_the_distance_to_the_nearest_hit(desk: PlannerDesk) -> Non
     assert (found[true > 1.0] > 100).all()
 
 
-def test_what_leaves_the_window_is_forgotten_and_what_stays_is_kept(desk: PlannerDesk) -> None:
-    desk.run(observe((-20.0, 0.0), wall_scan()), None)
+def test_what_leaves_the_window_is_forgotten_and_what_stays_is_kept(buffers: PlannerBuffers) -> None:
+    buffers.run(observe((-20.0, 0.0), wall_scan()), None)
     wall = np.array([[-18.5, 0.0]])
-    assert look(desk, wall)[0][0] <= 1
-    desk.run(observe((-13.0, 0.0), np.zeros((36, 4))), None)  # 5.5 m past it
-    assert look(desk, wall)[0][0] <= 1
-    desk.run(observe((-11.0, 0.0), np.zeros((36, 4))), None)  # 7.5 m past it
-    desk.run(observe((-14.0, 0.0), np.zeros((36, 4))), None)  # and back
-    assert look(desk, wall)[0][0] == 8
+    assert look(buffers, wall)[0][0] <= 1
+    buffers.run(observe((-13.0, 0.0), np.zeros((36, 4))), None)  # 5.5 m past it
+    assert look(buffers, wall)[0][0] <= 1
+    buffers.run(observe((-11.0, 0.0), np.zeros((36, 4))), None)  # 7.5 m past it
+    buffers.run(observe((-14.0, 0.0), np.zeros((36, 4))), None)  # and back
+    assert look(buffers, wall)[0][0] == 8
 
 
-def test_ways_are_those_of_dijkstra_on_the_same_grid(desk: PlannerDesk) -> None:
-    desk.run(observe((-20.0, 0.0), wall_scan()), None)
-    slow = desk.tensors["slow"][0].numpy().reshape(PLACES, PLACES).astype(float)
-    found = desk.tensors["length"][0].numpy().reshape(PLACES, PLACES)
-    corner = desk.tensors["corner"][0].numpy()
+def test_ways_are_those_of_dijkstra_on_the_same_grid(buffers: PlannerBuffers) -> None:
+    buffers.run(observe((-20.0, 0.0), wall_scan()), None)
+    slow = buffers.tensors["slow"][0].numpy().reshape(PLACES, PLACES).astype(float)
+    found = buffers.tensors["length"][0].numpy().reshape(PLACES, PLACES)
+    corner = buffers.tensors["corner"][0].numpy()
     x, y = np.meshgrid(*(c + PLACE_M * np.arange(PLACES) for c in corner), indexing="ij")
     length = np.full((PLACES, PLACES), np.inf)
     border = np.ones_like(length, bool)
@@ -131,7 +139,7 @@ def test_ways_are_those_of_dijkstra_on_the_same_grid(desk: PlannerDesk) -> None:
                         length[p, q] = other
                         heapq.heappush(heap, (other, p, q))
     assert np.abs(found - length).max() < 1e-3
-    straight, ways = np.hypot(-19.0, 0.0), look(desk, np.array([[-19.0, 0.0], [-19.0, 3.6], [-10.0, 9.0]]))[1]
+    straight, ways = np.hypot(-19.0, 0.0), look(buffers, np.array([[-19.0, 0.0], [-19.0, 3.6], [-10.0, 9.0]]))[1]
     assert ways[0] > straight + 1.0  # round the wall
     assert ways[1] < np.hypot(19.0, 3.6) + 0.6  # past its end
     assert ways[2] == pytest.approx(np.hypot(10.0, 9.0))  # off the grid: straight
@@ -139,6 +147,6 @@ def test_ways_are_those_of_dijkstra_on_the_same_grid(desk: PlannerDesk) -> None:
 
 def test_a_drone_in_front_of_a_wall_goes_round_it_instead_of_waiting() -> None:
     cfg = PlannerConfig(climb=0.0, ways_every=1)  # its top was not seen
-    desk = PlannerDesk(cfg, NavigationConfig(pose=True), 1, torch.device("cpu"))
-    command = desk.run(observe((-20.0, 0.0), wall_scan()), None)[0].numpy()
+    buffers = PlannerBuffers(cfg, NavigationConfig(pose=True), 1, torch.device("cpu"))
+    command = buffers.run(observe((-20.0, 0.0), wall_scan()), None)[0].numpy()
     assert abs(command[1]) > 0.5

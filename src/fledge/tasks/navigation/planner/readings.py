@@ -1,0 +1,113 @@
+"""Readings of the observations for the planner and ORCA: the drone's own state, and the moving obstacles."""
+
+import warp as wp
+
+from fledge.tasks.navigation.physics.shapes import BOX_M
+from fledge.tasks.navigation.sensing.observations import NEAREST
+from fledge.tasks.navigation.sensing.observe import (
+    FLAT,
+    HEIGHT,
+    M_BOX,
+    M_COLUMNS,
+    M_FLAT,
+    M_UNIT,
+    M_UP,
+    M_VEL,
+    M_WIDTH,
+    TO_GOAL,
+    UP,
+    VEL,
+    YAW,
+)
+
+FAR = 1.0e6
+
+
+@wp.struct
+class Own:
+    """State of the drone itself. Goal frame, the goal at (0, 0), heights above the ground."""
+
+    pos: wp.vec3
+    vel: wp.vec3
+    acc: wp.vec3
+    goal: wp.vec3
+    yaw: float
+    ahead: wp.vec2  # horizontal unit vector to the goal
+    to_go: float  # m to the goal
+    body: wp.vec2  # m: how near is a crash, to what stands and to movers
+
+
+@wp.struct
+class Movers:
+    """The nearest movers of every drone, [N, NEAREST]; goal frame as in `Own`."""
+
+    place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR where there is none
+    motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: endless)
+
+
+@wp.func
+def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
+    """Read row k of `dynamic_obstacle` as place and motion."""
+    row = M_COLUMNS * k
+    flat = rows[i, row + M_FLAT]
+    ux = rows[i, row + M_UNIT]
+    uy = rows[i, row + M_UNIT + 1]
+    uz = rows[i, row + M_UNIT + 2]
+    if ux == 0.0 and uy == 0.0 and uz == 0.0:
+        movers.place[i, k] = wp.vec4(FAR, FAR, 0.0, 0.0)
+        movers.motion[i, k] = wp.vec4()
+        return
+    scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
+    half = float(FAR)
+    if rows[i, row + M_BOX] > 0.5:
+        half = 0.5 * BOX_M
+    half_width = 0.125 * (rows[i, row + M_WIDTH] + 1.0)
+    up = pos[2] + rows[i, row + M_UP]
+    movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, up, half_width)
+    movers.motion[i, k] = wp.vec4(rows[i, row + M_VEL], rows[i, row + M_VEL + 1], rows[i, row + M_VEL + 2], half)
+
+
+@wp.func
+def read_movers(rows: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, movers: Movers):
+    """Read all rows of `dynamic_obstacle`."""
+    for k in range(NEAREST):
+        read_mover(rows, i, k, pos, movers)
+
+
+@wp.func
+def read_own(
+    i: int,
+    state: wp.array2d(dtype=wp.float32),
+    pose: wp.array2d(dtype=wp.float32),
+    acc: wp.array(dtype=wp.vec3),
+    fresh: bool,
+) -> Own:
+    """Read the drone's own state. Its acceleration is what the last command was predicted to do; 0 in a new episode."""
+    own = Own()
+    ux = state[i, TO_GOAL]
+    uy = state[i, TO_GOAL + 1]
+    flat = state[i, FLAT]
+    length = wp.sqrt(ux * ux + uy * uy)
+    own.ahead = wp.vec2(1.0, 0.0)
+    if length > 1.0e-6:
+        own.ahead = wp.vec2(ux / length, uy / length)
+    height = pose[i, HEIGHT]
+    own.yaw = pose[i, YAW]
+    own.pos = wp.vec3(-flat * own.ahead[0], -flat * own.ahead[1], height)
+    own.goal = wp.vec3(0.0, 0.0, height + state[i, UP])
+    own.vel = wp.vec3(state[i, VEL], state[i, VEL + 1], state[i, VEL + 2])
+    if not fresh:
+        own.acc = acc[i]
+    return own
+
+
+@wp.func
+def predicted_acc(own: Own, command: wp.vec3, step: wp.array(dtype=wp.vec3)) -> wp.vec3:
+    """Acceleration at the next decision, after this command."""
+    f = step[0]
+    u = step[1]
+    return wp.vec3(
+        f[0] * own.vel[0] + f[1] * own.acc[0] + f[2] * command[0],
+        f[0] * own.vel[1] + f[1] * own.acc[1] + f[2] * command[1],
+        u[0] * own.vel[2] + u[1] * own.acc[2] + u[2] * command[2],
+    )

@@ -1,0 +1,189 @@
+"""The reward terms of navigation, each declared once: name, weight, documentation, function.
+
+The reward of a decision is the sum, in this order, of the `TERMS` whose kind is `env.reward.kind`. To add a term: write its
+function, list it in `TERMS`, and give its weight a setting in `RewardConfig`. A term reads the weights and a `Step`, which
+`physics/episode.py` fills. The env keeps every term of the last step in `reward_terms`.
+"""
+
+import enum
+from dataclasses import dataclass, fields
+from typing import Any
+
+import warp as wp
+
+from fledge.core.settings import setting
+
+
+class RewardKind(enum.Enum):
+    """Which reward is paid."""
+
+    navrl = "navrl"
+    progress = "progress"
+
+
+@dataclass
+class RewardConfig:
+    kind: RewardKind = RewardKind.progress
+    """navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained, with the terms below."""
+    height: float = setting(2.0, at_least=0)
+    """Weight of the squared metres outside the start-goal height band, per second (navrl: 8, per decision)."""
+    near: float = setting(0.4, at_least=0)
+    """Cost per second of flying nearer than near_m to anything, growing linearly to its value 0.5 m closer."""
+    near_m: float = setting(0.8, at_least=0)
+    """Distance below which `near` applies, m."""
+    crash: float = setting(20.0, at_least=0)
+    """Deducted once for any terminal failure (progress only)."""
+    success: float = setting(10.0, at_least=0)
+    """Paid once when the goal is reached (progress only)."""
+    time: float = setting(0.0, at_least=0)
+    """Cost per second of flight (progress only)."""
+
+
+NUMBERS = tuple(field.name for field in fields(RewardConfig) if field.name != "kind")
+Weights = wp.struct(type("Weights", (), {"__annotations__": dict.fromkeys(NUMBERS, float)}))
+"""The numbers of `RewardConfig` by name, for kernels."""
+
+
+@wp.struct
+class Step:
+    """Outcome of one decision of a drone."""
+
+    seconds: float  # flown
+    progress: float  # m nearer to the goal
+    towards: float  # m/s towards the goal at the end
+    outside: float  # m outside the height band at the end
+    outside_m2s: float  # m² s: its square over the decision
+    gap: float  # m to the nearest surface that is observed (progress only)
+    column_logs: float  # mean log of the beams' distances (navrl only)
+    mover_logs: float  # mean log of the distances to the nearest moving obstacles
+    succeeded: bool  # the episode ended at the goal
+    crashed: bool  # the episode ended otherwise, and not by time
+
+
+@wp.func
+def alive(w: Weights, s: Step) -> float:
+    """1 per decision."""
+    return 1.0
+
+
+@wp.func
+def speed_to_goal(w: Weights, s: Step) -> float:
+    """Speed towards the goal, m/s."""
+    return s.towards
+
+
+@wp.func
+def column_clearance(w: Weights, s: Step) -> float:
+    """Mean log of the beams' distances, m."""
+    return s.column_logs
+
+
+@wp.func
+def mover_clearance(w: Weights, s: Step) -> float:
+    """Mean log of the distances to the five nearest moving obstacles, m."""
+    return s.mover_logs
+
+
+@wp.func
+def height_now(w: Weights, s: Step) -> float:
+    """Squared metres outside the start-goal height band."""
+    return -(w.height * s.outside * s.outside)
+
+
+@wp.func
+def progress(w: Weights, s: Step) -> float:
+    """Metres nearer to the goal."""
+    return s.progress
+
+
+@wp.func
+def height(w: Weights, s: Step) -> float:
+    """Squared metres outside the start-goal height band, times seconds."""
+    return -(w.height * s.outside_m2s)
+
+
+@wp.func
+def time(w: Weights, s: Step) -> float:
+    """Seconds flown."""
+    return -(w.time * s.seconds)
+
+
+@wp.func
+def near(w: Weights, s: Step) -> float:
+    """Seconds nearer than near_m to anything, growing linearly to 1 at 0.5 m closer."""
+    if s.gap < w.near_m:
+        return -(w.near * s.seconds * (w.near_m - s.gap) / 0.5)
+    return 0.0
+
+
+@wp.func
+def success(w: Weights, s: Step) -> float:
+    """Once, when the episode ends at the goal."""
+    if s.succeeded:
+        return w.success
+    return 0.0
+
+
+@wp.func
+def crash(w: Weights, s: Step) -> float:
+    """Once, when the episode ends by a collision or out of bounds."""
+    if s.crashed:
+        return -w.crash
+    return 0.0
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """One term of a reward.
+
+    Attributes:
+        value: Warp function (Weights, Step) -> float; its docstring is the term's documentation.
+        weight: Setting in `RewardConfig` that scales it; "": none.
+        sign: "+" where the term is paid, "-" where it is deducted.
+    """
+
+    name: str
+    kind: RewardKind
+    value: Any
+    weight: str = ""
+    sign: str = "+"
+
+    @property
+    def doc(self) -> str:
+        return str(self.value.func.__doc__)
+
+
+TERMS = (
+    RewardTerm("alive", RewardKind.navrl, alive),
+    RewardTerm("speed_to_goal", RewardKind.navrl, speed_to_goal),
+    RewardTerm("column_clearance", RewardKind.navrl, column_clearance),
+    RewardTerm("mover_clearance", RewardKind.navrl, mover_clearance),
+    RewardTerm("height", RewardKind.navrl, height_now, "height", "-"),
+    RewardTerm("progress", RewardKind.progress, progress),
+    RewardTerm("height", RewardKind.progress, height, "height", "-"),
+    RewardTerm("time", RewardKind.progress, time, "time", "-"),
+    RewardTerm("near", RewardKind.progress, near, "near", "-"),
+    RewardTerm("success", RewardKind.progress, success, "success"),
+    RewardTerm("crash", RewardKind.progress, crash, "crash", "-"),
+)
+KINDS = list(RewardKind)  # a kernel knows a kind by its index
+
+
+def make_weights(cfg: RewardConfig) -> Any:
+    """Return the `Weights` of a config."""
+    weights = Weights()
+    for name in NUMBERS:
+        setattr(weights, name, getattr(cfg, name))
+    return weights
+
+
+@wp.func
+def total_reward(kind: int, w: Weights, s: Step, i: int, terms: wp.array2d(dtype=wp.float32)) -> float:
+    """Sum the terms of a kind, and keep each in its column of row i."""
+    total = float(0.0)
+    for k in range(wp.static(len(TERMS))):
+        if kind == wp.static(KINDS.index(TERMS[k].kind)):
+            value = wp.static(TERMS[k].value)(w, s)
+            terms[i, k] = value
+            total = total + value
+    return total

@@ -1,0 +1,244 @@
+"""The observations of navigation, each declared once.
+
+The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
+and the contract and docs/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
+optional) and write its values in `observe.py`. Kernels see it as `obs.NAME`, [N, numbers]; one that is off has no columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fledge.core.settings import setting
+from fledge.core.specs import TensorSpec
+
+NEAREST = 5  # moving obstacles that are observed
+PLAN_HEADINGS = 32
+
+
+@dataclass
+class SensorConfig:
+    """Settings of sensors and observations."""
+
+    lidar_range_m: float = setting(4.0, above=0, resume="weights", shapes="lidar")
+    """Range of LiDAR and of obstacle detection, m."""
+    lidar_azimuths: int = setting(36, at_least=1, resume="weights", shapes="lidar")
+    """Beams around, counter-clockwise from straight ahead."""
+    lidar_elevations_deg: list[float] = setting(
+        [-10.0, 0.0, 10.0, 20.0], above=-89, below=89, items=(1, 64), resume="weights", shapes="lidar"
+    )
+    """Elevation of each row of beams, degrees."""
+    lidar_sees_movers: bool = False
+    """Beams also hit moving obstacles (NavRL's do not)."""
+    pose: bool = setting(False, resume="weights", shapes="pose")
+    """Observe the drone's height above the ground and its yaw in the goal frame."""
+    plan: bool = setting(False, resume="weights", shapes="plan")
+    """Observe the planner's command and its predictions for 32 headings; the planner remembers past scans."""
+    grid_map: bool = setting(False, resume="weights", shapes="grid_map")
+    """Observe an egocentric occupancy grid; the first axis points to the goal."""
+    grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
+    """Cells along each side of the occupancy grid."""
+    grid_resolution_m: float = setting(0.125, above=0, resume="weights", shapes="grid_map")
+    """Side of an occupancy cell, m."""
+
+    @property
+    def num_elevations(self) -> int:
+        return len(self.lidar_elevations_deg)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of an observation, or the three of a vector."""
+
+    name: str
+    unit: str
+    doc: str
+    frame: str = ""
+    vector: bool = False
+
+    def describe(self) -> list[dict[str, str]]:
+        """Return an entry of the contract for each number."""
+        frame = {"frame": self.frame} if self.frame else {}
+        names = [f"{self.name}_{axis}" for axis in "xyz"] if self.vector else [self.name]
+        return [{"name": name, "unit": self.unit, **frame, "doc": self.doc} for name in names]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One observation. Its last axis has `columns`, or it is an image whose shape depends on the settings.
+
+    Attributes:
+        doc: What it holds, for specs, the contract and the documentation.
+        columns: Numbers of the last axis, in order.
+        rows: Axes before the columns.
+        image: Shape by the settings, of an observation without columns.
+        setting: Name of the setting that enables it; "": always on.
+        bounds: Lowest and highest value by the settings.
+        axes: Names of the axes, where there are several.
+        facts: More entries of the contract, by the settings.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...] = ()
+    rows: tuple[int, ...] = ()
+    image: Callable[[Any], tuple[int, ...]] | None = None
+    setting: str = ""
+    dtype: str = "float32"
+    bounds: Callable[[Any], tuple[float, float]] = lambda cfg: (-math.inf, math.inf)
+    unit: str = ""
+    frame: str = ""
+    axes: tuple[str, ...] = ()
+    facts: Callable[[Any], dict[str, Any]] = lambda cfg: {}
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(3 if column.vector else 1 for column in self.columns)
+
+    @property
+    def widths(self) -> list[int]:
+        """Width of each column: 3 of a vector, else 1."""
+        return [3 if column.vector else 1 for column in self.columns]
+
+    def at(self, name: str) -> int:
+        """Number of the column `name`; of a vector, of its x."""
+        return self[name].start
+
+    def __getitem__(self, name: str) -> slice:
+        """Return the columns of `name`, as a slice of the last axis."""
+        names = [column.name for column in self.columns]
+        first = sum(self.widths[: names.index(name)])
+        return slice(first, first + self.widths[names.index(name)])
+
+    def enabled(self, cfg: Any) -> bool:
+        return not self.setting or bool(getattr(cfg, self.setting))
+
+    def shape(self, cfg: Any = None) -> tuple[int, ...]:
+        return self.image(cfg) if self.image else (*self.rows, self.width)
+
+    def size(self, cfg: Any = None) -> int:
+        """Numbers of one drone."""
+        return math.prod(self.shape(cfg))
+
+    def spec(self, cfg: Any) -> TensorSpec:
+        import torch
+
+        return TensorSpec(self.shape(cfg), getattr(torch, self.dtype), *self.bounds(cfg), doc=self.doc)
+
+    def describe(self, cfg: Any) -> dict[str, Any]:
+        """Return what the contract says besides the spec."""
+        said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": describe(self.columns)}
+        return {**{key: value for key, value in said.items() if value}, **self.facts(cfg)}
+
+
+def describe(columns: tuple[Column, ...]) -> list[dict[str, str]]:
+    """Return the entries of columns in the contract."""
+    return [entry for column in columns for entry in column.describe()]
+
+
+def _lidar_facts(cfg: Any) -> dict[str, Any]:
+    return {
+        "range_m": cfg.lidar_range_m,
+        "azimuths_deg": [360.0 * h / cfg.lidar_azimuths for h in range(cfg.lidar_azimuths)],
+        "elevations_deg": list(cfg.lidar_elevations_deg),
+        "sees": ["columns", "ground", *(["moving obstacles"] if cfg.lidar_sees_movers else [])],
+    }
+
+
+def _plan_facts(cfg: Any) -> dict[str, Any]:
+    limits = {name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")}
+    return {"planner": dataclasses.asdict(cfg.planner), "pose": describe(POSE.columns), **limits}
+
+
+def _plan_heading(h: int) -> tuple[Column, ...]:
+    angle = f"{360.0 * h / PLAN_HEADINGS:g} degrees"
+    return (
+        Column(f"fast_time_{h}", "horizon_s", f"to a collision towards {angle} at the fast speed; 1: none", "goal"),
+        Column(f"slow_time_{h}", "horizon_s", f"to a collision towards {angle} at the slow speed; 1: none", "goal"),
+        Column(f"nearness_{h}", "1", f"n / (n + 1) towards {angle} at the fast speed", "goal"),
+        Column(f"gain_{h}", "1", f"cost-to-go saved by a brief command to {angle}, share of fast * brief_s", "goal"),
+    )
+
+
+STATE = Observation(
+    "state",
+    "the goal and the drone's velocity",
+    columns=(
+        Column("to_goal", "1", "unit vector to the goal", "goal", vector=True),
+        Column("horizontal_distance", "m", "to the goal", "world"),
+        Column("vertical_distance", "m", "goal's height minus the drone's", "world"),
+        Column("velocity", "m/s", "of the drone", "goal", vector=True),
+    ),
+)
+LIDAR = Observation(
+    "lidar",
+    "range_m - distance along a thin ray, 0 where nothing is hit; azimuth counter-clockwise from straight ahead",
+    image=lambda cfg: (1, cfg.lidar_azimuths, cfg.num_elevations),
+    bounds=lambda cfg: (0.0, cfg.lidar_range_m),
+    unit="m",
+    frame="yaw",
+    axes=("channel", "azimuth", "elevation"),
+    facts=_lidar_facts,
+)
+DIRECTION = Observation(
+    "direction",
+    "start to goal, horizontal: x of the goal frame",
+    columns=(Column("to_goal", "m", "from the start to the goal; z is 0", "world", vector=True),),
+    rows=(1,),
+    unit="m",
+    frame="world",
+)
+DYNAMIC_OBSTACLE = Observation(
+    "dynamic_obstacle",
+    f"the {NEAREST} nearest moving obstacles within range_m of `lidar` (horizontal), nearest first; empty rows are 0",
+    columns=(
+        Column("to_obstacle", "1", "unit vector to its centre; of a cylinder level", "goal", vector=True),
+        Column("horizontal_distance", "m", "to its centre; 0 in an empty row", "world"),
+        Column("vertical_distance", "m", "its centre's height minus the drone's; cylinder 0", "world"),
+        Column("velocity", "m/s", "of the obstacle", "goal", vector=True),
+        Column("width_class", "1", "0, 1, 2, 3: up to 0.25, 0.5, 0.75, 1 m wide"),
+        Column("is_box", "1", "1: 1 m tall, may float; 0: a cylinder from the ground past any flying height"),
+    ),
+    rows=(1, NEAREST),
+    axes=("channel", "obstacle", "column"),
+)
+POSE = Observation(
+    "pose",
+    "height and yaw, as the robot's state estimate gives them",
+    columns=(
+        Column("height", "m", "of the drone above the ground", "world"),
+        Column("yaw", "rad", "of the drone, counter-clockwise from x, -pi to pi", "goal"),
+    ),
+    setting="pose",
+)
+PLAN = Observation(
+    "plan",
+    "the planner's command and predictions, from the other observations, `pose` and past scans (docs/planner.md)",
+    columns=(
+        Column("command", "speed_limit_m_s", "what the planner would fly", "goal", vector=True),
+        Column("cost", "1", "of that command: c / (|c| + 6), c in m"),
+        Column("brief", "1", "1: it stops after brief_s"),
+        Column("hover_time", "horizon_s", "to a collision when hovering; 1: none"),
+        Column("hover_nearness", "1", "n / (n + 1), n as the planner prices it"),
+        *(column for h in range(PLAN_HEADINGS) for column in _plan_heading(h)),
+    ),
+    setting="plan",
+    bounds=lambda cfg: (-1.0, 1.0),
+    facts=_plan_facts,
+)
+GRID_MAP = Observation(
+    "grid_map",
+    "1 = occupied; cell (r, c) lies r cells towards the goal and c to the left, the drone in the middle",
+    image=lambda cfg: (1, cfg.grid_size, cfg.grid_size),
+    setting="grid_map",
+    dtype="uint8",
+    bounds=lambda cfg: (0, 1),
+    frame="goal",
+    facts=lambda cfg: {"cell_m": cfg.grid_resolution_m},
+)
+OBSERVATIONS = (STATE, LIDAR, DIRECTION, DYNAMIC_OBSTACLE, POSE, PLAN, GRID_MAP)
