@@ -140,7 +140,7 @@ def test_a_reward_that_is_none_is_refused(reward: Any, sentence: str) -> None:
 def test_rewards_are_found_by_file_and_by_module(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def pay(env, action, out):\n    return out['reward']\n\nRATE = 3\n")
     assert find_reward(f"{tmp_path / 'mine.py'}:pay").__name__ == "pay"  # type: ignore[attr-defined]
-    assert isinstance(find_reward("tests.envs.test_rewarded:Streak"), object)
+    assert isinstance(find_reward("tests.envs.test_reward_wrapper:Streak"), object)
     for wrong, sentence in {
         f"{tmp_path / 'mine.py'}:RATE": "a reward is called",
         f"{tmp_path / 'mine.py'}:nothing": "There is no nothing",

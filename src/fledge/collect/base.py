@@ -25,6 +25,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from fledge.core.errors import InputError
+from fledge.envs.base import Log
 
 RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
 Prepare = Callable[[], None]
@@ -35,10 +36,12 @@ class Collector(ABC):
 
     Attributes:
         simulate_s: Seconds of the last rollout that were spent in the env.
+        env_log: What the env logged in the last rollout (`TensorEnv.log_scalar`): sum and count by name.
         frames_per_batch: Decisions per rollout, 0 where nobody knows.
     """
 
     simulate_s: float
+    env_log: Log = {}
     frames_per_batch: int
     _frames: int
     _fps: float

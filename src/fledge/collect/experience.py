@@ -78,6 +78,7 @@ class ExperienceCollector(Collector):
             stepping = time.perf_counter()
             self.env.step(action, out=out)
             self.simulate_s += time.perf_counter() - stepping
+        self.env_log = self.env.take_log()
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
         return self._rollout

@@ -42,6 +42,7 @@ from fledge.collect.base import Collector, Prepare
 from fledge.collect.sources import Base, ForeignBase, OwnBase, Weights
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
+from fledge.envs.base import Log
 
 
 class _Flown(NamedTuple):
@@ -49,6 +50,7 @@ class _Flown(NamedTuple):
     frames: int
     fps: float
     simulate_s: float
+    env_log: Log
 
 
 class _Flight:
@@ -137,6 +139,7 @@ class PipelinedDataCollector(Collector):
             self._begin(prepare)  # if it fails, the batch that has landed is handed out next time
         self._ahead.popleft()
         self._latest, self._fps, self.simulate_s = flown.data, flown.fps, flown.simulate_s
+        self.env_log = flown.env_log
         self._frames += flown.frames
         return flown.data
 
@@ -173,7 +176,7 @@ class PipelinedDataCollector(Collector):
         if data is None:
             return None
         data = data if self.device is None else data.to(self.device)
-        return _Flown(data, data.numel(), self._base.fps, self._base.simulate_s)
+        return _Flown(data, data.numel(), self._base.fps, self._base.simulate_s, self._base.env_log)
 
     def _landed(self) -> _Flown | None:
         try:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fledge.collect.rng_scope import RngScope
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
+from fledge.envs.base import Log
 
 Policy = TypeVar("Policy", bound=nn.Module)
 
@@ -59,6 +60,7 @@ class Base(ABC):
     resumable: bool
     fps: float
     simulate_s: float
+    env_log: Log = {}
 
     frozen: FrozenPolicy[Any] | None
 
@@ -120,6 +122,10 @@ class OwnBase(Base):
     @property
     def simulate_s(self) -> float:  # type: ignore[override]
         return self.collector.simulate_s
+
+    @property
+    def env_log(self) -> Log:  # type: ignore[override]
+        return self.collector.env_log
 
     def weights(self) -> Weights:
         return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}

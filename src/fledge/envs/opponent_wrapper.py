@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import Purpose, uniform
-from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv, make_action_buffer
+from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
@@ -34,7 +34,7 @@ class Opponent(Protocol):
     def recall(self, memory: Mapping[str, Any]) -> None: ...
 
 
-class OpponentWrapper(TensorEnv):
+class OpponentWrapper(EnvWrapper):
     """Episodes against opponents.
 
     Args:
@@ -53,10 +53,8 @@ class OpponentWrapper(TensorEnv):
     ) -> None:
         if both.group != 2:
             raise InputError(f"Rows of {type(both).__name__} share episodes in {both.group}s, but must in pairs.")
-        super().__init__(both.num_envs // 2, str(both.device), both.seed)
-        self.both, self.env_offset = both, env_offset
-        self.outcomes, self.decision_s = both.outcomes, both.decision_s
-        self.one_clock, self.resumes_exactly = both.one_clock, both.resumes_exactly
+        super().__init__(both, both.num_envs // 2)
+        self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)
         self.mine = 2 * rows + (rows + env_offset) % 2
         self.theirs = 4 * rows + 1 - self.mine
@@ -71,12 +69,8 @@ class OpponentWrapper(TensorEnv):
         self._begun = False
 
     @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.both.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.both.action_spec
+    def unwrapped(self) -> TensorEnv:
+        return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
         """Who may be met from the next episodes on. The list may only grow; a weight of 0 retires one.
@@ -205,6 +199,3 @@ class OpponentWrapper(TensorEnv):
         for opponent, memory in zip(self.opponents, state["memories"], strict=True):
             opponent.recall(memory)
         self._begun = bool(state["begun"])
-
-    def close(self) -> None:
-        self.both.close()

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
-from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv
+from fledge.envs.wrapper import EnvWrapper
 
 Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
@@ -100,7 +100,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
     return reward
 
 
-class RewardWrapper(TensorEnv):
+class RewardWrapper(EnvWrapper):
     """An env that pays another reward.
 
     Args:
@@ -109,24 +109,10 @@ class RewardWrapper(TensorEnv):
     """
 
     def __init__(self, env: TensorEnv, reward: Reward) -> None:
-        super().__init__(env.num_envs, str(env.device), env.seed)
-        self.env, self.reward = env, reward
-        self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
-        self.one_clock, self.group = env.one_clock, env.group
+        super().__init__(env)
+        self.reward = reward
         self._return = torch.zeros(env.num_envs, device=self.device)
         self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
-
-    @property
-    def unwrapped(self) -> TensorEnv:
-        return self.env.unwrapped
-
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.env.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.env.action_spec
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.reset(env_mask, out=out)
@@ -177,6 +163,3 @@ class RewardWrapper(TensorEnv):
         if state["memory"]:
             memory = {name: value.to(self.device).clone() for name, value in state["memory"].items()}
             self.reward.state = memory  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        self.env.close()

@@ -21,8 +21,8 @@ import torch
 from tensordict import TensorDict
 
 from fledge.core.errors import FledgeError
-from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv
+from fledge.envs.wrapper import EnvWrapper
 from fledge.storage import RecordingWriter
 from fledge.tasks.base import Task
 
@@ -66,43 +66,17 @@ def footage(folder: Path) -> list[Path]:
 # ---- the training's side -----------------------------------------------------------------------------------------------
 
 
-class RecordingWrapper(TensorEnv):
-    """An env that a camera may look at after every step; all else is the env's own."""
+class RecordingWrapper(EnvWrapper):
+    """An env whose camera may record after every step."""
 
     def __init__(self, env: TensorEnv, camera: Camera) -> None:
-        super().__init__(env.num_envs, str(env.device), env.seed)
-        self.env, self.camera = env, camera
-        self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
-        self.one_clock, self.group = env.one_clock, env.group
-
-    @property
-    def unwrapped(self) -> TensorEnv:
-        return self.env.unwrapped
-
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.env.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.env.action_spec
-
-    def make_buffers(self) -> TensorDict:
-        return self.env.make_buffers()
-
-    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
-        return self.env.reset(env_mask, out=out)
+        super().__init__(env)
+        self.camera = camera
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.step(action, dt, out=out)
         self.camera.after_step(result)
         return result
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.env.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env.load_state_dict(state)
 
     def close(self) -> None:
         self.camera.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
-from fledge.envs.base import TensorEnv
+from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
@@ -94,26 +95,34 @@ class Run:
         return losses
 
     def episode_metrics(self, rollout: TensorDictBase) -> dict[str, float]:
-        """Counts and means of the episodes that ended in a rollout, over all ranks."""
-        outcome = rollout["outcome"]
+        """Return counts and means of the episodes that ended in a rollout, and what envs logged, over all ranks."""
+        outcome, log = rollout["outcome"], self.collector.env_log
         ended = outcome > 0
         counts = torch.bincount(outcome.flatten(), minlength=max(self.outcomes) + 1).double()
         sums = [
             rollout["reward"].sum(),
             rollout["episode_return"][ended].sum(),
             rollout["episode_length"][ended].sum(),
+            torch.tensor(len(log), device=outcome.device),
         ]
         if len(counts) > max(self.outcomes) + 1:
             raise InputError(
                 f"The env ended an episode with outcome {len(counts) - 1}, but env.outcomes names {self.outcomes}."
             )
         values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
-        *by_outcome, reward, returns, length = values
+        *by_outcome, reward, returns, length, logged = values
         episodes = sum(by_outcome[1:])
         metrics = {name: by_outcome[value] / max(episodes, 1.0) for value, name in self.outcomes.items()}
         metrics |= {"episodes": episodes, "reward": reward / self.frames_per_iteration}
         metrics |= {"return": returns / max(episodes, 1.0), "length": length / max(episodes, 1.0)}
+        metrics |= self._env_metrics(log) if logged else {}  # every rank knows whether any rank logged
         return metrics | self.curriculum.learn(self.policy)
+
+    def _env_metrics(self, log: Log) -> dict[str, float]:
+        """Return the means of what envs logged, on rank 0; values that are not finite are left out."""
+        logs = self.ranks.gather({name: (float(total), float(count)) for name, (total, count) in log.items()})
+        means = {name: total / count for name, (total, count) in add_logs(logs).items() if count}
+        return {f"env/{name}": float(mean) for name, mean in means.items() if math.isfinite(mean)}
 
     # ---- saving ------------------------------------------------------------------------------------------------
 
