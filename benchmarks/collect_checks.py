@@ -66,7 +66,7 @@ def _fly_side_by_side(loop: Loop) -> Flown:
 
 def _fly_with_lag_one(loop: Loop) -> Flown:
     """Batch k + 1 is flown when batch k is handed out, before the policy learns from batch k."""
-    collector, loop.learner.lagged = loop.base, True
+    collector, loop.learner.stale_policy = loop.base, True
     collector.policy = copy.deepcopy(loop.policy)
     collector.draw_from(
         torch.Generator().manual_seed(int(torch.randint(2**62, ())))

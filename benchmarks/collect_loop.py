@@ -37,7 +37,7 @@ class Loop:
         policy = self.task.build_policy(self.task.describe_policy("ppo", cfg.env, cfg.policy))
         assert isinstance(policy, ActorCritic)
         self.policy = policy
-        self.learner = PPO(self.policy, cfg.ppo, lagged=kind == "pipelined")  # as `fledge train` does
+        self.learner = PPO(self.policy, cfg.ppo, stale_policy=kind == "pipelined")  # as `fledge train` does
         frames = cfg.env.num_envs * cfg.ppo.rollout_steps
         envs = self._make_envs(2 if kind == "halves" else 1)
         make = HalvesDataCollector if kind == "halves" else SyncDataCollector

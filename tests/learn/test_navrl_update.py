@@ -72,11 +72,11 @@ def fly(policy: NavRLActorCritic, seed: int) -> tuple[TensorDict, dict[str, Tens
     return TensorDict({**rollout, **shared}, [T, N]), {**read, **shared, "action": rollout["raw"]}
 
 
-@pytest.mark.parametrize("lagged", [False, True])
-def test_three_iterations_equal_an_oracle_that_shares_no_code(lagged: bool) -> None:
+@pytest.mark.parametrize("stale_policy", [False, True])
+def test_three_iterations_equal_an_oracle_that_shares_no_code(stale_policy: bool) -> None:
     policy, oracle = make_pair()
     cfg = settings()
-    learner = PPO(policy, cfg, lagged=lagged)
+    learner = PPO(policy, cfg, stale_policy=stale_policy)
     norms: list[float] = []
     for iteration in range(3):
         rollout, batch = fly(policy, seed=iteration)
@@ -98,14 +98,14 @@ def test_three_iterations_equal_an_oracle_that_shares_no_code(lagged: bool) -> N
 
 
 @pytest.mark.parametrize("popart", [False, True])
-@pytest.mark.parametrize("lagged", [False, True])
+@pytest.mark.parametrize("stale_policy", [False, True])
 def test_no_value_is_clipped_at_the_first_minibatch_of_an_iteration(
-    lagged: bool, popart: bool, monkeypatch: pytest.MonkeyPatch
+    stale_policy: bool, popart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, _ = make_pair()
     cfg = settings()
     cfg.popart = popart
-    learner = PPO(policy, cfg, lagged=lagged)
+    learner = PPO(policy, cfg, stale_policy=stale_policy)
     clipped: list[float] = []
     right = learner.losses
 

@@ -66,12 +66,14 @@ def test_policies_decide_without_looking(name: str, deterministic: bool) -> None
         assert policy.value(policy.encode(obs)).shape == (N,)
 
 
-@pytest.mark.parametrize("lagged", [False, True])
+@pytest.mark.parametrize("stale_policy", [False, True])
 @pytest.mark.parametrize("name", ["features", "navrl", "mlp"])
-def test_ppo_learns_without_looking_until_it_reports(name: str, lagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_learns_without_looking_until_it_reports(
+    name: str, stale_policy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy, _ = blind(name)
     navrl = {"clip_heads": True, "value_clip": 0.1, "popart": False} if name == "navrl" else {}
-    learner = PPO(policy, PPOConfig(rollout_steps=T, epochs=1, minibatch=6, **navrl), lagged=lagged)
+    learner = PPO(policy, PPOConfig(rollout_steps=T, epochs=1, minibatch=6, **navrl), stale_policy=stale_policy)
     monkeypatch.setattr(learner, "_report", dict)
     rollout = {k: torch.zeros(T, N, device="meta") for k in ("log_prob", "value", "next_value", "reward")}
     rollout |= {k: torch.zeros(T, N, dtype=torch.bool, device="meta") for k in ("terminated", "truncated")}

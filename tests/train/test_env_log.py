@@ -59,8 +59,12 @@ class Env(TorchEnv):
 
 task = Task("logging", Config, Env)
 """
-WORDS = ["ppo.rollout_steps=4", "ppo.minibatch=16", "policy.hidden=[8]", "total_frames=96", "save_interval=1", "keep_checkpoints=9"]  # fmt: skip
-REPLAY = ["replay.steps=4", "replay.segment=2", "replay.warm_up=8", "replay.batch=8", "replay.updates=1", "sac.critic_hidden=[8]"]  # fmt: skip
+WORDS = ["ppo.rollout_steps=4", "ppo.minibatch=16", "policy.hidden=[8]", "total_frames=96", "save_interval=1"]
+WORDS += ["keep_checkpoints=9"]
+REPLAY = ["replay.steps=4", "replay.segment=2", "replay.warm_up=8", "replay.batch=8", "replay.updates=1"]
+REPLAY += ["sac.critic_hidden=[8]"]
+WAYS = [["collect.mode=sync"], ["collect.mode=pipelined"], ["collect.mode=halves"], ["collect.compression_level=1"]]
+WAYS += [["algo=sac", *REPLAY]]
 
 
 @pytest.fixture
@@ -73,9 +77,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "words", [["collect.mode=sync"], ["collect.mode=pipelined"], ["collect.mode=halves"], ["collect.compression_level=1"], ["algo=sac", *REPLAY]]
-)  # fmt: skip
+@pytest.mark.parametrize("words", WAYS)
 def test_means_are_of_each_iteration_and_go_on_after_a_resume(words: list[str], logging: Task, tmp_path: Path) -> None:
     train(make_config(logging, "", [*WORDS, *words]), tmp_path / "whole", Ranks(), task=logging)
     whole = rows(tmp_path / "whole")

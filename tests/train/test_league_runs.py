@@ -33,7 +33,7 @@ WORDS = [
     "league.promote_at=0.05",
     "league.self_beaten_at=0.05",
     "league.past_selves=2",
-    "league.mirror=0.3",
+    "league.self_play=0.3",
     "save_interval=5",
     f"total_frames={12 * 32 * 16}",
 ]
@@ -107,7 +107,9 @@ def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
 
 def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:
     run = Run(
-        make_config("aircombat", "", [*WORDS, "ranks=1", "league.mirror=0", "league.window=1", "league.past_selves=1"]),
+        make_config(
+            "aircombat", "", [*WORDS, "ranks=1", "league.self_play=0", "league.window=1", "league.past_selves=1"]
+        ),
         Ranks(),
     )
     try:

@@ -131,10 +131,15 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 def refuse_code(config: Any, words: Sequence[str] = (), prefix: str = "") -> None:
     """ConfigError if a setting names code that none of the user's own `key=value` words names: a file does not run any."""
-    named = {absolute(word.partition("=")[2].strip()) for word in words}
     for key, field, value in walk(config, prefix):
-        if rule_of(field).code and ":" in value and absolute(value) not in named:
-            raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
+        if rule_of(field).code:
+            refuse_unnamed(key, value, words)
+
+
+def refuse_unnamed(key: str, value: str, words: Sequence[str] = ()) -> None:
+    """ConfigError if the value of a setting is code that none of the user's own `key=value` words names."""
+    if ":" in value and absolute(value) not in {absolute(word.partition("=")[2].strip()) for word in words}:
+        raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
 
 
 def _check_combinations(config: Any) -> None:

@@ -36,8 +36,8 @@ Weights = Mapping[str, Tensor]
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart")
     """Who is to be beaten, one after the other: pilots, policies' files, runs; empty: env.opponent alone is met."""
-    climb: bool = setting(True, resume="restart")
-    """Pilots join one after the other; false: the whole ladder is met from the first moment."""
+    advance: bool = setting(True, resume="restart")
+    """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
     """Share of the decided fights that must be won before the next one joins."""
     window: int = setting(500, at_least=1)
@@ -50,8 +50,8 @@ class LeagueConfig:
     """Share of the decided fights against the newest past self at which another one joins."""
     priority: float = setting(1.0, at_least=0)
     """How much more often hard opponents are met; 0: all alike."""
-    mirror: float = setting(0.0, at_least=0, below=1, resume="restart")
-    """Share of the fights against the learner as it is now, on both sides as it explores; the league has the others."""
+    self_play: float = setting(0.0, at_least=0, below=1, resume="restart")
+    """Share of episodes against the learner's own weights at the start of the rollout; the rest are the league's."""
 
 
 class Retired(BaseAgent):
@@ -78,14 +78,14 @@ class League:
             raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot or policy.")
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
-        if cfg.climb and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
+        if cfg.advance and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
             raise ConfigError(
                 "league.self_share is 1, so no pilot would be met once a past self has joined, and the ladder never be "
-                "climbed: take less, or league.climb=false."
+                "climbed: take less, or league.advance=false."
             )
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
-        self.rung = 0 if cfg.climb else len(pilots) - 1  # number of the pilot that is being climbed
+        self.stage = 0 if cfg.advance else len(pilots) - 1  # number of the pilot that is being climbed
         self.selves: dict[int, Weights] = {}  # of past selves that are met or in the air, by number of the opponent
         self._new: dict[int, Weights] = {}  # those of which nobody has taken the weights yet
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
@@ -104,7 +104,7 @@ class League:
     def active(self) -> list[int]:
         """Opponents that are met: pilots up to the present rung, and the newest past selves."""
         newest = sorted(self.selves)[-self.cfg.past_selves :] if self.cfg.past_selves else []
-        return [*range(self.rung + 1), *newest]
+        return [*range(self.stage + 1), *newest]
 
     def scores(self) -> Tensor:
         """Recent wins plus half of the draws, as a share; one half before anything is known. [opponents]"""
@@ -122,7 +122,7 @@ class League:
             share = self.cfg.self_share
             here = torch.where(own, share * here / here[own].sum(), (1 - share) * here / here[~own].sum())
         if float(here.sum()) <= 0:
-            here[self.rung] = 1.0
+            here[self.stage] = 1.0
         return (here / here.sum()).tolist()
 
     # ---- what comes of it ------------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ class League:
         self.met[:known] += fights
         self.ratings.update((results[:, 0] + 0.5 * results[:, 1]).tolist(), fights.tolist())
         joined = False
-        if self.rung + 1 < len(self.cfg.ladder) and self.beaten(self.rung, self.cfg.promote_at):
-            self.rung += 1
-            self.ratings.values[self.rung + 1] = self.ratings.values[0]
-            self._note_joining(self.rung)
+        if self.stage + 1 < len(self.cfg.ladder) and self.beaten(self.stage, self.cfg.promote_at):
+            self.stage += 1
+            self.ratings.values[self.stage + 1] = self.ratings.values[0]
+            self._note_joining(self.stage)
             joined = True
-        top = self.rung + 1 == len(self.cfg.ladder)
+        top = self.stage + 1 == len(self.cfg.ladder)
         if (self.selves and self.beaten(max(self.selves), self.cfg.self_beaten_at)) or (not self.selves and top):
             joined = True
         if joined and self.cfg.past_selves:
@@ -194,9 +194,9 @@ class League:
 
     def metrics(self) -> dict[str, float]:
         """Figures for the log."""
-        won, drawn, lost = self.totals[self.rung].tolist()
+        won, drawn, lost = self.totals[self.stage].tolist()
         return {
-            "league/rung": float(self.rung + 1),
+            "league/rung": float(self.stage + 1),
             "league/opponents": float(len(self.active)),
             "league/elo": self.ratings.values[0],
             "league/fights": float(self.met.sum()),
@@ -210,16 +210,16 @@ class League:
         return {
             "names": list(self.names),
             "pilots": len(self.cfg.ladder),
-            "rung": self.rung,
+            "rung": self.stage,
             "totals": self.totals.clone(),
             "met": self.met.clone(),
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
-            "rungs": {str(number): weights for number, weights in enumerate(self._rungs()) if weights},
+            "rungs": {str(number): weights for number, weights in enumerate(self._ladder_weights()) if weights},
         }
 
-    def _rungs(self) -> list[dict[str, Tensor]]:
+    def _ladder_weights(self) -> list[dict[str, Tensor]]:
         """Weights of the ladder's agents, empty for pilots: the run that a rung was taken from may train on."""
         return [agent.state_dict() for agent in self.agents[: len(self.cfg.ladder)]]
 
@@ -243,9 +243,9 @@ class League:
         for number, name in enumerate(names[pilots:], pilots):
             self.names.append(name)
             self.agents.append(self.make_self(self.selves[number]) if number in self.selves else Retired())
-        self.rung = int(state["rung"]) if self.cfg.climb else pilots - 1
+        self.stage = int(state["rung"]) if self.cfg.advance else pilots - 1
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]
         self.joined = {int(number): dict(when) for number, when in state.get("joined", {}).items()}
-        for number in range(int(state["rung"]) + 1, self.rung + 1):  # who resumes without climbing meets all at once
+        for number in range(int(state["rung"]) + 1, self.stage + 1):  # who resumes without climbing meets all at once
             self._note_joining(number)

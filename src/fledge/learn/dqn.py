@@ -36,7 +36,9 @@ class DQNConfig:
 class DQN(OffPolicy):
     """Learner of a `QNetwork`."""
 
+    config, policy_form = DQNConfig, "dqn"
     names = ("q_loss", "q")
+    prioritizes = True
 
     def __init__(self, policy: QNetwork, cfg: DQNConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
         check_settings(cfg, "dqn.")

@@ -9,10 +9,9 @@ hold the same weights at all times. A batch is a dict of tensors [B, ...]:
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner
+from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, copy_optimizer
 
 Batch = dict[str, Tensor]
@@ -76,6 +75,8 @@ class OffPolicy(Learner):
     """
 
     names: Sequence[str]  # of the figures that `step` returns
+    prioritizes: ClassVar[bool] = False
+    """Whether `step` gives the buffer priorities (replay.prioritized)."""
 
     def __init__(self, policy: BaseAgent, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
         check_settings(cfg, "replay.")
@@ -117,7 +118,7 @@ class OffPolicy(Learner):
         if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
             return dict.fromkeys(self.names, 0.0)
         part = max(1, self.replay.batch // self.ranks)
-        before, drawn = self.state_dict(), list[Batch]()
+        before, drawn = self.snapshot(), list[Batch]()
 
         def draw() -> Iterator[Batch]:
             for _ in range(self.replay.updates):
@@ -131,7 +132,7 @@ class OffPolicy(Learner):
             raise
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        self.load_state_dict(cause["learner"])
+        self.restore(cause["learner"])
         self.schedule(float(cause["progress"]))
         return self.learn(cause["batches"])
 
@@ -142,10 +143,7 @@ class OffPolicy(Learner):
             sums += self.step(batch)
             self.steps_done += 1
             count += 1
-        report = dict(zip(self.names, (sums / max(count, 1)).tolist(), strict=True))
-        if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
-            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
-        return report
+        return finite_report(self.names, sums / max(count, 1))
 
     def schedule(self, progress: float) -> None:
         """Set learning rates for a share of training done, 0 to 1."""
@@ -181,30 +179,29 @@ class OffPolicy(Learner):
     # ---- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of what all ranks share: weights, targets, optimisers, counters."""
+        """Copy what all ranks share: weights, targets, optimizers, counters."""
         return {
             "weights": {k: v.values.detach().clone() for k, v in self.flats.items()},
             "targets": {k: v.values.detach().clone() for k, v in self.targets.items()},
             "optimizers": {name: copy_optimizer(optimizer) for name, optimizer in self.optimizers.items()},
             "steps_done": self.steps_done,
-            "rng": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for kind, flats in (("weights", self.flats), ("targets", self.targets)):
             for name, flat in flats.items():
                 flat.values.data.copy_(state[kind][name])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
+        super().load_state_dict(state)
         self.steps_done = int(state["steps_done"])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy everything that gradient steps depend on, besides their batches."""
+        return {**self.state_dict(), "rng": torch.get_rng_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a `snapshot`."""
+        self.load_state_dict(state)
         torch.set_rng_state(state["rng"].cpu())
-
-    def shared_state(self) -> dict[str, Any]:
-        """`state_dict` without this rank's random state."""
-        return {k: v for k, v in self.state_dict().items() if k != "rng"}
-
-    def load_shared_state(self, state: Mapping[str, Any]) -> None:
-        self.load_state_dict({**state, "rng": torch.get_rng_state()})
 
     def rank_state(self) -> dict[str, Any]:
         """What is this rank's own: its experience."""

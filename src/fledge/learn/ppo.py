@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner
+from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, copy_optimizer
 from fledge.learn.returns import gae
 
@@ -98,14 +98,17 @@ class PPO(Learner):
         policy: Acts and values.
         cfg: Settings.
         ranks: How many ranks learn together.
-        lagged: Rollouts were flown by older weights. Then the present policy is what updates stay close to, and what was
-            flown is weighed by how likely it is now (decoupled PPO, Hilton et al. 2022), in the advantages too (`gae`);
-            values are looked up again.
+        stale_policy: Rollouts were flown by older weights. Updates then stay close to the present policy, samples are
+            weighted by how likely it is to take their actions (decoupled PPO, Hilton et al. 2022), in the advantages too
+            (`gae`), and values are computed again.
     """
 
-    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, lagged: bool = False) -> None:
+    config = PPOConfig
+    corrects_stale = True
+
+    def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, stale_policy: bool = False) -> None:
         check_settings(cfg, "ppo.")
-        self.policy, self.cfg, self.ranks, self.lagged = policy, cfg, ranks, lagged
+        self.policy, self.cfg, self.ranks, self.stale_policy = policy, cfg, ranks, stale_policy
         self.flat = FlatParameters(policy)
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
@@ -116,34 +119,32 @@ class PPO(Learner):
         self.optimizers = {"policy": self.optimizer}
         self._sums = torch.zeros(8, device=device)
         self.last_loss = torch.zeros((), device=device)
-        self.begin()
+        self.schedule(0.0)  # the first rollout is flown with the spread that the first update expects
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything the next update depends on, besides the rollout."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy everything that the next update depends on, besides the rollout."""
         return {
             "model": {k: v.clone() for k, v in self.policy.state_dict().items()},
             "optimizer": copy_optimizer(self.optimizer),
             "rng": torch.get_rng_state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a `snapshot`."""
         self.policy.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.load_state_dict(state)
         torch.set_rng_state(state["rng"].cpu())
 
-    def shared_state(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
-
-    def load_shared_state(self, state: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        self.load_state_dict(cause["learner"])
+        self.restore(cause["learner"])
         rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape)
         return self.update(rollout, float(cause["progress"]))
-
-    def begin(self, progress: float = 0.0) -> None:
-        self.schedule(progress)  # the first rollout is flown with the spread that the first update expects
 
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
@@ -155,10 +156,10 @@ class PPO(Learner):
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; returns mean losses and diagnostics."""
         cfg = self.cfg
-        before = self.state_dict()
+        before = self.snapshot()
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
         weight = None
-        if self.lagged:
+        if self.stale_policy:
             log_prob, value, next_value = self._look_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
         self.schedule(progress)  # after looking: what updates stay close to has the spread of before, as in any rollout
@@ -278,12 +279,8 @@ class PPO(Learner):
 
     def _report(self) -> dict[str, float]:
         """Mean of what `_step` summed. One transfer per iteration, and the one place where NaN is looked for."""
-        values = (self._sums[:7] / self._sums[7]).tolist()
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
-        report = dict(zip(names, values, strict=True))
-        bad = [name for name, value in report.items() if not abs(value) < float("inf")]
-        if bad:
-            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+        report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def _mean_over_ranks(self, values: Tensor) -> Tensor:

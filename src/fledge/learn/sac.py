@@ -48,6 +48,7 @@ class Temperature(nn.Module):
 class SAC(OffPolicy):
     """Learner of a `SquashedActor`."""
 
+    config, policy_form = SACConfig, "sac"
     names = ("critic_loss", "actor_loss", "q", "entropy", "alpha")
 
     def __init__(self, policy: SquashedActor, cfg: SACConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):

@@ -43,6 +43,7 @@ class TD3Config:
 class TD3(OffPolicy):
     """Learner of a `SquashedActor`, whose spread it leaves alone."""
 
+    config, policy_form = TD3Config, "td3"
     names = ("critic_loss", "actor_loss", "q")
 
     def __init__(self, policy: SquashedActor, cfg: TD3Config, replay: ReplayConfig, buffer: Replay, ranks: int = 1):

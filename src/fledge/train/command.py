@@ -57,11 +57,11 @@ def run_training(
     taken: list[str] = []
     if resume is not None:
         folder = resume
-        task, before = read_run_config(resume, [], task)
+        task, before = read_run_config(resume, [], task, named=overrides)
         _, cfg = read_run_config(resume, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
-        policy = task.build_policy(task.describe_policy(before.algo.value, before.env, before.policy))
+        policy = task.build_policy(task.describe_policy(before.learner.policy_form, before.env, before.policy))
         if has_saved(resume):
             refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
@@ -122,7 +122,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
         raise ConfigError(f"collect.mode=halves needs an even number of {task.unit} on each of the {ranks} ranks.")
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
-    task.build_policy(task.describe_policy(cfg.algo.value, cfg.env, cfg.policy))
+    task.build_policy(task.describe_policy(cfg.learner.policy_form, cfg.env, cfg.policy))
     if cfg.reward and task.with_reward(cfg.env, cfg.reward) is None:
         find_reward(cfg.reward)
     check_memory(task, cfg, ranks)

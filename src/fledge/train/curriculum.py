@@ -47,15 +47,15 @@ class Curriculum:
         pass
 
 
-class Mirror(BaseAgent):
-    """The learner as it was when the rollout began, exploring as it does: who meets himself finds his own holes."""
+class SelfPlayOpponent(BaseAgent):
+    """The learner with its weights of the rollout's start, exploring as it does. Self-play exposes its weaknesses."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
         self.weights = policy.state_dict
         self.copy: Any = copy.deepcopy(policy).eval().requires_grad_(False)
 
-    def catch_up(self) -> None:
+    def update_weights(self) -> None:
         self.copy.load_state_dict(self.weights())
 
     def act(self, obs: Obs, deterministic: bool = True) -> Any:
@@ -63,10 +63,10 @@ class Mirror(BaseAgent):
 
 
 class LeagueCurriculum(Curriculum):
-    """A league's opponents in every env of a run, and before them the mirror, where there is one.
+    """Puts a league's opponents into every env of a run.
 
     Args:
-        mirror: Flies against itself in a share of the fights that the league hears nothing of.
+        self_play: First opponent, in a share of the episodes whose results the league does not count.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class LeagueCurriculum(Curriculum):
         envs: Sequence[TensorEnv],
         league: League,
         ranks: Ranks,
-        mirror: Mirror | None = None,
+        self_play: SelfPlayOpponent | None = None,
     ) -> None:
         super().__init__(task, settings, envs)
-        self.mirror = mirror
+        self.self_play = self_play
         worlds = [env.unwrapped for env in envs]
         self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
@@ -94,9 +94,9 @@ class LeagueCurriculum(Curriculum):
 
     def _seat(self) -> None:
         agents, weights = list(self.league.agents), self.league.weights()
-        if self.mirror is not None:
-            share = self.league.cfg.mirror
-            agents, weights = [self.mirror, *agents], [share, *((1.0 - share) * weight for weight in weights)]
+        if self.self_play is not None:
+            share = self.league.cfg.self_play
+            agents, weights = [self.self_play, *agents], [share, *((1.0 - share) * weight for weight in weights)]
         for world in self.worlds:
             world.set_opponents(agents, weights)
 
@@ -104,9 +104,9 @@ class LeagueCurriculum(Curriculum):
         super().prepare(progress)
         met = torch.stack([world.take_results() for world in self.worlds]).sum(0)
         flying = torch.stack([world.in_the_air() for world in self.worlds]).sum(0)
-        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.mirror is None else 1 :]
-        if self.mirror is not None:
-            self.mirror.catch_up()
+        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]
+        if self.self_play is not None:
+            self.self_play.update_weights()
         self._seat()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
@@ -157,5 +157,5 @@ def make_curriculum(
         return None if agent is None else agent.to(device)
 
     league = League(cfg.league, find_agent, make_self)
-    mirror = Mirror(policy) if cfg.league.mirror else None
-    return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, mirror)
+    self_play = SelfPlayOpponent(policy) if cfg.league.self_play else None
+    return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, self_play)

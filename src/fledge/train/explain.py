@@ -9,8 +9,9 @@ from typing import Any
 from fledge.agents.base import BaseAgent
 from fledge.core.overrides import explain_settings, value_given
 from fledge.evaluate.policies import LoadedPolicy, flight_world, load_policy
+from fledge.learn.registry import find_learner
 from fledge.tasks.registry import find_task
-from fledge.train.config import config_class, make_config, read_run_config
+from fledge.train.config import make_config, read_run_config
 
 
 def explain_training(
@@ -19,16 +20,17 @@ def explain_training(
     """Lines on every setting of a training as it would run."""
     task = find_task(tasks[0]) if tasks else None
     if resume is not None:
-        task, saved = read_run_config(resume, [], task)
+        task, saved = read_run_config(resume, [], task, named=words)
         layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
     else:
         task = task or find_task("navigation")
         algo = value_given(words, "algo", task.aliases)
-        chosen = preset if preset is not None else task.default_preset(algo or "ppo")
+        form = find_learner(algo).policy_form if algo else "ppo"
+        chosen = preset if preset is not None else task.default_preset(form)
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
         below = [f"algo={algo}"] if algo else []
         layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
-    yield from told([("", config_class(task)()), *layers])
+    yield from told([("", type(layers[-1][1])()), *layers])
 
 
 def explain_world(

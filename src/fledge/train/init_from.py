@@ -41,7 +41,7 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
             raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
-    wanted = task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
+    wanted = task.describe_policy(cfg.learner.policy_form, cfg.env, cfg.policy)
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
         raise ConfigError(

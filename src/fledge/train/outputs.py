@@ -175,6 +175,7 @@ class RunOutputs:
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
         resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
+        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
         judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:

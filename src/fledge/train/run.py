@@ -19,10 +19,11 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
+from fledge.learn.registry import ALGORITHMS
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
-from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.config import RENAMED, CollectMode, TrainConfig
 from fledge.train.curriculum import make_curriculum
 from fledge.train.live import Camera, RecordingWrapper
 from fledge.train.ranks import Ranks
@@ -44,7 +45,7 @@ class Run:
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
-        self.description = self.task.describe_policy(cfg.algo.value, cfg.env, cfg.policy)
+        self.description = self.task.describe_policy(cfg.learner.policy_form, cfg.env, cfg.policy)
         self.policy = self.task.build_policy(self.description).to(self.device)
         if cfg.compile:
             self.policy.compile()
@@ -137,7 +138,7 @@ class Run:
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
-            "learner": self.learner.shared_state(),
+            "learner": self.learner.state_dict(),
             "curriculum": self.curriculum.state_dict(),
             "ranks": everyone,
             "iteration": self.iteration,
@@ -158,7 +159,7 @@ class Run:
                 "the weights do not fit. Start a new run."
             )
         self.policy.load_state_dict(state["model"])
-        self.learner.load_shared_state(state["learner"])
+        self.learner.load_state_dict(state["learner"])
         self.curriculum.load_state_dict(state.get("curriculum", {}))
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
@@ -167,7 +168,7 @@ class Run:
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
         if restart:
             lost = f"{self.task.unit} begin new episodes"
-            lost += ", and the replay is empty" if self.cfg.algo is not Algo.ppo else ""
+            lost += ", and the replay is empty" if self.cfg.off_policy else ""
             also = f"; also changed: {', '.join(changes['changes'])}" if changes["changes"] else ""
             return f"with another {', '.join(restart)}: {lost}{also}"
         own = state["ranks"][self.ranks.rank]
@@ -200,8 +201,9 @@ def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
     """What changed since a run's settings were `before`; ConfigError where its weights would not fit."""
+    before = {RENAMED.get(key, key): value for key, value in before.items()}
     changes = changed_settings(before, cfg, observes=observes)
-    others = [f"{algo.value}." for algo in Algo if algo is not cfg.algo]  # settings of algorithms that do not run
+    others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
     refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
     if refused:
         raise ConfigError(
