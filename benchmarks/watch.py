@@ -131,7 +131,7 @@ def order(turns: int) -> Iterator[tuple[int, str]]:
 
 def prepare(training: Run, folder: Path, viewer: Viewer, way: str) -> None:
     """Set a way up, and fly one iteration that is not timed."""
-    env, camera = training.watched, training.watched.camera
+    env, camera = training.recorder, training.recorder.capture
     vars(env).pop("step", None)
     camera.folder, viewer.on = folder, way == "viewer"
     if way == "viewer":

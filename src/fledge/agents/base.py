@@ -62,15 +62,15 @@ class BaseAgent(nn.Module):
     def reset(self, env_mask: Tensor | None = None) -> None:
         """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory need not care."""
 
-    def memory(self) -> dict[str, Any]:
-        """What it remembers of the present episodes, random streams included: plain values and tensors, copies."""
+    def episode_state(self) -> dict[str, Any]:
+        """Return a copy of what it remembers of the present episodes, random streams included: plain values and tensors."""
         return {}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `memory` gave."""
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from an `episode_state`."""
 
-    def twin(self) -> Self:
-        """Another one that acts alike, with a memory and random streams of its own: for who meets himself."""
+    def clone(self) -> Self:
+        """Return a copy with an episode state and random streams of its own, for matches against itself."""
         other = copy.deepcopy(self)
         for value in vars(other).values():
             if isinstance(value, torch.Generator):

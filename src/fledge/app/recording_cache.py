@@ -24,7 +24,7 @@ from fledge.core.allocator import give_back
 from fledge.core.errors import FledgeError, InputError
 from fledge.storage import Recording
 from fledge.tasks.base import Task
-from fledge.train.live import FOLDER, ask_for_frames, footage, newest_footage
+from fledge.train.live import FOLDER, capture_files, newest_capture, request_frames
 
 OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without an answer for so long, a training is said to be silent
@@ -108,16 +108,16 @@ class Library:
         entry = self.entry(id)
         if entry.kind != "run":
             return entry.path
-        known = {path.name: path for path in footage(entry.path / FOLDER)}
-        found = known.get(of) if of else newest_footage(entry.path)
+        known = {path.name: path for path in capture_files(entry.path / FOLDER)}
+        found = known.get(of) if of else newest_capture(entry.path)
         if found is None:
             raise InputError("This part of the training is not kept any more.")
         return found
 
     def _list_live(self, entry: Entry) -> dict[str, Any]:
-        ask_for_frames(entry.path)
+        request_frames(entry.path)
         since = self._asked.setdefault(entry.id, time.monotonic())
-        path = newest_footage(entry.path)
+        path = newest_capture(entry.path)
         if path is None:
             quiet = time.monotonic() - since > QUIET_S
             waiting = "This training is silent: it has ended, or is stopped." if quiet else "Asking the training…"

@@ -29,9 +29,9 @@ class Opponent(Protocol):
 
     def reset(self, env_mask: Tensor | None = None) -> None: ...
 
-    def memory(self) -> dict[str, Any]: ...
+    def episode_state(self) -> dict[str, Any]: ...
 
-    def recall(self, memory: Mapping[str, Any]) -> None: ...
+    def load_episode_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 class OpponentWrapper(EnvWrapper):
@@ -179,7 +179,7 @@ class OpponentWrapper(EnvWrapper):
             "opponent": self.opponent.clone(),
             "episode": self.episode.clone(),
             "results": self.results.clone(),
-            "memories": [opponent.memory() for opponent in self.opponents],
+            "memories": [opponent.episode_state() for opponent in self.opponents],
             "begun": self._begun,
         }
 
@@ -197,5 +197,5 @@ class OpponentWrapper(EnvWrapper):
         for name in ("opponent", "episode", "results"):
             getattr(self, name).copy_(state[name])
         for opponent, memory in zip(self.opponents, state["memories"], strict=True):
-            opponent.recall(memory)
+            opponent.load_episode_state(memory)
         self._begun = bool(state["begun"])

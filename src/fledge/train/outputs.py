@@ -69,7 +69,7 @@ class RunOutputs:
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
-        self.run.watched.camera.folder = self.folder
+        self.run.recorder.capture.folder = self.folder
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """The state to start from, if any; opens the metric files at the right step."""

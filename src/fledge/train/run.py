@@ -25,7 +25,7 @@ from fledge.tasks.registry import find_task
 from fledge.train.algorithms import make_collector, make_learner
 from fledge.train.config import RENAMED, CollectMode, TrainConfig
 from fledge.train.curriculum import make_curriculum
-from fledge.train.live import Camera, RecordingWrapper
+from fledge.train.live import FrameCapture, RecordingWrapper
 from fledge.train.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
@@ -54,9 +54,9 @@ class Run:
         self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
         self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
         check_names(self.task, self.envs[0])
-        self.watched = RecordingWrapper(self.envs[0], Camera(self.task, self.envs[0], {"seed": cfg.seed}))
-        """The first env as it is flown: somebody may watch rank 0's, once its camera knows the run's folder."""
-        self.collector = make_collector(cfg, [self.watched, *self.envs[1:]], self.policy, self.learner)
+        self.recorder = RecordingWrapper(self.envs[0], FrameCapture(self.task, self.envs[0], {"seed": cfg.seed}))
+        """The first env; records on rank 0, once its capture has the run's folder."""
+        self.collector = make_collector(cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
         self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
         self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
 

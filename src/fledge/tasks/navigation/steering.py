@@ -106,19 +106,19 @@ class Steering(BaseAgent):
         else:
             fresh.logical_or_(env_mask.to(fresh.device))
 
-    def memory(self) -> dict[str, Any]:
+    def episode_state(self) -> dict[str, Any]:
         if self._desk is None:
             return {}
         return {name: self._desk.tensors[name].clone() for name in self._desk.remembered}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        if not memory:
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        if not state:
             self._desk = None
             return
-        count = len(memory["fresh"])
+        count = len(state["fresh"])
         if self._desk is None or self._desk.count != count:
             self._desk = self.make_desk(count, self.device)
         for name in self._desk.remembered:
-            if memory[name].shape != self._desk.tensors[name].shape:
-                raise InputError(f"The saved memory has {name} of shape {tuple(memory[name].shape)}: of another world.")
-            self._desk.tensors[name].copy_(memory[name])
+            if state[name].shape != self._desk.tensors[name].shape:
+                raise InputError(f"The saved state has {name} of shape {tuple(state[name].shape)}: of another world.")
+            self._desk.tensors[name].copy_(state[name])
