@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.base import Action, BaseAgent, Exported, Obs
+from fledge.agents.base import Action, BaseAgent, Obs
 from fledge.agents.distributions import Head, Params, make_head
 from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.observations import Flattener, RunningNorm
@@ -98,13 +98,9 @@ class ActorCritic(BaseAgent):
         return self.head.to_env(raw)
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
         params, _ = self(self.encode(obs))
         action = self.head.to_env(self.head.mean(params))
         return (action,) if isinstance(action, Tensor) else tuple(action.values())
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPActorCritic(ActorCritic):

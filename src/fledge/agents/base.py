@@ -90,9 +90,17 @@ class BaseAgent(nn.Module):
     outputs: tuple[str, ...] = ("action",)
     """Names of what an exported file puts out."""
 
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """Return the `outputs` of an exported file for a batch of observations, without exploration."""
+        raise NotImplementedError
+
     def exported(self) -> nn.Module:
-        """A module that maps the tensors of `observes`, in order, to a tuple of `outputs`, without exploration."""
-        raise ConfigError(f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy.")
+        """Return a module that maps the tensors of `observes`, in order, to a tuple of `outputs`."""
+        if type(self).respond is BaseAgent.respond:
+            raise ConfigError(
+                f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy."
+            )
+        return Exported(self)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         """Observations such as it meets in flight, for tracing and for checking an exported file."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.base import BaseAgent, Obs
 from fledge.agents.distributions import FORBIDDEN
 from fledge.agents.mlp import mlp
 from fledge.agents.observations import Flattener
@@ -34,11 +34,8 @@ class QNetwork(BaseAgent):
         return None
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out: the value of every action."""
+        """Return the value of every action."""
         return (self(obs),)
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPQNetwork(QNetwork):

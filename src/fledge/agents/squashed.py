@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.base import BaseAgent, Obs
 from fledge.agents.distributions import Scale, count_of
 from fledge.agents.mlp import mlp
 from fledge.agents.observations import Flattener
@@ -84,11 +84,7 @@ class SquashedActor(BaseAgent):
         return self.scale.to_env(self.sample(x, torch.randn(len(x), self.actions, device=x.device))[0])
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
         return (self.scale.to_env(self.mean(self.encode(obs))),)
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPActor(SquashedActor):

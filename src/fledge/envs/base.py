@@ -148,6 +148,27 @@ class TensorEnv(ABC):
             [n],
         )
 
+    def check_buffers(self, out: TensorDict | None) -> TensorDict:
+        """Return `out`, or new buffers if it is None; InputError if it has no place for the observations."""
+        if out is None:
+            return self.make_buffers()
+        for name, spec in self.observation_spec.items():
+            expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
+            if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
+                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
+        return out
+
+    def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
+        """Raise InputError unless a saved state has these keys, and these values are this env's own."""
+        if missing := [key for key in (*keys, *own) if key not in state]:
+            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
+        for name, value in own.items():
+            if int(state[name]) != value:
+                raise InputError(
+                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
+                    "Make the env with the same to continue."
+                )
+
     def check_action(self, action: Action) -> None:
         """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
         spec = self.action_spec
@@ -199,6 +220,24 @@ class TensorEnv(ABC):
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
         return env_mask
+
+
+def check_begun(begun: bool) -> None:
+    """Raise InputError in a step before the first reset."""
+    if not begun:
+        raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+
+
+def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
+    """Copy values into those entries of a caller's buffers that there are."""
+    for name in out.keys() & values.keys():
+        out[name].copy_(values[name])
+
+
+def clear_results(out: TensorDict) -> None:
+    """Zero what a reset leaves without a value, where the caller has it."""
+    for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
+        out[name].zero_()
 
 
 def add_logs(logs: Iterable[Log]) -> Log:

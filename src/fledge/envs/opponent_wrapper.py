@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import Purpose, uniform
-from fledge.envs.base import Action, TensorEnv, make_action_buffer
+from fledge.envs.base import Action, TensorEnv, check_begun, make_action_buffer
 from fledge.envs.wrapper import EnvWrapper
 
 
@@ -122,8 +122,7 @@ class OpponentWrapper(EnvWrapper):
         return self._hand_out(out)
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if not self._begun:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._begun)
         self.check_action(action)
         self._put(action, self.mine)
         met = [0] if len(self.opponents) == 1 else self.opponent.unique().tolist()
@@ -185,8 +184,7 @@ class OpponentWrapper(EnvWrapper):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly; the same opponents must have been set before."""
-        if missing := [name for name in self.state_dict() if name not in state]:
-            raise InputError(f"This is not a state of a OpponentWrapper: it has no {', '.join(missing)}.")
+        self.check_state(state, self.state_dict())
         if len(state["memories"]) != len(self.opponents):
             raise InputError(
                 f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: set those."

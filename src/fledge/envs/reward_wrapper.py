@@ -154,8 +154,7 @@ class RewardWrapper(EnvWrapper):
         return {"env": self.env.state_dict(), "return": self._return.clone(), "memory": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("env", "return", "memory") if k not in state]:
-            raise InputError(f"This is not a state of an env with a reward of its own: it has no {', '.join(missing)}.")
+        self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
             raise InputError(f"The state is of {len(state['return'])} envs, this env has {self.num_envs}.")
         self.env.load_state_dict(state["env"])

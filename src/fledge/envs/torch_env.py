@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
 
 LOW = 0xFFFFFFFF
 OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `advance` (steps 1, 2, ...) count from 0
@@ -116,22 +116,19 @@ class TorchEnv(TensorEnv):
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         mask = self.check_mask(env_mask, self._begun)
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         self._begin(mask)
         self._begun = True
         self._write(into["obs"], self._observe())
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
+        clear_results(into)
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         if dt is not None and not math.isclose(dt, self.decision_s):
             raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s.")
-        if not self._begun:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._begun)
         self.check_action(action)
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         self._length += 1
         self._draw = 0
         reward, outcome = self.advance(action)
@@ -150,9 +147,7 @@ class TorchEnv(TensorEnv):
             "episode_return": self._return,
             "episode_length": self._length,
         }
-        for name, value in results.items():
-            if name in into.keys():  # noqa: SIM118
-                into[name].copy_(value)
+        fill(into, results)
         observed = self._observe()
         if ended.any():
             if "final_obs" in into.keys():  # noqa: SIM118
@@ -172,13 +167,6 @@ class TorchEnv(TensorEnv):
     def _observe(self) -> Mapping[str, Tensor]:
         self._draw = OBSERVING
         return self.observe()
-
-    def _checked(self, out: TensorDict) -> TensorDict:
-        for name, spec in self.observation_spec.items():
-            expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
-            if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
-                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
-        return out
 
     def _write(self, into: TensorDict, observed: Mapping[str, Tensor]) -> None:
         for name, spec in self.observation_spec.items():
@@ -201,11 +189,7 @@ class TorchEnv(TensorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("state", "counters", "seed", "env_offset", "begun") if k not in state]:
-            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
-        for name, own in (("seed", self.seed), ("env_offset", self.env_offset)):
-            if int(state[name]) != own:
-                raise InputError(f"The state was saved by an env with {name} {state[name]}; this one has {own}.")
+        self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
             raise InputError(f"The state is of {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}

@@ -31,7 +31,7 @@ from fledge.core.errors import FormatError, InputError, MemoryBudgetError, Numer
 from fledge.core.machine import available_bytes, default_threads
 from fledge.core.overrides import from_plain, to_plain
 from fledge.core.settings import refuse_code
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
@@ -139,16 +139,13 @@ class WarpEnv(TensorEnv):
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
         self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
         self.launcher.run(programs.observe)
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
+        clear_results(into)
         self._has_reset = True
         return into.clone() if out is None else into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         self._refuse_closed("step")
-        if not self._has_reset:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._has_reset)
         self.check_action(action)
         self.set_duration(self.decision_s if dt is None else dt)
         before = self.state_dict() if self.cfg.nan_guard else None
@@ -226,15 +223,7 @@ class WarpEnv(TensorEnv):
         return {**self.state_parts(), "clock": self._clock, **self.identity(), "has_reset": self._has_reset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        own = self.identity()
-        if missing := [k for k in (*self.parts, *own, "clock", "has_reset") if k not in state]:
-            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
-        for name, value in own.items():
-            if int(state[name]) != value:
-                raise InputError(
-                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
-                    "Make the env with the same to continue."
-                )
+        self.check_state(state, (*self.parts, "clock", "has_reset"), **self.identity())
         self.load_parts(state)
         self._clock = int(state["clock"])
         self._has_reset = bool(state["has_reset"])

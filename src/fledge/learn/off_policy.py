@@ -52,6 +52,22 @@ class ReplayConfig:
             raise ConfigError(f"replay.size is {self.size}, less than one piece of replay.segment ({self.segment}).")
 
 
+@dataclass
+class OffPolicyConfig:
+    """Settings that SAC, TD3 and DQN share."""
+
+    lr: float = setting(5e-4, above=0, at_most=1)
+    """Adam's learning rate at the start."""
+    lr_final_share: float = setting(0.2, at_least=0)
+    """Share of it left at the end (linear)."""
+    gamma: float = setting(0.99, above=0, at_most=1)
+    """Discount per decision."""
+    tau: float = setting(0.005, above=0, at_most=1)
+    """Share by which target networks follow at each of their steps."""
+    max_grad_norm: float = setting(10.0, above=0)
+    """Gradients are scaled down to this norm."""
+
+
 class Replay(Protocol):
     """What a learner needs of its buffer; DictReplayBuffer has it."""
 

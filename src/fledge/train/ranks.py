@@ -96,10 +96,6 @@ def default_ranks(device: str, num_envs: int = 0) -> int:
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
-def under_torchrun() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and TOLD not in os.environ
-
-
 @contextlib.contextmanager
 def joined_ranks(
     size: int, device: str, child_args: Sequence[str], threads: int = 0, advice: Callable[[], str] = str
