@@ -118,7 +118,7 @@ def test_a_saved_league_goes_on_the_same() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="'ace'"):
         make(ladder=["ace"])
-    with pytest.raises(ConfigError, match="at least one pilot"):
+    with pytest.raises(ConfigError, match="at least one opponent"):
         make(ladder=[])
     with pytest.raises(ConfigError, match="The run's ladder"):
         make(ladder=["hard"]).load_state_dict(make().state_dict())
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused() -> None:
         make().learn(torch.zeros((4, 3)), lambda: WEIGHTS)
 
 
-def test_without_climbing_the_whole_ladder_is_met_from_the_first_moment() -> None:
+def test_without_advancing_the_whole_ladder_is_met_from_the_first_moment() -> None:
     league = make(advance=False)
     assert league.active == [0, 1, 2]
     assert league.weights() == pytest.approx([1 / 3] * 3)
@@ -208,11 +208,11 @@ def test_a_rung_keeps_the_weights_it_was_met_with() -> None:
     later = League(cfg, lambda name: Learned(2.0), Copy)
     later.load_state_dict(saved)
     assert later.agents[0].w.tolist() == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="exploiter has become another network"):
+    with pytest.raises(ConfigError, match="exploiter has another network than when"):
         League(cfg, lambda name: Learned(2.0, 3), Copy).load_state_dict(saved)
 
 
-def test_a_ladder_that_would_never_be_climbed_is_refused() -> None:
+def test_a_ladder_that_could_never_advance_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"league\.self_share is 1"):
         make(past_selves=2, self_share=1.0)
     assert make(past_selves=2, self_share=1.0, advance=False).active == [0, 1, 2]

@@ -84,15 +84,15 @@ class ActorCritic(BaseAgent):
         raise NotImplementedError
 
     def value(self, x: Tensor) -> Tensor:
-        """Values in reward units, [B]."""
+        """Return values in reward units, [B]."""
         return self.value_norm.denormalize(self(x)[1])
 
     def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
-        """Take note of what was read, [B, F], after an update; `average` is over ranks. Most networks need not."""
+        """Update input statistics from [B, F] after an update; `average` is over ranks. By default there are none."""
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        """Actions for the env, [B, ...]."""
+        """Return actions for the env, [B, ...]."""
         params, _ = self(self.encode(obs))
         raw = self.head.mean(params) if deterministic else self.head.sample(params)
         return self.head.to_env(raw)

@@ -26,11 +26,11 @@ class QNetwork(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """The best action of each env, [B]."""
+        """Return the best action of each env, [B]."""
         return self(obs).argmax(-1)
 
     def allowed(self, obs: Obs) -> Tensor | None:
-        """Actions that are allowed now, [B, num_actions] bool; None where all always are."""
+        """Return which actions are allowed, [B, num_actions] bool; None if all always are."""
         return None
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
@@ -44,7 +44,7 @@ class MLPQNetwork(QNetwork):
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
-            raise ConfigError("DQN needs one discrete action: take ppo, which bears any.")
+            raise ConfigError("DQN needs one discrete action: use algo=ppo, which takes any.")
         self.flattener = Flattener(observation, action)
         self.observes, self.num_actions = self.flattener.keys, action.num_values
         self.reads, self.acts = self.flattener.specs, action

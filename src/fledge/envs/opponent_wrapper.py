@@ -1,7 +1,7 @@
-"""OpponentWrapper: a world for two seen from one seat. The caller flies one side of each episode, opponents the other.
+"""OpponentWrapper: a two-sided env as a one-sided one. The caller controls one side of each episode, opponents the other.
 
 Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side of even episodes
-and the second of odd ones (numbered over all ranks), so what he learns does not depend on the side. With several opponents,
+and the second of odd ones (numbered over all ranks), so that a policy learns both sides. With several opponents,
 each new episode draws one by weight, as a function of (seed, global number of the row, number of the episode): any number of
 threads and ranks meets the same ones. Opponents may be added and weighed anew at any time; those in the air stay.
 """
@@ -23,7 +23,7 @@ from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
-    """What a OpponentWrapper needs of an agent."""
+    """What an OpponentWrapper needs of an agent."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
 
@@ -58,7 +58,7 @@ class OpponentWrapper(EnvWrapper):
         rows = torch.arange(self.num_envs, device=self.device)
         self.mine = 2 * rows + (rows + env_offset) % 2
         self.theirs = 4 * rows + 1 - self.mine
-        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # who flies against each row
+        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # number of each row's opponent
         self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
         self.opponents: list[Opponent] = []
         self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
@@ -73,7 +73,7 @@ class OpponentWrapper(EnvWrapper):
         return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
-        """Who may be met from the next episodes on. The list may only grow; a weight of 0 retires one.
+        """Set the opponents of the next episodes. The list may only grow; a weight of 0 retires one.
 
         Results are counted anew for those that are new.
         """
@@ -92,12 +92,12 @@ class OpponentWrapper(EnvWrapper):
         self.results = torch.cat([self.results, new])
 
     def take_results(self) -> Tensor:
-        """`results` since the last call, [opponents, outcomes]."""
+        """Return `results` since the last call, [opponents, outcomes]."""
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
     def in_the_air(self) -> Tensor:
-        """Rows that each opponent is flying against now, [opponents]."""
+        """Return the number of rows that each opponent controls now, [opponents]."""
         return torch.bincount(self.opponent, minlength=len(self.opponents))
 
     def _draw(self, mask: Tensor) -> None:
@@ -156,7 +156,7 @@ class OpponentWrapper(EnvWrapper):
             self.opponents[0].reset(mask)
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
-        """The caller's rows of the world's buffers, in buffers of his."""
+        """Copy the caller's rows of the inner env's buffers into the caller's buffers."""
         out = self.make_buffers() if out is None else out
         for name, place in out.items():
             nested = isinstance(place, TensorDict)

@@ -1,4 +1,4 @@
-"""RewardWrapper: any env, paid by a reward of one's own. The env stays as it is, but for `reward` and `episode_return`.
+"""RewardWrapper: any env with a reward of your own. Only `reward` and `episode_return` change.
 
     def my_reward(env, action, out):            after every step, all envs at once; returns [N]
         return out["reward"] - 0.1 * action.abs().sum(-1)
@@ -31,7 +31,7 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """The reward called `module:object` or `file.py:object`; of a class, a new object of it.
+    """Return the reward called `module:object` or `file.py:object`; of a class, a new object of it.
 
     Raises:
         ConfigError: when there is none, or it cannot be called.
@@ -53,7 +53,7 @@ def find_reward(reference: str) -> Reward:
 
 
 def takes_three(reward: Any) -> bool:
-    """Whether a callable can be called as a reward is; what does not tell its arguments may be."""
+    """Whether a callable takes the three arguments of a reward; True if its signature is unknown."""
     try:
         signature(reward).bind(None, None, None)
     except TypeError:
@@ -64,7 +64,7 @@ def takes_three(reward: Any) -> bool:
 
 
 def reached(out: TensorDict) -> dict[str, Tensor]:
-    """The observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
+    """Return the observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
     ended = out["terminated"] | out["truncated"]
     if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
         return dict(out["obs"].items())
@@ -76,7 +76,7 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
 
 
 def call_reward(name: str, call: Callable[[], Any]) -> Any:
-    """What somebody's code pays; InputError that says where, if it fails."""
+    """Call a user's reward; raise InputError with the line where it fails."""
     try:
         return call()
     except FledgeError:
@@ -89,7 +89,7 @@ def call_reward(name: str, call: Callable[[], Any]) -> Any:
 
 
 def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
-    """The same; InputError unless it is one finite number per env."""
+    """Return a user's reward; raise InputError unless it is one finite number per env."""
     if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
         got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
         raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
@@ -101,7 +101,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
 
 
 class RewardWrapper(EnvWrapper):
-    """An env that pays another reward.
+    """An env with another reward.
 
     Args:
         env: Closed by `close()`.
@@ -112,7 +112,7 @@ class RewardWrapper(EnvWrapper):
         super().__init__(env)
         self.reward = reward
         self._return = torch.zeros(env.num_envs, device=self.device)
-        self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
+        self._spare = env.make_buffers()  # for entries that the caller's buffers lack
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.reset(env_mask, out=out)
@@ -138,7 +138,7 @@ class RewardWrapper(EnvWrapper):
             self.reward.reset(self.unwrapped, mask)
 
     def _completed(self, out: TensorDict) -> TensorDict:
-        """The caller's buffers, and ours for what he does not want to have."""
+        """Return the caller's buffers, with our own for entries that they lack."""
         missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
         return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
 

@@ -1,4 +1,4 @@
-"""TorchEnv: a world written in plain torch, for one's own. Four methods are all it needs:
+"""TorchEnv: base of envs written in plain torch. Four methods are all it needs:
 
     class Hover(TorchEnv):
         outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's (see `timeout_outcome`)
@@ -12,7 +12,7 @@ Everything that decides the future lives in `self.state`, a dict of tensors [N, 
 next episode in the same step, `final_obs`, the time limit, returns and lengths, masked resets, complete state.
 
 Random numbers come from `self.uniform(*shape)` and `self.normal(*shape)`, in any of the three methods: functions of seed,
-env, episode and step (counter-based, `core.random`), so that a masked reset touches nobody else's future, observing twice
+env, episode and step (counter-based, `core.random`), so that a masked reset changes no other env's future, observing twice
 gives the same noise, and results do not depend on how envs are spread.
 
     counter (who, when, purpose, draw) = (env, episode, WORLD + 256 * steps since it began, number of the draw)
@@ -76,14 +76,14 @@ class TorchEnv(TensorEnv):
 
     @abstractmethod
     def observe(self) -> Mapping[str, Tensor]:
-        """Observations of all envs; tensors of their own, or the state's, which are copied. Changes nothing."""
+        """Return observations of all envs, which are copied. Must not change the state."""
 
     @abstractmethod
     def advance(self, action: Any) -> tuple[Tensor, Tensor]:
-        """Move all envs by one decision; returns reward [N] and outcome [N], 0 where the episode goes on."""
+        """Move all envs by one decision; return reward [N] and outcome [N], 0 where the episode continues."""
 
     def timeout_outcome(self) -> Tensor | int:
-        """What an episode that the clock cuts off now ends with: one outcome for all, or [N] where it depends."""
+        """Return the outcome of an episode that is truncated now: one for all, or [N]."""
         return max(self.outcomes)
 
     # ---- helpers for a world ---------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class TorchEnv(TensorEnv):
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
+        """Return numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
@@ -108,7 +108,7 @@ class TorchEnv(TensorEnv):
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers [N, *shape] (Box and Muller)."""
+        """Return standard normal numbers [N, *shape] (Box and Muller)."""
         u, v = self.uniform(2, *shape).unbind(1)
         return (-2.0 * (1.0 - u).log()).sqrt() * (2.0 * math.pi * v).cos()
 

@@ -18,9 +18,9 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class DQNConfig(OffPolicyConfig):
     epsilon: float = setting(0.4, at_least=0, at_most=1)
-    """Largest share of random actions: env i of n explores with epsilon^(1 + 7 i / (n - 1))."""
+    """Largest share of random actions: env i of n takes epsilon^(1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
-    """Where the loss turns from quadratic to linear. Much smaller than the returns, it makes rare ends count too little."""
+    """Huber threshold. If much smaller than the returns, rare terminal transitions count too little."""
 
 
 class DQN(OffPolicy):

@@ -1,7 +1,7 @@
-"""What SAC, TD3 and DQN share: a replay buffer, gradient steps on its batches, and slowly following target networks.
+"""Base of SAC, TD3 and DQN: a replay buffer, gradient steps on its batches, target networks.
 
 Each iteration the learner takes a rollout [T, N] (see `collect.experience`) into its buffer and makes `updates`
-gradient steps. Every rank flies its own drones and has its own buffer; gradients are averaged over ranks, so all ranks
+gradient steps. Every rank has its own envs and buffer; gradients are averaged over ranks, so all ranks
 hold the same weights at all times. A batch is a dict of tensors [B, ...]:
 
     <obs>, next_<obs>, action, reward, terminated      and discount, if n_step > 1
@@ -33,19 +33,19 @@ class ReplayConfig:
     batch: int = setting(4096, at_least=1)
     """Transitions per gradient step, over all ranks."""
     steps: int = setting(8, at_least=1)
-    """Decisions per drone between learning."""
+    """Decisions per env between updates."""
     updates: int = setting(8, at_least=1)
     """Gradient steps per iteration."""
     warm_up: int = setting(100_000, at_least=0)
-    """Decisions flown before learning starts."""
+    """Decisions collected before learning starts."""
     n_step: int = setting(3, at_least=1, resume="restart")
-    """Steps of reward taken from experience before the target network's word."""
+    """Steps of reward before bootstrapping from the target network."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
     """What is compressed together: frame, chunk or episode."""
     segment: int = setting(64, at_least=1, resume="restart")
-    """Episodes enter the buffer in pieces of this many decisions, so that learning need not wait for their end."""
+    """Episodes are added to the buffer in pieces of this many decisions, before they end."""
     prioritized: bool = setting(False, resume="restart")
-    """Draw transitions in proportion to their error (dqn only)."""
+    """Sample transitions in proportion to their error (dqn only)."""
 
     def validate(self) -> None:
         if self.size < self.segment:
@@ -69,7 +69,7 @@ class OffPolicyConfig:
 
 
 class Replay(Protocol):
-    """What a learner needs of its buffer; DictReplayBuffer has it."""
+    """The buffer that a learner needs; DictReplayBuffer is one."""
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
     def sample(self, batch_size: int) -> Batch: ...
@@ -81,10 +81,10 @@ class Replay(Protocol):
 
 
 class OffPolicy(Learner):
-    """Base of the learners. Subclasses make their networks, put them under `train_module`, and define `step`.
+    """Base of off-policy learners. Subclasses pass networks to `train_module`, and define `step` and `explore`.
 
     Args:
-        policy: The network that flies.
+        policy: The network that acts.
         cfg: Settings of the replay.
         buffer: This rank's experience; the learner owns it from now on.
         ranks: How many ranks learn together.
@@ -109,7 +109,7 @@ class OffPolicy(Learner):
     def train_module(
         self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
     ) -> None:
-        """Put a module under Adam, whose rate falls to a share of `lr`; `target`, a copy, follows by `follow`."""
+        """Optimize a module with Adam, whose rate falls to a share of `lr`; `target` is a copy that `follow` moves."""
         self.rates[name] = (lr, lr * final_share)
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
@@ -119,17 +119,17 @@ class OffPolicy(Learner):
             self._copies.append((module, target))
 
     def begin(self, progress: float = 0.0) -> None:
-        """Target networks start as copies."""
+        """Copy networks to their targets."""
         for module, target in self._copies:
             target.load_state_dict(module.state_dict())
         self.schedule(progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Take in a rollout, learn from the buffer; returns mean losses and diagnostics."""
+        """Add a rollout to the buffer and learn from it; return mean losses and diagnostics."""
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()
         self.schedule(progress)
-        # decided by what was flown, which is the same on all ranks, not by what this rank's buffer holds
+        # by frames collected, which are the same on all ranks, not by what this rank's buffer holds
         flown = self.frames // rollout["reward"].shape[1]
         if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
             return dict.fromkeys(self.names, 0.0)
@@ -153,7 +153,7 @@ class OffPolicy(Learner):
         return self.learn(cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """A gradient step on each batch; returns the mean of their figures. The one place where NaN is looked for."""
+        """Make a gradient step on each batch; return the mean of their figures. The only check for NaN."""
         sums, count = torch.zeros(len(self.names), device=self.device), 0
         for batch in batches:
             sums += self.step(batch)
@@ -167,20 +167,20 @@ class OffPolicy(Learner):
             self.optimizers[name].param_groups[0]["lr"] = first + (last - first) * progress
 
     def step(self, batch: Batch) -> Tensor:
-        """One gradient step on a batch; returns the figures called `names`."""
+        """Make one gradient step on a batch; return the figures called `names`."""
         raise NotImplementedError
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Actions to fly with while learning."""
+        """Return actions with exploration noise."""
         raise NotImplementedError
 
     def discount(self, batch: Batch) -> Tensor:
-        """What the value of the next observation counts, [B]: 0 after the task ended."""
+        """Return the discount of the next observation's value, [B]: 0 after termination."""
         alive = (~batch["terminated"]).float()
         return alive * batch["discount"] if "discount" in batch else alive * self.gamma
 
     def descend(self, name: str, loss: Tensor, max_norm: float) -> None:
-        """Change one module to lower a loss, by gradients averaged over ranks."""
+        """Make an optimizer step on one module, with gradients averaged over ranks."""
         flat = self.flats[name]
         flat.zero_grad()
         loss.backward()
@@ -189,7 +189,7 @@ class OffPolicy(Learner):
         self.optimizers[name].step()
 
     def follow(self, name: str, tau: float) -> None:
-        """Move a target network a share `tau` of the way to its original."""
+        """Move a target network by a share `tau` towards its original."""
         self.targets[name].values.data.lerp_(self.flats[name].values.data, tau)
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class OffPolicy(Learner):
         torch.set_rng_state(state["rng"].cpu())
 
     def rank_state(self) -> dict[str, Any]:
-        """What is this rank's own: its experience."""
+        """Return this rank's experience."""
         return {"buffer": self.buffer.state_dict(), "frames": self.frames}
 
     def load_rank_state(self, state: Mapping[str, Any]) -> None:
@@ -228,10 +228,10 @@ class OffPolicy(Learner):
         self.frames = int(state["frames"])
 
     def close(self) -> None:
-        """Let go of the buffer."""
+        """Release the buffer."""
         self.buffer.close()
 
 
 def next_observations(batch: Batch, keys: Sequence[str]) -> dict[str, Tensor]:
-    """The observations that followed those of a batch, by their own names."""
+    """Return the next observations of a batch by their own names."""
     return {key: batch[f"next_{key}"] for key in keys}

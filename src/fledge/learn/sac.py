@@ -18,9 +18,9 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class SACConfig(OffPolicyConfig):
     target_entropy: float | None = None
-    """Entropy of the actions (in [-1, 1], all axes together) that the temperature aims at; null: minus their number."""
+    """Target entropy of the action (in [-1, 1], all axes together); null: minus the number of axes."""
     alpha: float = setting(0.02, above=0)
-    """Temperature at the start."""
+    """Temperature (weight of the entropy) at the start."""
     alpha_lr: float = setting(5e-4, at_least=0)
     """Adam's learning rate of the temperature; 0 keeps it."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
@@ -28,7 +28,7 @@ class SACConfig(OffPolicyConfig):
 
 
 class Temperature(nn.Module):
-    """How much a unit of entropy is worth in rewards, as its logarithm."""
+    """Weight of the entropy against rewards, as its logarithm."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()

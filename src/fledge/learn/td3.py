@@ -19,11 +19,11 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class TD3Config(OffPolicyConfig):
     noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
-    """Deviations of the exploration noise: the first drone flies with the least, the last with the most."""
+    """Deviations of the exploration noise, from the first env to the last."""
     target_noise: float = setting(0.2, at_least=0)
     """Deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
-    """Largest such noise."""
+    """Largest noise on target actions."""
     delay: int = setting(2, at_least=1)
     """Critic steps per actor step."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")

@@ -57,9 +57,9 @@ class WandbMode(enum.Enum):
 @dataclass
 class CollectConfig:
     mode: CollectMode = setting(CollectMode.sync, resume="restart")
-    """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
+    """sync: collect, then learn; pipelined: at the same time (lag 1); halves: half decide, half step. On-policy only."""
     compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
-    """Hold rollouts compressed until they are learned from (scheme C; lossless, slower): effort 1 to 9; 0: no. ppo only."""
+    """Keep rollouts compressed until they are learned from (lossless, slower): effort 1 to 9; 0: off. On-policy only."""
 
 
 @dataclass
@@ -77,19 +77,19 @@ class TrainConfig:
     algo: str = setting("ppo", resume="weights", code=True)
     """Learning algorithm: ppo for any action; sac, td3 (continuous) or dqn (discrete) from replay; or your module:Class."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1, resume="restart")
-    """Decides everything random in the run."""
+    """Seed of everything random in the run."""
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
     threads: int = setting(0, at_least=0, at_most=1024, resume="same")
-    """Threads of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out."""
+    """Threads of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks."""
     device: str = "auto"
     """cpu, cuda (one GPU per rank), or auto: cuda where there is one."""
     pin_memory: bool = setting(False, resume="same")
-    """Copy batches from replay to the GPU through pinned memory, beside the computing (sac, td3, dqn on CUDA)."""
+    """Copy batches from replay to the GPU through pinned memory, while it computes (off-policy on CUDA)."""
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
+    """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
     reward: str = setting("", resume="restart", code=True)
@@ -114,7 +114,7 @@ class TrainConfig:
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
     """Newest checkpoints kept whole; older ones are thinned to weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
-    """Checkpoints kept for the best headline figure in training."""
+    """Checkpoints kept for the best value of the primary metric in training."""
     compress_checkpoint: bool = setting(True, resume="same")
     """Compress checkpoints (losslessly)."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
@@ -231,12 +231,12 @@ def chosen_algo(presets: Sequence[Preset], words: Sequence[str], task: Task, nam
 
 
 def aliases_of(task: Task) -> dict[str, str]:
-    """Other names of settings: earlier ones of ours, and the task's."""
+    """Return other names of settings: earlier ones, and the task's."""
     return {**RENAMED, **task.aliases}
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
-    """Presets that a word puts in place: env=NAME, and hardware=NAME where the task has such."""
+    """Return the presets of env=NAME and hardware=NAME that the task has, by group and name."""
     names = {group: task.preset_names(group) for group in ("env", "hardware")}
     return {group: {name: task.preset(group, name) for name in found} for group, found in names.items() if found}
 
@@ -264,14 +264,14 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
 
 
 def settled(cfg: TrainConfig) -> TrainConfig:
-    """A config that says which kind of device `auto` is here: what a run is resumed on is then known."""
+    """Replace device `auto` by cpu or cuda, so that a resumed run knows its device."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     return cfg
 
 
 def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
-    """The config without a ladder of opponents, where the user names one opponent and no ladder: that one is meant."""
+    """Remove the ladder of opponents if the user names env.opponent but no ladder."""
     if value_given(words, "env.opponent", task.aliases) and value_given(words, "league.ladder", task.aliases) is None:
         cfg.league.ladder = []
     return cfg
@@ -281,7 +281,7 @@ def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
     """Return the config with references to code that hold in any folder.
 
     Raises:
-        ConfigError: when a file names code, but not the user.
+        ConfigError: when a file names code that the user does not name.
     """
     refuse_code(cfg, words)
     cfg.reward, cfg.algo = absolute(cfg.reward), absolute(cfg.algo)

@@ -1,7 +1,7 @@
-"""How a run gets harder: as the task says, by progress; or as a league says, by whom the learner has beaten.
+"""How a run gets harder: by progress, as the task says, or by the opponents that the learner has beaten, as a league says.
 
-prepare(progress)    before a rollout, while no env is in the air
-learn(policy)        after it, on every rank: takes in what was met on all of them; returns figures for the log
+prepare(progress)    before a rollout, while no env is stepping
+learn(policy)        after it, on every rank: take in the results of all ranks; return metrics
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fledge.train.ranks import Ranks
 
 
 class Curriculum:
-    """The task's own, a function of progress."""
+    """The task's curriculum, a function of progress."""
 
     def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv]) -> None:
         self.task, self.settings, self.envs = task, settings, envs
@@ -37,7 +37,7 @@ class Curriculum:
         return {}
 
     def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
-        """Weights of past selves that are to be written down, by their numbers from 1."""
+        """Return weights of new past selves, to be saved, by their numbers from 1."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,12 +87,10 @@ class LeagueCurriculum(Curriculum):
         self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
-        self.known: Tensor | None = (
-            None  # of this rank, [opponents]: results of the rollout before, and who is in the air
-        )
-        self._seat()
+        self.known: Tensor | None = None  # of this rank, [opponents]: results of the last rollout, and running episodes
+        self._set_opponents()
 
-    def _seat(self) -> None:
+    def _set_opponents(self) -> None:
         agents, weights = list(self.league.agents), self.league.weights()
         if self.self_play is not None:
             share = self.league.cfg.self_play
@@ -107,7 +105,7 @@ class LeagueCurriculum(Curriculum):
         self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]
         if self.self_play is not None:
             self.self_play.update_weights()
-        self._seat()
+        self._set_opponents()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
         if self.known is not None:
@@ -130,17 +128,17 @@ class LeagueCurriculum(Curriculum):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.league.load_state_dict(state)
-        self._seat()
+        self._set_opponents()
 
 
 def make_curriculum(
     task: Task, cfg: TrainConfig, envs: Sequence[TensorEnv], policy: nn.Module, device: str, ranks: Ranks
 ) -> Curriculum:
-    """A league where the config names a ladder, else the task's own."""
+    """Make a league if the config names a ladder, else the task's curriculum."""
     if not cfg.league.ladder:
         return Curriculum(task, cfg.curriculum, envs)
     if task.sides != 2:
-        raise ConfigError(f"league.ladder is for worlds in which agents meet, but {task.name} has one side.")
+        raise ConfigError(f"league.ladder is for tasks with two sides, but {task.name} has one: leave it empty.")
 
     def make_self(weights: Mapping[str, Tensor]) -> Any:
         past = copy.deepcopy(policy)
@@ -153,7 +151,7 @@ def make_curriculum(
             try:
                 task.check_fit(agent, envs[0])  # now, not when it joins
             except ConfigError as error:
-                raise ConfigError(f"league.ladder names {name!r}, which does not fit this world: {error}") from error
+                raise ConfigError(f"league.ladder names {name!r}, which does not fit this env: {error}") from error
         return None if agent is None else agent.to(device)
 
     league = League(cfg.league, find_agent, make_self)

@@ -17,7 +17,7 @@ from fledge.train.config import make_config, read_run_config
 def explain_training(
     tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None
 ) -> Iterator[str]:
-    """Lines on every setting of a training as it would run."""
+    """Yield lines on every setting of a training."""
     task = find_task(tasks[0]) if tasks else None
     if resume is not None:
         task, saved = read_run_config(resume, [], task, named=words)
@@ -30,13 +30,13 @@ def explain_training(
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
         below = [f"algo={algo}"] if algo else []
         layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
-    yield from told([("", type(layers[-1][1])()), *layers])
+    yield from explained([("", type(layers[-1][1])()), *layers])
 
 
 def explain_world(
     policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]
 ) -> Iterator[str]:
-    """Lines on every setting of the world that a policy would be judged in."""
+    """Yield lines on every setting of the env that a policy would be evaluated in."""
     task = find_task(task_name) if task_name else None
     if policies:
         policy = load_policy(policies[0], task)
@@ -45,9 +45,9 @@ def explain_world(
         policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
         origin = f"preset {env_preset or 'default'}"
     worlds = [flight_world(policy, env_preset, given).cfg for given in ((), words)]
-    yield from told([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
+    yield from explained([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
 
 
-def told(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[str]:
+def explained(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[str]:
     for line, meaning in explain_settings(layers, prefix):
         yield f"{line}\n    {meaning}"

@@ -1,4 +1,4 @@
-"""Memory of a training: refused beforehand where it cannot be enough, and a sentence where it was not."""
+"""Memory of a training: checked before it starts, and a clear error if it runs out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RESULTS = 64  # bytes of a decision besides what was observed: action, values, r
 
 
 def rollout_bytes(task: Task, cfg: TrainConfig) -> int:
-    """Of all rollouts of PPO that are held at once, over all envs."""
+    """Return the size of all rollouts that are held at once, over all envs."""
     observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in task.specs(cfg.env)[0].values())
     ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
     return ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS)
 
 
 def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """MemoryBudgetError if rollouts would not fit."""
+    """Raise MemoryBudgetError if rollouts would not fit."""
     if cfg.off_policy:
         return
     device = torch.device(cfg.device)
@@ -39,7 +39,7 @@ def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 
 def advice(task: Task, cfg: TrainConfig, share: float) -> str:
-    """Which settings to lower, and how far, to make do with this share of the memory."""
+    """Return which settings to lower, and how far, to need only this share of the memory."""
     fewer = max(task.sides, int(cfg.env.num_envs * share) // task.sides * task.sides)
     length = "replay.steps" if cfg.off_policy else f"{cfg.section}.rollout_steps"
     small = ", or take hardware=small" if "small" in task.preset_names("hardware") else ""
@@ -48,7 +48,7 @@ def advice(task: Task, cfg: TrainConfig, share: float) -> str:
 
 @contextmanager
 def memory_sentence(task: Task, cfg: TrainConfig) -> Iterator[None]:
-    """Turns torch's complaint into which setting to lower."""
+    """Turn torch's out-of-memory errors into a MemoryBudgetError that names the setting to lower."""
     try:
         yield
     except torch.OutOfMemoryError as error:

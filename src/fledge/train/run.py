@@ -1,4 +1,4 @@
-"""A run: everything one rank needs to train, how it starts, and how it is saved and restored, exactly.
+"""A run: everything that one rank needs to train, and how it is saved and restored exactly.
 
 A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
 """
@@ -28,7 +28,7 @@ from fledge.train.curriculum import make_curriculum
 from fledge.train.live import FrameCapture, RecordingWrapper
 from fledge.train.ranks import Ranks
 
-EXACT = "bit for bit"  # how a run goes on if nothing that is computed has changed
+EXACT = "bit for bit"  # how a run continues if nothing that is computed has changed
 TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
 
 
@@ -83,10 +83,10 @@ class Run:
         return 0 < self.cfg.max_minutes * 60 < self.seconds
 
     def collect(self, progress: float | None = None) -> TensorDictBase:
-        """Fly one rollout under the curriculum, as far as training has come (or `progress` says)."""
+        """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
         progress = self.progress if progress is None else progress
         prepare = functools.partial(self.curriculum.prepare, progress)
-        return self.collector.rollout(prepare)  # which knows when no env is in the air
+        return self.collector.rollout(prepare)  # calls it while no env is stepping
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
         """Update the policy from a rollout."""
@@ -128,7 +128,7 @@ class Run:
     # ---- saving ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole run on rank 0 (what belongs to other ranks is gathered); an empty dict elsewhere."""
+        """Return the whole run on rank 0, with the other ranks' states gathered; an empty dict elsewhere."""
         own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()} | self.learner.rank_state()
         if self.device != "cpu":
             own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
@@ -151,11 +151,11 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> str:
-        """Continue from a saved run. Returns how: `EXACT`, or what is different."""
+        """Continue from a saved run; return `EXACT`, or what is different."""
         changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
         if state["policy"] != self.description:
             raise ConfigError(
-                f"The run was saved with the policy {state['policy']}, but its world now asks for {self.description}: "
+                f"The run was saved with the policy {state['policy']}, but its env now needs {self.description}: "
                 "the weights do not fit. Start a new run."
             )
         self.policy.load_state_dict(state["model"])
@@ -164,7 +164,7 @@ class Run:
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
         self.seconds = float(state["seconds"])
         restart = list(changes["restart"])
-        restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (this one does not tell its state)"]
+        restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (its state cannot be saved)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
         if restart:
             lost = f"{self.task.unit} begin new episodes"
@@ -187,34 +187,36 @@ class Run:
 
 
 def check_names(task: Task, env: TensorEnv) -> None:
-    """ConfigError where names of a world's observations or outcomes cannot work."""
+    """Raise ConfigError if names of an env's observations or outcomes clash with others."""
     if clash := sorted(TAKEN & {*env.observation_spec}):
-        raise ConfigError(f"The env observes {', '.join(clash)}, but that is the name of something else: rename it.")
+        raise ConfigError(
+            f"The env observes {', '.join(clash)}, which is the name of another entry of rollouts: rename it."
+        )
     if task.primary_metric != "return" and task.primary_metric not in env.outcomes.values():
         known = ", ".join(name for value, name in env.outcomes.items() if value)
         raise ConfigError(
-            f"The task's headline is {task.primary_metric!r}, but must be 'return' or an outcome: {known}."
+            f"The task's primary_metric is {task.primary_metric!r}, but must be 'return' or an outcome: {known}."
         )
 
 
 def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
-    """What changed since a run's settings were `before`; ConfigError where its weights would not fit."""
+    """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     changes = changed_settings(before, cfg, observes=observes)
     others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
     refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
     if refused:
         raise ConfigError(
-            f"A run cannot go on with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
+            f"A run cannot continue with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
             "init_from takes over the weights of a policy."
         )
     return changes
 
 
 def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
-    """This rank's share of the envs (in two, where halves take turns)."""
+    """Make this rank's share of the envs; two of half the size for collect.mode=halves."""
     parts = 2 if cfg.collect.mode is CollectMode.halves else 1
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile

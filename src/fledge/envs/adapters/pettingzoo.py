@@ -1,6 +1,6 @@
 """A TensorEnv whose rows meet in one episode as a PettingZoo parallel env: an agent a row, NumPy in, NumPy out.
 
-The caller resets: the step that ends the episode returns everybody's last observation, and empties `agents`. `infos[agent]`
+The caller resets: the step that ends the episode returns every agent's last observation, and empties `agents`. `infos[agent]`
 has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
 outcome, episode_return and episode_length.
 """
