@@ -131,7 +131,7 @@ def order(turns: int) -> Iterator[tuple[int, str]]:
 
 def prepare(training: Run, folder: Path, viewer: Viewer, variant: str) -> None:
     """Set up a variant, and make one iteration that is not timed."""
-    env, camera = training.watched, training.watched.camera
+    env, camera = training.recorder, training.recorder.capture
     vars(env).pop("step", None)
     camera.folder, viewer.on = folder, variant == "watched"
     if variant == "watched":

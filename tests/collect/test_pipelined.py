@@ -204,11 +204,11 @@ def test_a_resumed_run_hands_out_the_same_batches_and_learns_the_same(taken: int
     first = Learner()
     first.iterate(taken)
     state = first.collector.state_dict()
-    learned = first.ppo.state_dict()
+    learned = first.ppo.snapshot()
     expected = first.iterate(3)
     second = Learner()
     second.iterate(2)  # something else first: loading must undo it
-    second.ppo.load_state_dict(learned)
+    second.ppo.restore(learned)
     second.collector.load_state_dict(state)
     assert second.collector._frames == taken * N * T
     assert_same(second.iterate(3), expected)

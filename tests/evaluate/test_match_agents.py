@@ -47,10 +47,10 @@ def test_who_meets_himself_is_two() -> None:
 
 def test_a_twin_has_chances_of_its_own() -> None:
     pilot = RandomPilot()
-    twin = pilot.twin()
+    twin = pilot.clone()
     ours, theirs = (torch.rand(4, generator=each.generator) for each in (pilot, twin))
     assert not torch.equal(ours, theirs)
-    assert torch.equal(torch.rand(4, generator=RandomPilot().twin().generator), theirs)
+    assert torch.equal(torch.rand(4, generator=RandomPilot().clone().generator), theirs)
 
 
 def test_labels_tell_entrants_apart() -> None:

@@ -18,6 +18,7 @@ from fledge.envs.placement import EnvPlacement
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOVER = EXAMPLES / "hover.py"
 TESTED = {
+    "a2c",
     "deploy",
     "hover",
     "read_checkpoint",
@@ -139,6 +140,28 @@ def test_hover_learns_to_hover(tmp_path: Path) -> None:
     fledge("train", HOVER, "--folder", tmp_path / "run")
     row = json.loads(fledge("eval", tmp_path / "run", "--task", HOVER, "--episodes", 512, "--json"))
     assert row["success"] > 0.95
+
+
+# ---- an algorithm of one's own ----------------------------------------------------------------------------------------
+
+
+def test_a2c_is_short_trains_on_two_ranks_and_resumes(tmp_path: Path) -> None:
+    script = EXAMPLES / "a2c.py"
+    assert len(script.read_text().splitlines()) < 120
+    algo = f"algo={script}:A2C"
+    small = ["env.num_envs=16", "ranks=2", "threads=1", "algo_config.rollout_steps=8", "tensorboard=false"]
+    world = ["env.num_maps=1", "env.static_obstacles=20", "env.moving_obstacles=4"]
+    fledge("train", "navigation", algo, *small, *world, "total_frames=256", "--folder", tmp_path / "nav")
+    result = json.loads(fledge("train", "--resume", tmp_path / "nav", algo, "total_frames=512", "--json"))
+    assert result["frames"] == 512
+    assert {"policy_loss", "value_loss", "entropy", "grad_norm"} <= set(result)
+
+
+def test_a2c_learns_to_balance_a_pole(tmp_path: Path) -> None:
+    words = ["seed=1", "ranks=1", "threads=1", "total_frames=40000", "tensorboard=false"]
+    algo = f"algo={EXAMPLES / 'a2c.py'}:A2C"
+    result = json.loads(fledge("train", "gym:CartPole-v1", algo, *words, "--folder", tmp_path / "pole", "--json"))
+    assert result["return_recent"] > 100  # a policy that knows nothing has about 20
 
 
 # ---- parts of ours in other people's loops ---------------------------------------------------------------------------

@@ -38,27 +38,27 @@ def test_the_next_rung_joins_when_the_last_is_beaten_and_not_before() -> None:
     assert league.active == [0]
     assert league.weights() == [1.0, 0.0, 0.0]
     fight(league, easy=(79, 0, 21))
-    assert league.rung == 0
+    assert league.stage == 0
     for _ in range(20):  # however long it takes
         fight(league, easy=(79, 0, 21))
-    assert league.rung == 0
+    assert league.stage == 0
     fight(league, easy=(90, 0, 10))
-    assert league.rung == 1
+    assert league.stage == 1
     assert league.active == [0, 1]
 
 
 def test_running_away_is_not_winning() -> None:
     league = make()
     fight(league, easy=(40, 60, 0))
-    assert league.rung == 0
+    assert league.stage == 0
     fight(league, easy=(60, 40, 0))
-    assert league.rung == 1
+    assert league.stage == 1
 
 
 def test_few_fights_do_not_promote() -> None:
     league = make()
     fight(league, easy=(50, 0, 0))
-    assert league.rung == 0
+    assert league.stage == 0
 
 
 def test_hard_opponents_are_met_more_often() -> None:
@@ -118,7 +118,7 @@ def test_a_saved_league_goes_on_the_same() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="'ace'"):
         make(ladder=["ace"])
-    with pytest.raises(ConfigError, match="at least one pilot"):
+    with pytest.raises(ConfigError, match="at least one opponent"):
         make(ladder=[])
     with pytest.raises(ConfigError, match="The run's ladder"):
         make(ladder=["hard"]).load_state_dict(make().state_dict())
@@ -126,8 +126,8 @@ def test_what_does_not_fit_is_refused() -> None:
         make().learn(torch.zeros((4, 3)), lambda: WEIGHTS)
 
 
-def test_without_climbing_the_whole_ladder_is_met_from_the_first_moment() -> None:
-    league = make(climb=False)
+def test_without_advancing_the_whole_ladder_is_met_from_the_first_moment() -> None:
+    league = make(advance=False)
     assert league.active == [0, 1, 2]
     assert league.weights() == pytest.approx([1 / 3] * 3)
     assert sorted(league.joined) == [0, 1, 2]
@@ -208,14 +208,14 @@ def test_a_rung_keeps_the_weights_it_was_met_with() -> None:
     later = League(cfg, lambda name: Learned(2.0), Copy)
     later.load_state_dict(saved)
     assert later.agents[0].w.tolist() == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="exploiter has become another network"):
+    with pytest.raises(ConfigError, match="exploiter has another network than when"):
         League(cfg, lambda name: Learned(2.0, 3), Copy).load_state_dict(saved)
 
 
-def test_a_ladder_that_would_never_be_climbed_is_refused() -> None:
+def test_a_ladder_that_could_never_advance_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"league\.self_share is 1"):
         make(past_selves=2, self_share=1.0)
-    assert make(past_selves=2, self_share=1.0, climb=False).active == [0, 1, 2]
+    assert make(past_selves=2, self_share=1.0, advance=False).active == [0, 1, 2]
     assert make(self_share=1.0).active == [0]  # without past selves it says nothing
 
 
@@ -232,7 +232,7 @@ def test_a_run_keeps_its_ladder() -> None:
 def test_a_league_that_goes_on_without_climbing_meets_the_whole_ladder() -> None:
     league = make()
     fight(league, easy=(40, 0, 10))
-    again = make(climb=False)
+    again = make(advance=False)
     again.load_state_dict(league.state_dict())
     assert again.active == [0, 1, 2]
     assert again.joined[2]["fights"] == 50.0

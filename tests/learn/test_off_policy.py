@@ -119,16 +119,16 @@ def test_learning_continues_bit_for_bit_from_a_saved_state(make: Any) -> None:
         return learner.learn([learner.buffer.sample(32) for _ in range(steps)])
 
     go_on(straight, 2 - straight.steps_done % 2)  # the next step is one without TD3's actor, which reports the last
-    state, own = straight.state_dict(), straight.rank_state()
+    state, own = straight.snapshot(), straight.rank_state()
 
     first = go_on(straight)
     other = make(make_buffer(SEEN))
     other.load_rank_state(own)
-    other.load_state_dict(state)
+    other.restore(state)
     assert go_on(other) == first
     assert other.steps_done == straight.steps_done
     assert torch.equal(other.flats["actor"].values, straight.flats["actor"].values)
-    other.load_state_dict(state)  # which learning has left alone
+    other.restore(state)  # which learning has left alone
     other.load_rank_state(own)
     assert go_on(other) == first
 

@@ -53,32 +53,32 @@ def test_losses_equal_the_plain_reference_over_iterations() -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
 
 
-def test_a_stale_policy_learner_equals_the_plain_one_on_a_rollout_of_its_own_weights() -> None:
+def test_a_learner_of_stale_rollouts_equals_the_plain_one_on_a_rollout_of_its_own_weights() -> None:
     cfg = PPOConfig(rollout_steps=8, epochs=2, minibatch=64)
     torch.manual_seed(0)
     policy = FeaturePolicy(hidden=(16,))
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     reports = []
-    for stale in (False, True):
-        learner = PPO(copy.deepcopy(policy), cfg, stale_policy=stale)
+    for lagged in (False, True):
+        learner = PPO(copy.deepcopy(policy), cfg, stale_policy=lagged)
         torch.manual_seed(1)
         reports.append(learner.update(rollout.clone(), progress=0.5))  # which moves the ceiling of the spread
     assert reports[1] == pytest.approx(reports[0], rel=1e-4, abs=1e-6)
 
 
-def test_a_stale_policy_learner_stays_close_to_its_present_weights() -> None:
+def test_a_learner_of_stale_rollouts_stays_close_to_its_present_weights() -> None:
     cfg = PPOConfig(rollout_steps=8, epochs=1, minibatch=128)
     torch.manual_seed(0)
     policy = FeaturePolicy(hidden=(16,))
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     with torch.no_grad():
         policy.head.layer.bias[0] += 0.3  # learned since
-    plain, stale = (PPO(copy.deepcopy(policy), cfg, stale_policy=stale) for stale in (False, True))
+    plain, lagged = (PPO(copy.deepcopy(policy), cfg, stale_policy=lagged) for lagged in (False, True))
     torch.manual_seed(1)
     assert plain.update(rollout.clone())["kl"] > 0.01
     torch.manual_seed(1)
-    assert stale.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
-    density, value, following = stale._look_again(rollout)
+    assert lagged.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
+    density, value, following = lagged._evaluate_again(rollout)
     assert not torch.allclose(density, rollout["log_prob"])
     ended = rollout["terminated"] | rollout["truncated"]
     torch.testing.assert_close(following[:-1][~ended[:-1]], value[1:][~ended[:-1]])

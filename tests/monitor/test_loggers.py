@@ -189,7 +189,7 @@ def test_without_wandb_training_goes_on_with_a_note(tmp_path: Path, monkeypatch:
     logger, note = open_wandb(tmp_path, "online", "project", {})
     assert logger is None
     assert "pip install 'fledge[wandb]'" in note
-    assert "going on without it" in note
+    assert "training continues without it" in note
 
 
 @pytest.mark.parametrize(("key", "used"), [("secret", "online"), (None, "offline")])
@@ -255,7 +255,7 @@ def test_metrics_that_a_task_does_not_have_are_left_out(clock: Clock, capsys: py
     assert capsys.readouterr().err == "iteration 1/1  return +2.0  0:00 left\n"
 
 
-def test_the_headline_is_the_tasks_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_primary_metric_is_the_tasks_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"return": 2.0, "return_recent": 1.5, "win_recent": 0.25}
     ConsoleLogger(1, primary_metric="win").log(1, metrics)
     ConsoleLogger(1, primary_metric="return").log(1, metrics)

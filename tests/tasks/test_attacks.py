@@ -47,12 +47,12 @@ class Env(TorchEnv):
         return -self.state["place"].norm(dim=-1), torch.full((self.num_envs,), OUTCOME, dtype=torch.uint8)
 
 class World(Task):
-    name, config, env, primary_metric = "world", Config, Env, "HEADLINE"
+    name, config, env, primary_metric = "world", Config, Env, "PRIMARY"
 """
 
 
 def write_world(path: Path, name: str = "place", width: int = 2, outcome: int = 0, primary_metric: str = "won") -> str:
-    words = {"NAME": name, "WIDTH": str(width), "OUTCOME": str(outcome), "HEADLINE": primary_metric}
+    words = {"NAME": name, "WIDTH": str(width), "OUTCOME": str(outcome), "PRIMARY": primary_metric}
     text = WORLD
     for word, value in words.items():
         text = text.replace(word, value)
@@ -132,8 +132,10 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path
 
 def test_worlds_that_cannot_work_are_refused_before_training(tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path / "run")]
-    refused("observes reward, but that is the name", "train", write_world(tmp_path / "a.py", "reward"), *TINY, *folder)
-    refused("headline is 'glory'", "train", write_world(tmp_path / "b.py", primary_metric="glory"), *TINY, *folder)
+    refused("observes reward, which is the name", "train", write_world(tmp_path / "a.py", "reward"), *TINY, *folder)
+    refused(
+        "primary_metric is 'glory'", "train", write_world(tmp_path / "b.py", primary_metric="glory"), *TINY, *folder
+    )
     refused("ended an episode with outcome 7", "train", write_world(tmp_path / "c.py", outcome=7), *TINY, *folder)
 
 

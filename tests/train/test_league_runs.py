@@ -33,7 +33,7 @@ WORDS = [
     "league.promote_at=0.05",
     "league.self_beaten_at=0.05",
     "league.past_selves=2",
-    "league.mirror=0.3",
+    "league.self_play=0.3",
     "save_interval=5",
     f"total_frames={12 * 32 * 16}",
 ]
@@ -107,7 +107,9 @@ def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
 
 def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:
     run = Run(
-        make_config("aircombat", "", [*WORDS, "ranks=1", "league.mirror=0", "league.window=1", "league.past_selves=1"]),
+        make_config(
+            "aircombat", "", [*WORDS, "ranks=1", "league.self_play=0", "league.window=1", "league.past_selves=1"]
+        ),
         Ranks(),
     )
     try:
@@ -128,7 +130,7 @@ def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() ->
 
 
 def test_a_league_in_a_world_with_one_side_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one side"):
+    with pytest.raises(ConfigError, match="has one: leave it empty"):
         Run(make_config("navigation", "", ["league.ladder=[straight]", "env.num_envs=4"]), Ranks())
 
 
@@ -153,11 +155,11 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
         run.close()
     with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
         Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
-    with pytest.raises(ConfigError, match=r"other', which does not fit this world: .*missiles"):  # at once, not later
+    with pytest.raises(ConfigError, match=r"other', which does not fit this env: .*missiles"):  # at once, not later
         Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks())
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
 def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
-    with pytest.raises(FledgeError, match=r"no such pilot or policy|missing\.fledge"):
+    with pytest.raises(FledgeError, match=r"no such scripted policy or file|missing\.fledge"):
         Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())

@@ -14,7 +14,7 @@ from fledge.storage import Recording
 from fledge.tasks.registry import find_task
 from fledge.train import live
 from fledge.train.config import make_config
-from fledge.train.live import Camera, ask_for_frames, captured_files, newest_capture
+from fledge.train.live import FrameCapture, capture_files, newest_capture, request_frames
 from fledge.train.loop import train
 from fledge.train.ranks import Ranks
 
@@ -35,7 +35,7 @@ def run(folder: Path, watched: bool, words: list[str]) -> dict[str, torch.Tensor
     task = find_task("navigation")
     if watched:
         folder.mkdir()
-        ask_for_frames(folder)
+        request_frames(folder)
     train(make_config(task, None, [*WORDS, *words]), folder, Ranks(), task=task)
     state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
     return state["model"]
@@ -59,36 +59,36 @@ def test_a_watched_training_learns_the_same_bit_for_bit(
     assert len(maps) == 1, "all that are followed share a stage"
 
 
-def camera_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Camera, object]:
+def capture_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FrameCapture, object]:
     task = find_task("navigation")
     cfg = task.config(num_envs=8, num_maps=1, max_episode_steps=30, decimation=10)
     env = task.make_env(cfg, EnvPlacement(seed=3))
-    camera = Camera(task, env)
-    camera.folder = folder
-    monkeypatch.setattr(live, "LOOK_S", 0.0)
+    capture = FrameCapture(task, env)
+    capture.folder = folder
+    monkeypatch.setattr(live, "CHECK_S", 0.0)
     env.reset()
-    return camera, env
+    return capture, env
 
 
-def fly(camera: Camera, env: object, steps: int) -> None:
+def fly(capture: FrameCapture, env: object, steps: int) -> None:
     for _ in range(steps):
-        camera.after_step(env.step(torch.full((8, 3), 0.9)))
+        capture.after_step(env.step(torch.full((8, 3), 0.9)))
 
 
 def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    camera, env = camera_on(tmp_path, monkeypatch)
-    fly(camera, env, 3)
-    assert not camera.on
+    capture, env = capture_on(tmp_path, monkeypatch)
+    fly(capture, env, 3)
+    assert not capture.on
     assert not (tmp_path / "live").exists()
-    ask_for_frames(tmp_path)
-    fly(camera, env, 12)
-    assert camera.on
+    request_frames(tmp_path)
+    fly(capture, env, 12)
+    assert capture.on
     long_ago = time.time() - 60
     os.utime(tmp_path / "live" / "watch", (long_ago, long_ago))
-    fly(camera, env, 1)
-    assert not camera.on
+    fly(capture, env, 1)
+    assert not capture.on
     recording = Recording(newest_capture(tmp_path))
     assert recording.closed
     assert recording.outcomes().get("timeout", 0) >= live.FOLLOWED
@@ -96,42 +96,42 @@ def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
 
 
 def test_a_fast_training_is_filmed_at_every_third_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    camera, env = camera_on(tmp_path, monkeypatch)
-    monkeypatch.setattr(live, "LOOK_S", 3600.0)
-    fly(camera, env, 1)
-    ask_for_frames(tmp_path)
-    camera._rate = 3 * live.FRAMES_S
-    camera._look()
-    fly(camera, env, 9)
-    camera.close()
+    capture, env = capture_on(tmp_path, monkeypatch)
+    monkeypatch.setattr(live, "CHECK_S", 3600.0)
+    fly(capture, env, 1)
+    request_frames(tmp_path)
+    capture._rate = 3 * live.FRAMES_S
+    capture._check_request()
+    fly(capture, env, 9)
+    capture.close()
     recording = Recording(newest_capture(tmp_path))
     assert sum(episode.recorded for episode in recording) == 3 * live.FOLLOWED
     assert recording.seconds_per_frame == pytest.approx(3 * env.decision_s)
 
 
-def test_captured_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    camera, env = camera_on(tmp_path, monkeypatch)
+def test_captures_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, env = capture_on(tmp_path, monkeypatch)
     monkeypatch.setattr(live, "MAX_EPISODES", 10)
-    ask_for_frames(tmp_path)
-    fly(camera, env, 40)
-    camera.close()
-    assert 1 <= len(captured_files(tmp_path / "live")) <= live.KEPT
-    assert all(len(Recording(path)) <= 10 for path in captured_files(tmp_path / "live"))
+    request_frames(tmp_path)
+    fly(capture, env, 40)
+    capture.close()
+    assert 1 <= len(capture_files(tmp_path / "live")) <= live.KEPT
+    assert all(len(Recording(path)) <= 10 for path in capture_files(tmp_path / "live"))
 
 
-def test_a_broken_snapshot_stops_the_camera_and_not_the_training(
+def test_a_broken_snapshot_stops_the_capture_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    camera, env = camera_on(tmp_path, monkeypatch)
-    ask_for_frames(tmp_path)
-    fly(camera, env, 2)
+    capture, env = capture_on(tmp_path, monkeypatch)
+    request_frames(tmp_path)
+    fly(capture, env, 2)
 
     def broken(env: object, ids: list[int]) -> dict[str, object]:
         raise KeyError("pos")
 
-    monkeypatch.setattr(camera.task, "snapshot", broken)
-    fly(camera, env, 2)
-    assert not camera.on
+    monkeypatch.setattr(capture.task, "snapshot", broken)
+    fly(capture, env, 2)
+    assert not capture.on
     assert "cannot be watched live" in caplog.text
 
 
@@ -146,6 +146,6 @@ def test_a_link_in_a_run_is_neither_followed_nor_written_through(tmp_path: Path)
     (tmp_path / "files" / "live" / "watch").symlink_to(outside / "made")
     (tmp_path / "files" / "live" / "000002.frec").symlink_to(outside / "000001.frec")
     for name in ("folder", "files"):
-        ask_for_frames(tmp_path / name)
+        request_frames(tmp_path / name)
         assert newest_capture(tmp_path / name) is None
     assert [path.name for path in outside.iterdir()] == ["000001.frec"]

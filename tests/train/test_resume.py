@@ -114,7 +114,7 @@ def test_settings_that_change_nothing_keep_it_exact() -> None:
 @pytest.mark.parametrize("words", [["policy.hidden=[32]"], ["algo=td3"], ["algo=sac", "sac.critic_hidden=[16]"]])
 def test_what_the_weights_do_not_fit_is_refused(words: list[str]) -> None:
     state = saved("algo=sac")
-    with running("algo=sac", *words) as run, pytest.raises(ConfigError, match="cannot go on with another"):
+    with running("algo=sac", *words) as run, pytest.raises(ConfigError, match="cannot continue with another"):
         run.load_state_dict(state)
 
 
@@ -191,7 +191,7 @@ def test_weights_what_would_not_fit_is_refused_before_anything_is_loaded(
     state, _, _ = halfway
     with running(word) as run:
         before = [v.clone() for v in run.policy.state_dict().values()]
-        with pytest.raises(ConfigError, match=rf"cannot go on with another {word.split('=')[0]}: the saved weights"):
+        with pytest.raises(ConfigError, match=rf"cannot continue with another {word.split('=')[0]}: the saved weights"):
             run.load_state_dict(copy.deepcopy(state))
         assert run.iteration == 0
         assert all_equal(list(run.policy.state_dict().values()), before)
@@ -313,7 +313,7 @@ def test_every_ending_says_what_was_saved_and_how_to_go_on(tmp_path: Path, capsy
     assert all(text in said for text in finished), said
     train(cfg, folder, Ranks(), resume=True)
     said = capsys.readouterr().err
-    assert "It is at its end" in said
+    assert "It has finished" in said
     assert all(text in said for text in finished), said
 
 

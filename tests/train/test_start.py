@@ -187,7 +187,7 @@ def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_
     assert f"--resume {folder} with the mended words" in again.output
     page = CliRunner().invoke(main, ["report", folder])
     assert page.exit_code == 2
-    assert "nothing was saved yet" in page.output
+    assert "is a run without a checkpoint" in page.output
     words = [f"reward={code}:good", "policy.hidden=[8]", "--resume", folder]
     mended = CliRunner().invoke(main, ["train", *words])
     assert mended.exit_code == 0, mended.output

@@ -26,7 +26,7 @@ from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.core.settings import check_settings
 from fledge.tasks.registry import find_task
 from fledge.train.command import check_before_start
-from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.config import CollectMode, TrainConfig
 from fledge.train.ranks import Ranks, default_ranks
 from fledge.train.run import Run
 
@@ -37,8 +37,8 @@ LEAST_TURNS = 3
 def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     """Return all figures that `decide` needs; JSON-able."""
     check_settings(cfg)
-    if cfg.algo is not Algo.ppo:
-        raise ConfigError(f"algo={cfg.algo.name} has no rollouts to advise on: give a config with algo=ppo.")
+    if cfg.algo != "ppo":
+        raise ConfigError(f"algo is {cfg.algo}, but the advice is about rollouts: give a config with algo=ppo.")
     ranks = cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs // 2)  # an even number for each
     if cfg.env.num_envs % (2 * ranks):
         raise ConfigError(

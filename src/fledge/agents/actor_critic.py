@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.base import Action, BaseAgent, Exported, Obs
+from fledge.agents.base import Action, BaseAgent, Obs
 from fledge.agents.distributions import Head, Params, make_head
 from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.observations import Flattener, RunningNorm
@@ -84,27 +84,23 @@ class ActorCritic(BaseAgent):
         raise NotImplementedError
 
     def value(self, x: Tensor) -> Tensor:
-        """Values in reward units, [B]."""
+        """Return values in reward units, [B]."""
         return self.value_norm.denormalize(self(x)[1])
 
     def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
-        """Take note of what was read, [B, F], after an update; `average` is over ranks. Most networks need not."""
+        """Update input statistics from [B, F] after an update; `average` is over ranks. By default there are none."""
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        """Actions for the env, [B, ...]."""
+        """Return actions for the env, [B, ...]."""
         params, _ = self(self.encode(obs))
         raw = self.head.mean(params) if deterministic else self.head.sample(params)
         return self.head.to_env(raw)
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
         params, _ = self(self.encode(obs))
         action = self.head.to_env(self.head.mean(params))
         return (action,) if isinstance(action, Tensor) else tuple(action.values())
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPActorCritic(ActorCritic):

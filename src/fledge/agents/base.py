@@ -1,6 +1,6 @@
-"""BaseAgent: what everything that acts is: trained networks, scripted pilots, past selves, a person at a keyboard.
+"""BaseAgent: base of trained networks, scripted policies, past selves, and a person at a keyboard.
 
-    agent.reset(mask)              new episodes begin where the mask is true: forget what was remembered of the old ones
+    agent.reset(mask)              new episodes begin where the mask is true: forget the old ones
     action = agent.act(obs)        [B, ...], in the form of the env's action_spec: a tensor, or a dict of tensors
 
 Agents are modules: `to`, `train` and `eval` are torch's own and return the agent.
@@ -23,7 +23,7 @@ Action = Tensor | dict[str, Tensor]
 
 
 class BaseAgent(nn.Module):
-    """Something that acts.
+    """Chooses actions.
 
     Args:
         num_envs: For how many envs it acts at once; an agent without memory takes any number. A device may stand here
@@ -43,7 +43,7 @@ class BaseAgent(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are; without any, where it was put."""
+        """Device of its parameters; without any, the one it was moved to."""
         return next((p.device for p in self.parameters()), self._place.device)
 
     @device.setter
@@ -51,29 +51,29 @@ class BaseAgent(nn.Module):
         self._place = self._place.to(device)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to`, `cpu` and `cuda` do to every tensor."""
+        """Apply a function to every tensor, as `to`, `cpu` and `cuda` do."""
         self._place = fn(self._place)
         return super()._apply(fn, recurse)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        """Actions for the env from a batch of observations."""
+        """Return actions for the env from a batch of observations."""
         raise NotImplementedError
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory need not care."""
+        """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory do nothing."""
 
     def bind(self, env: Any) -> None:
         """Prepare to act in an env (a TensorEnv), before its first observation. Agents that need no settings ignore it."""
 
-    def memory(self) -> dict[str, Any]:
-        """What it remembers of the present episodes, random streams included: plain values and tensors, copies."""
+    def episode_state(self) -> dict[str, Any]:
+        """Return a copy of what it remembers of the present episodes, random streams included: plain values and tensors."""
         return {}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `memory` gave."""
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from an `episode_state`."""
 
-    def twin(self) -> Self:
-        """Another one that acts alike, with a memory and random streams of its own: for who meets himself."""
+    def clone(self) -> Self:
+        """Return a copy with an episode state and random streams of its own, for matches against itself."""
         other = copy.deepcopy(self)
         for value in vars(other).values():
             if isinstance(value, torch.Generator):
@@ -81,11 +81,11 @@ class BaseAgent(nn.Module):
         return other
 
     def figures(self) -> dict[str, float]:
-        """What it counted of its own work since it was last asked, by name."""
+        """Return statistics of its own work since the last call, by name."""
         return {}
 
     def get_name(self) -> str:
-        """What it is called in tables."""
+        """Return its name in tables."""
         return type(self).__name__
 
     # ---- as a file for other programs -----------------------------------------------------------------------------
@@ -93,12 +93,20 @@ class BaseAgent(nn.Module):
     outputs: tuple[str, ...] = ("action",)
     """Names of what an exported file puts out."""
 
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        """Return the `outputs` of an exported file for a batch of observations, without exploration."""
+        raise NotImplementedError
+
     def exported(self) -> nn.Module:
-        """A module that maps the tensors of `observes`, in order, to a tuple of `outputs`, without exploration."""
-        raise ConfigError(f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy.")
+        """Return a module that maps the tensors of `observes`, in order, to a tuple of `outputs`."""
+        if type(self).respond is BaseAgent.respond:
+            raise ConfigError(
+                f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy."
+            )
+        return Exported(self)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
-        """Observations such as it meets in flight, for tracing and for checking an exported file."""
+        """Return realistic observations, for tracing and checking an exported file."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""From a policy's description to the policy: the networks that fit any world.
+"""Make the general networks, which fit any env, from their descriptions.
 
 A description is what a policy file keeps beside the weights. Those of a world's own networks are that task's affair
 (`Task.build_policy`); the general ones are
@@ -30,7 +30,7 @@ def describe(
     normalize: bool = True,
     beta: bool = False,
 ) -> dict[str, Any]:
-    """The description of the general network that an algorithm learns with."""
+    """Return the description of the general network that an algorithm learns with."""
     found = {"kind": KINDS[algo], "hidden": list(hidden)}
     specs = {"observation": describe_spec(observation), "action": describe_spec(action)}
     return found | specs | ({"normalize": normalize, "beta": beta} if algo == "ppo" else {})

@@ -43,14 +43,14 @@ class Head(nn.Module):
     """Columns of the mask that `forward` takes."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
-        """Parameters of the distribution from features [B, inputs]."""
+        """Return the distribution's parameters for features [B, inputs]."""
         raise NotImplementedError
 
     def sample(self, params: Params) -> Tensor:
         raise NotImplementedError
 
     def mean(self, params: Params) -> Tensor:
-        """The action without exploration: the mean, or the most likely value."""
+        """Return the action without exploration: the mean, or the most likely value."""
         raise NotImplementedError
 
     def to_env(self, raw: Tensor) -> Action:
@@ -67,7 +67,7 @@ class Head(nn.Module):
 
 
 def count_of(spec: TensorSpec) -> int:
-    """Numbers in one action."""
+    """Return how many numbers an action has."""
     return math.prod(spec.shape)
 
 
@@ -270,7 +270,7 @@ class MixedHead(Head):
 
 
 def make_head(inputs: int, spec: ActionSpec, beta: bool = False) -> Head:
-    """The head for an action: Gaussian or Beta, categorical, or mixed."""
+    """Make the head for an action: Gaussian or Beta, categorical, or mixed."""
     if not isinstance(spec, TensorSpec):
         return MixedHead(inputs, spec, beta)
     if spec.num_values is not None:

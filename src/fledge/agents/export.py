@@ -62,7 +62,7 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
 
 
 def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]:
-    """A world's contract, cut to what this agent reads."""
+    """Return a task's contract, limited to what this agent reads."""
     told = {"fledge": fledge_version(), **contract, "inputs": list(agent.observes), "outputs": list(agent.outputs)}
     if "observation" in told:
         told["observation"] = {name: told["observation"][name] for name in agent.observes}
@@ -77,7 +77,7 @@ def fledge_version() -> str:
 
 
 def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], path: Path) -> int:
-    """Write observations, and what the agent does on them, to an .npz: a test for whoever runs the exported file.
+    """Write observations, and what the agent does on them, to an .npz: a test for the program that runs the exported file.
 
     Arrays have the names of the file's inputs and outputs, one row each per case. Returns the number of cases.
 
@@ -89,7 +89,7 @@ def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], p
         expected = [out.numpy() for out in agent.exported().eval()(*inputs.values())]
     for ours, theirs in zip(expected, run_file(file, inputs, agent.outputs), strict=True):
         if not np.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE):
-            raise FledgeError(f"{file} does not act like the policy on observations of a flight.")
+            raise FledgeError(f"{file} and the policy give different actions for the same observations.")
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
     np.savez_compressed(path, **arrays)
@@ -116,7 +116,7 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
 
 
 def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
-    """Largest difference between a written file and the agent over batches of 1, 7 and 512."""
+    """Return the largest difference between a written file and the agent over batches of 1, 7 and 512."""
     worst = 0.0
     for batch in (1, 7, 512):
         every = agent.example_inputs(batch, seed=batch)
@@ -129,7 +129,7 @@ def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
 
 
 def run_file(path: Path, inputs: dict[str, Tensor], outputs: Sequence[str]) -> list[np.ndarray]:
-    """What an exported file puts out."""
+    """Run an exported file."""
     if path.suffix == ".ts":
         with torch.no_grad(), _quiet():
             return [out.numpy() for out in torch.jit.load(str(path))(*inputs.values())]
@@ -141,7 +141,7 @@ def run_file(path: Path, inputs: dict[str, Tensor], outputs: Sequence[str]) -> l
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters chat on stdout, warnings and loggers about things that do not concern the user."""
+    """Silence the exporters' output, warnings and logs, which do not concern the user."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

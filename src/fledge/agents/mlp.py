@@ -9,7 +9,7 @@ from torch import nn
 
 
 def mlp(inputs: int, hidden: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Linear layers with orthogonal weights of gain sqrt(2), each with an activation after it."""
+    """Make linear layers with orthogonal weights of gain sqrt(2), each followed by an activation."""
     layers: list[nn.Module] = []
     for width, size in itertools.pairwise((inputs, *hidden)):
         linear = nn.Linear(width, size)
@@ -20,7 +20,7 @@ def mlp(inputs: int, hidden: Sequence[int], activation: type[nn.Module] = nn.ReL
 
 
 def value_layer(inputs: int) -> nn.Linear:
-    """The layer that predicts one number."""
+    """Make the layer that predicts one number."""
     layer = nn.Linear(inputs, 1)
     nn.init.orthogonal_(layer.weight, gain=1.0)
     nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""Observations as one vector: what networks without a world of their own read.
+"""Observations as one vector, the input of the general networks.
 
     [ every observation, flattened, in the spec's order | masks of the action, in its spec's order ]
 
@@ -18,11 +18,11 @@ from fledge.agents.base import Obs
 from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
 
-CLIP = 10.0  # deviations beyond which a normalised observation says no more
+CLIP = 10.0  # deviations at which normalised observations are clipped
 
 
 def mask_keys(action: ActionSpec) -> list[str]:
-    """Observations that are masks of an action, in the order of its entries."""
+    """Return the observations that are masks of an action, in the order of its entries."""
     specs = [action] if isinstance(action, TensorSpec) else list(action.values())
     return [spec.mask for spec in specs if spec.mask is not None]
 
@@ -49,7 +49,7 @@ class Flattener:
         self.inputs, self.masks = sum(widths.values()), sum(widths[name] for name in last)
 
     def __call__(self, obs: Obs) -> Tensor:
-        """[B, inputs] float32."""
+        """Return [B, inputs] float32."""
         return torch.cat([self._column(name, obs[name]) for name in self.keys], dim=-1)
 
     def _column(self, name: str, value: Tensor) -> Tensor:
@@ -59,11 +59,11 @@ class Flattener:
         return (value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)).float()  # for any batch, traced too
 
     def split(self, x: Tensor) -> Tensor | None:
-        """The masks of encoded observations, if there are any."""
+        """Return the masks of encoded observations, if there are any."""
         return x[..., -self.masks :] if self.masks else None
 
     def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
-        """Random observations that fit the specs; all values of masked actions are allowed."""
+        """Return random observations that fit the specs; all values of masked actions are allowed."""
         g = torch.Generator().manual_seed(seed)
         out = {}
         for name, spec in self.specs.items():

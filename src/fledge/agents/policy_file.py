@@ -1,8 +1,8 @@
-"""A policy as a file: an ordinary Fledge checkpoint with these entries, and nothing else needed to fly it.
+"""A policy as a file: a Fledge checkpoint with these entries, which are all that is needed to use it.
 
     model     the weights
     policy    the description of the network, which the task builds
-    task      the task's reference: its name, `gym:ID`, or code that the user has to name himself
+    task      the task's reference: its name, `gym:ID`, or code, which the user has to name
     world     {"env": settings by dotted key, "decision_s": seconds per decision}: where it was trained, and is flown
 
 Checkpoints of a run have them too, among others. Older ones have no `world`, but the whole run's `config`, which tells it.
@@ -25,18 +25,18 @@ STORED = ("model?", "policy?", "task?", "world?", "config?")  # as paths into a 
 
 
 def past_self_file(run: Path, number: int | str) -> Path:
-    """Where a run writes one of its past selves, numbered from 1."""
+    """Return the file of a run's past self, numbered from 1."""
     return run / "selves" / f"self_{number}.fledge"
 
 
 def is_past_self(path: Path) -> bool:
-    """Whether a path is RUN#3: no file of that name, but behind a run's."""
+    """Whether a path is RUN#3: a run's folder, then # and a number, and no file of that name."""
     name = path.name.rpartition("#")[0]
     return bool(name) and not path.exists() and path.with_name(name).is_dir()
 
 
 def read_past_self(path: Path) -> dict[str, Any]:
-    """The entries above of RUN#3."""
+    """Read the entries above of RUN#3."""
     name, _, number = path.name.rpartition("#")
     run = path.with_name(name)
     entries, history = read_policy(run), CheckpointHistory(run / "checkpoints")
@@ -55,7 +55,7 @@ def read_past_self(path: Path) -> dict[str, Any]:
 
 
 def read_policy(path: Path) -> dict[str, Any]:
-    """The entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
+    """Read the entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
     if is_past_self(path):
         return read_past_self(path)
     if path.is_dir():
@@ -63,9 +63,7 @@ def read_policy(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path} is not a run: it has no checkpoints folder.")
         history = CheckpointHistory(path / "checkpoints")
         if history.is_empty:
-            raise ConfigError(
-                f"{path} is a run of which nothing was saved yet: `fledge train --resume {path}` begins it from its start."
-            )
+            raise ConfigError(f"{path} is a run without a checkpoint: `fledge train --resume {path}` starts it again.")
         state, _ = history.load_latest(keys=STORED, allow_weights_only=True)
     else:
         state = load_checkpoint(path, keys=STORED)
@@ -73,7 +71,7 @@ def read_policy(path: Path) -> dict[str, Any]:
 
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
-    """The entries above of a loaded state.
+    """Return the entries above of a loaded state.
 
     Raises:
         FormatError: if it holds no policy.
@@ -96,7 +94,7 @@ def write_policy(entries: Mapping[str, Any], path: Path) -> None:
 
 
 def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
-    """Put weights into a policy.
+    """Load weights into a policy.
 
     Raises:
         FormatError: if they do not fit.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.base import BaseAgent, Obs
 from fledge.agents.distributions import FORBIDDEN
 from fledge.agents.mlp import mlp
 from fledge.agents.observations import Flattener
@@ -26,19 +26,16 @@ class QNetwork(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """The best action of each env, [B]."""
+        """Return the best action of each env, [B]."""
         return self(obs).argmax(-1)
 
     def allowed(self, obs: Obs) -> Tensor | None:
-        """Actions that are allowed now, [B, num_actions] bool; None where all always are."""
+        """Return which actions are allowed, [B, num_actions] bool; None if all always are."""
         return None
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out: the value of every action."""
+        """Return the value of every action."""
         return (self(obs),)
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPQNetwork(QNetwork):
@@ -47,7 +44,7 @@ class MLPQNetwork(QNetwork):
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is None or action.shape:
-            raise ConfigError("DQN needs one discrete action: take ppo, which bears any.")
+            raise ConfigError("DQN needs one discrete action: use algo=ppo, which takes any.")
         self.flattener = Flattener(observation, action)
         self.observes, self.num_actions = self.flattener.keys, action.num_values
         self.reads, self.acts = self.flattener.specs, action

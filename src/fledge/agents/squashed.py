@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.base import BaseAgent, Obs
 from fledge.agents.distributions import Scale, count_of
 from fledge.agents.mlp import mlp
 from fledge.agents.observations import Flattener
@@ -42,7 +42,9 @@ class SquashedActor(BaseAgent):
     ) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is not None or not action.bounded:
-            raise ConfigError("SAC and TD3 need one floating-point action with bounds: take ppo (or dqn, if discrete).")
+            raise ConfigError(
+                "SAC and TD3 need one floating-point action with bounds: use algo=ppo (or dqn, if discrete)."
+            )
         self.inputs, self.actions, self.log_std_range = inputs, count_of(action), log_std_range
         self.scale = Scale(action)
         self.trunk = mlp(inputs, hidden)
@@ -53,17 +55,17 @@ class SquashedActor(BaseAgent):
             self.head.bias[0] = math.atanh(first_mean)
 
     def encode(self, obs: Obs) -> Tensor:
-        """What the network reads, [B, inputs]."""
+        """Return the network's input, [B, inputs]."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the tanh, [B, A] each."""
+        """Return mean and log standard deviation before the tanh, [B, A] each."""
         mean, spread = self.head(self.trunk(x)).chunk(2, dim=-1)
         low, high = self.log_std_range
         return mean, low + 0.5 * (high - low) * (torch.tanh(spread) + 1.0)
 
     def sample(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions in [-1, 1] for standard normal noise [B, A], and their log-probabilities [B]."""
+        """Return actions in [-1, 1] for standard normal noise [B, A], and their log-probabilities [B]."""
         mean, log_std = self(x)
         raw = mean + log_std.exp() * noise
         log_prob = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
@@ -72,23 +74,19 @@ class SquashedActor(BaseAgent):
         return torch.tanh(raw), (log_prob - squash).sum(-1)
 
     def mean(self, x: Tensor) -> Tensor:
-        """The action in [-1, 1] without exploration."""
+        """Return the action in [-1, 1] without exploration."""
         return torch.tanh(self(x)[0])
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Actions for the env, [B, ...]."""
+        """Return actions for the env, [B, ...]."""
         x = self.encode(obs)
         if deterministic:
             return self.scale.to_env(self.mean(x))
         return self.scale.to_env(self.sample(x, torch.randn(len(x), self.actions, device=x.device))[0])
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
-        """What an exported file puts out."""
         return (self.scale.to_env(self.mean(self.encode(obs))),)
-
-    def exported(self) -> nn.Module:
-        return Exported(self)
 
 
 class MLPActor(SquashedActor):
@@ -122,7 +120,7 @@ class TwinCritic(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(2, 1, size)))
 
     def forward(self, x: Tensor, action: Tensor) -> Tensor:
-        """Returns [2, B] of actions [B, A] in [-1, 1], given features [B, F]."""
+        """Return both estimates [2, B] for actions [B, A] in [-1, 1] and features [B, F]."""
         h = torch.cat([x, action], dim=-1).expand(2, -1, -1)
         last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):

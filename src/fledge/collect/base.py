@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fledge.core.errors import InputError
+from fledge.envs.base import Log
 
 RESULTS = ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length")
 Prepare = Callable[[], None]
@@ -33,10 +34,12 @@ class Collector(ABC):
 
     Attributes:
         simulate_s: Seconds that the env took in the last rollout.
+        env_log: What the env logged in the last rollout (`TensorEnv.log_scalar`): sum and count by name.
         frames_per_batch: Decisions per rollout, 0 if unknown.
     """
 
     simulate_s: float
+    env_log: Log = {}
     frames_per_batch: int
     _frames: int
     _fps: float

@@ -30,6 +30,7 @@ from fledge.collect.base import Collector, Prepare
 from fledge.collect.packed import Envs, PackedTensor
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
+from fledge.envs.base import Log
 from fledge.storage.format import codecs
 
 Key = str | tuple[str, ...]
@@ -207,6 +208,10 @@ class CompressedDataCollector(Collector):
     @property
     def simulate_s(self) -> float:  # type: ignore[override]
         return getattr(self.base_collector, "simulate_s", 0.0)
+
+    @property
+    def env_log(self) -> Log:  # type: ignore[override]
+        return getattr(self.base_collector, "env_log", {})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the base collector's state; compression has none."""

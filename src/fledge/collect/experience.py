@@ -59,6 +59,7 @@ class ExperienceCollector(Collector):
         for slot in self._slots:
             write_action(slot.row["action"], self.explore(slot.obs))
             self._env_slice.step(slot)
+        self.env_log = self.env.take_log()
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
         return self._rollout

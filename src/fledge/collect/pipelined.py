@@ -126,7 +126,7 @@ class PipelinedDataCollector(Collector):
                 break
             self._begin(prepare)  # if it fails, the finished batch is returned by the next call
         self._pending.popleft()
-        self._latest, self._fps, self.simulate_s = collected
+        self._latest, self._fps, self.simulate_s, self.env_log = collected
         self._frames += collected.data.numel()
         return collected.data
 

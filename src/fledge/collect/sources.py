@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fledge.collect.rng_scope import RngScope
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
+from fledge.envs.base import Log
 
 Policy = TypeVar("Policy", bound=nn.Module)
 Weights = dict[str, Tensor]
@@ -32,6 +33,7 @@ class Collected(NamedTuple):
     data: TensorDictBase
     fps: float = 0.0
     simulate_s: float = 0.0
+    env_log: Log = {}
 
 
 class FrozenPolicy(Generic[Policy]):

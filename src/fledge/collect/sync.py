@@ -25,7 +25,7 @@ from fledge.collect.exploration import ExplorationType, is_deterministic, read_e
 from fledge.collect.key_names import KEY_NAMES, add_navrl_names, fill_done
 from fledge.collect.rng_scope import RngScope
 from fledge.core.errors import ConfigError
-from fledge.envs.base import TensorEnv, make_action_buffer, write_action
+from fledge.envs.base import TensorEnv, add_logs, make_action_buffer, write_action
 
 
 class SyncDataCollector(Collector):
@@ -142,6 +142,7 @@ class SyncDataCollector(Collector):
         if self.keys == "navrl":
             fill_done(data)
         self.simulate_s = sum(env_slice.simulate_s for env_slice in self._env_slices)
+        self.env_log = add_logs(env.take_log() for env in self.envs)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
         return data

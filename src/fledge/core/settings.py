@@ -122,10 +122,15 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 def refuse_code(config: Any, overrides: Sequence[str] = (), prefix: str = "") -> None:
     """Raise ConfigError if a setting references code that the user's overrides do not: files must not run code."""
-    named = {absolute(override.partition("=")[2].strip()) for override in overrides}
     for key, field, value in walk(config, prefix):
-        if rule_of(field).code and ":" in value and absolute(value) not in named:
-            raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
+        if rule_of(field).code:
+            refuse_unnamed(key, value, overrides)
+
+
+def refuse_unnamed(key: str, value: str, overrides: Sequence[str] = ()) -> None:
+    """Raise ConfigError if the value of a setting references code that the user's overrides do not."""
+    if ":" in value and absolute(value) not in {absolute(each.partition("=")[2].strip()) for each in overrides}:
+        raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
 
 
 def _check_combinations(config: Any) -> None:

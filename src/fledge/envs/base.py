@@ -16,12 +16,21 @@ Auto-reset happens in the same step: where an episode ended, `obs` is already th
 `reset(env_mask)` begins new episodes only where the mask is true and leaves all other envs untouched.
 
 An action is one tensor [N, ...], or a dict of them where `action_spec` is a dict.
+
+Scalars for the log. In a step or reset, an env (or wrapper, or reward function) may call
+
+    self.log_scalar("height", height)                    float, or tensor of any shape; its mean is logged
+    self.log_scalar("speed_at_end", speed, where=ended)  only the entries where the mask is true
+
+A training logs the mean over envs, steps and ranks of each iteration as `env/NAME`. The env owns the running sums; they stay
+on its device, so nothing waits for a GPU, and an env that logs nothing pays nothing. `take_log()` returns them and starts
+anew; collectors call it after every rollout. Sums are no part of `state_dict`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -31,6 +40,7 @@ from fledge.core.errors import InputError
 from fledge.core.specs import ActionSpec, TensorSpec
 
 Action = torch.Tensor | Mapping[str, torch.Tensor]
+Log = dict[str, tuple[torch.Tensor | float, torch.Tensor | int]]  # sum and count of logged values by name
 
 
 class TensorEnv(ABC):
@@ -55,11 +65,35 @@ class TensorEnv(ABC):
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.seed = seed
+        self._log: Log = {}
 
     @property
     def unwrapped(self) -> TensorEnv:
-        """The world itself, below whatever is wrapped around it."""
+        """The env below all wrappers."""
         return self
+
+    def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
+        """Add values to the mean that a training logs as `env/NAME`.
+
+        Args:
+            where: Bool mask that broadcasts with `value`; only these entries count.
+        """
+        added: torch.Tensor | float
+        count: torch.Tensor | int
+        if where is not None:
+            chosen = torch.where(where, value, 0.0)
+            added, count = chosen.sum(dtype=torch.float64), where.expand_as(chosen).sum()
+        elif isinstance(value, torch.Tensor):
+            added, count = value.detach().sum(dtype=torch.float64), value.numel()
+        else:
+            added, count = float(value), 1
+        total, seen = self._log.get(name, (0.0, 0))
+        self._log[name] = total + added, seen + count
+
+    def take_log(self) -> Log:
+        """Return sum and count of what was logged since the last call, by name, and start anew."""
+        taken, self._log = self._log, {}
+        return taken
 
     @property
     @abstractmethod
@@ -114,6 +148,27 @@ class TensorEnv(ABC):
             [n],
         )
 
+    def check_buffers(self, out: TensorDict | None) -> TensorDict:
+        """Return `out`, or new buffers if it is None; InputError if it has no place for the observations."""
+        if out is None:
+            return self.make_buffers()
+        for name, spec in self.observation_spec.items():
+            expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
+            if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
+                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
+        return out
+
+    def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
+        """Raise InputError unless a saved state has these keys, and these values are this env's own."""
+        if missing := [key for key in (*keys, *own) if key not in state]:
+            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
+        for name, value in own.items():
+            if int(state[name]) != value:
+                raise InputError(
+                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
+                    "Make the env with the same to continue."
+                )
+
     def check_action(self, action: Action) -> None:
         """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
         spec = self.action_spec
@@ -165,6 +220,34 @@ class TensorEnv(ABC):
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
         return env_mask
+
+
+def check_begun(begun: bool) -> None:
+    """Raise InputError in a step before the first reset."""
+    if not begun:
+        raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+
+
+def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
+    """Copy values into those entries of a caller's buffers that there are."""
+    for name in out.keys() & values.keys():
+        out[name].copy_(values[name])
+
+
+def clear_results(out: TensorDict) -> None:
+    """Zero what a reset leaves without a value, where the caller has it."""
+    for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
+        out[name].zero_()
+
+
+def add_logs(logs: Iterable[Log]) -> Log:
+    """Add up the sums and counts of several envs."""
+    total: Log = {}
+    for log in logs:
+        for name, (value, count) in log.items():
+            before, seen = total.get(name, (0.0, 0))
+            total[name] = before + value, seen + count
+    return total
 
 
 def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:

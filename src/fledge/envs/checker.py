@@ -1,4 +1,4 @@
-"""A checker for any TensorEnv: flies it, and names the first promise of the contract (`envs/base.py`) that it breaks.
+"""A checker for any TensorEnv: steps it, and names the first rule of the contract (`envs/base.py`) that it breaks.
 
     check_tensor_env(lambda num_envs, seed: NavigationEnv(NavigationConfig(num_envs=num_envs), seed=seed))
 
@@ -36,7 +36,7 @@ from fledge.envs.flight_log import (
 
 HOLD = 0.15  # share of the envs that draw a new action at each step; held actions lead somewhere, and so to ends
 MakeEnv = Callable[..., TensorEnv]
-TWINS = 3  # steps with ends that are repeated in another env
+REPEATED = 3  # steps with ends that are repeated in another env
 
 
 def check_tensor_env(
@@ -47,7 +47,7 @@ def check_tensor_env(
     seed: int = 0,
     make_longer: MakeEnv | None = None,
 ) -> CheckSummary:
-    """Return what was met, or raise EnvCheckError with one sentence about the first broken promise.
+    """Return what was met, or raise EnvCheckError with one sentence about the first broken rule.
 
     Args:
         make_env: Called as `make_env(num_envs=..., seed=...)`, several times; each env is closed again.
@@ -178,10 +178,10 @@ class _Check:
 
     def ends(self) -> None:
         """Repeat some steps in which episodes ended, in an env like it and in one with a longer time limit."""
-        for t, before, result in self.ended[:TWINS]:
-            with self.env() as twin:
-                twin.load_state_dict(before)
-                name = difference(result, twin.step(self.actions[t - 1]))
+        for t, before, result in self.ended[:REPEATED]:
+            with self.env() as other:
+                other.load_state_dict(before)
+                name = difference(result, other.step(self.actions[t - 1]))
             if name:
                 fail(f"An env that loaded the state before step {t} differs in {name} after it.")
             cut = result["truncated"]
@@ -204,12 +204,12 @@ class _Check:
                 env.step(action)
             state = env.state_dict()
             expected = self.fly(env, half)
-            for who, target in (("Another env", other), ("The env itself", env)):
+            for name_of, target in (("Another env", other), ("The env itself", env)):
                 target.load_state_dict(state)
                 for t, (a, b) in enumerate(zip(expected, self.fly(target, half), strict=True), half + 1):
                     name = difference(a, b)
                     if name:
-                        fail(f"{who}, continued from a state_dict, differs in {name} at step {t}.")
+                        fail(f"{name_of}, continued from a state_dict, differs in {name} at step {t}.")
 
     def masked_reset(self) -> None:
         half = self.steps // 2
@@ -220,8 +220,8 @@ class _Check:
                 last = env.step(action)
             mask = mask.to(last["reward"].device)
             other.load_state_dict(env.state_dict())
-            nobody = other.reset(torch.zeros_like(mask))
-            if difference_in(nobody["obs"], last["obs"]):
+            unchanged = other.reset(torch.zeros_like(mask))
+            if difference_in(unchanged["obs"], last["obs"]):
                 fail("reset with a mask that is false everywhere changed observations.")
             result = other.reset(mask)
             name = difference_in(result["obs"][~mask], last["obs"][~mask])

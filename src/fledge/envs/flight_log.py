@@ -1,4 +1,4 @@
-"""What the env checker holds an env's account against: a log of every episode, layouts, and comparison bit for bit."""
+"""Parts of the env checker: a log of every episode, layouts, and comparison bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fail(sentence: str) -> None:
 
 
 class FlightLog:
-    """Follows every episode on its own, and holds the env's account against it."""
+    """Counts every episode by itself, and compares the env's results with it."""
 
     def __init__(self, num_envs: int, one_clock: bool = True) -> None:
         self.one_clock = one_clock

@@ -1,7 +1,7 @@
-"""OpponentWrapper: a world for two seen from one seat. The caller flies one side of each episode, opponents the other.
+"""OpponentWrapper: a two-sided env as a one-sided one. The caller controls one side of each episode, opponents the other.
 
 Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side of even episodes
-and the second of odd ones (numbered over all ranks), so what he learns does not depend on the side. With several opponents,
+and the second of odd ones (numbered over all ranks), so that a policy learns both sides. With several opponents,
 each new episode draws one by weight, as a function of (seed, global number of the row, number of the episode): any number of
 threads and ranks meets the same ones. Opponents may be added and weighed anew at any time; those in the air stay.
 """
@@ -18,23 +18,23 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import Purpose, uniform
-from fledge.core.specs import ActionSpec, TensorSpec
-from fledge.envs.base import Action, TensorEnv, make_action_buffer
+from fledge.envs.base import Action, TensorEnv, check_begun, make_action_buffer
+from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
-    """What a OpponentWrapper needs of an agent."""
+    """What an OpponentWrapper needs of an agent."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
 
     def reset(self, env_mask: Tensor | None = None) -> None: ...
 
-    def memory(self) -> dict[str, Any]: ...
+    def episode_state(self) -> dict[str, Any]: ...
 
-    def recall(self, memory: Mapping[str, Any]) -> None: ...
+    def load_episode_state(self, state: Mapping[str, Any]) -> None: ...
 
 
-class OpponentWrapper(TensorEnv):
+class OpponentWrapper(EnvWrapper):
     """Episodes against opponents.
 
     Args:
@@ -53,14 +53,12 @@ class OpponentWrapper(TensorEnv):
     ) -> None:
         if both.group != 2:
             raise InputError(f"Rows of {type(both).__name__} share episodes in {both.group}s, but must in pairs.")
-        super().__init__(both.num_envs // 2, str(both.device), both.seed)
-        self.both, self.env_offset = both, env_offset
-        self.outcomes, self.decision_s = both.outcomes, both.decision_s
-        self.one_clock, self.resumes_exactly = both.one_clock, both.resumes_exactly
+        super().__init__(both, both.num_envs // 2)
+        self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)
         self.mine = 2 * rows + (rows + env_offset) % 2
         self.theirs = 4 * rows + 1 - self.mine
-        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # who flies against each row
+        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # number of each row's opponent
         self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
         self.opponents: list[Opponent] = []
         self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
@@ -71,15 +69,11 @@ class OpponentWrapper(TensorEnv):
         self._begun = False
 
     @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.both.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.both.action_spec
+    def unwrapped(self) -> TensorEnv:
+        return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
-        """Who may be met from the next episodes on. The list may only grow; a weight of 0 retires one.
+        """Set the opponents of the next episodes. The list may only grow; a weight of 0 retires one.
 
         Results are counted anew for those that are new.
         """
@@ -98,12 +92,12 @@ class OpponentWrapper(TensorEnv):
         self.results = torch.cat([self.results, new])
 
     def take_results(self) -> Tensor:
-        """`results` since the last call, [opponents, outcomes]."""
+        """Return `results` since the last call, [opponents, outcomes]."""
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
     def in_the_air(self) -> Tensor:
-        """Rows that each opponent is flying against now, [opponents]."""
+        """Return the number of rows that each opponent controls now, [opponents]."""
         return torch.bincount(self.opponent, minlength=len(self.opponents))
 
     def _draw(self, mask: Tensor) -> None:
@@ -128,8 +122,7 @@ class OpponentWrapper(TensorEnv):
         return self._hand_out(out)
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if not self._begun:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._begun)
         self.check_action(action)
         self._put(action, self.mine)
         met = [0] if len(self.opponents) == 1 else self.opponent.unique().tolist()
@@ -163,7 +156,7 @@ class OpponentWrapper(TensorEnv):
             self.opponents[0].reset(mask)
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
-        """The caller's rows of the world's buffers, in buffers of his."""
+        """Copy the caller's rows of the inner env's buffers into the caller's buffers."""
         out = self.make_buffers() if out is None else out
         for name, place in out.items():
             nested = isinstance(place, TensorDict)
@@ -185,14 +178,13 @@ class OpponentWrapper(TensorEnv):
             "opponent": self.opponent.clone(),
             "episode": self.episode.clone(),
             "results": self.results.clone(),
-            "memories": [opponent.memory() for opponent in self.opponents],
+            "memories": [opponent.episode_state() for opponent in self.opponents],
             "begun": self._begun,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly; the same opponents must have been set before."""
-        if missing := [name for name in self.state_dict() if name not in state]:
-            raise InputError(f"This is not a state of a OpponentWrapper: it has no {', '.join(missing)}.")
+        self.check_state(state, self.state_dict())
         if len(state["memories"]) != len(self.opponents):
             raise InputError(
                 f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: set those."
@@ -203,8 +195,5 @@ class OpponentWrapper(TensorEnv):
         for name in ("opponent", "episode", "results"):
             getattr(self, name).copy_(state[name])
         for opponent, memory in zip(self.opponents, state["memories"], strict=True):
-            opponent.recall(memory)
+            opponent.load_episode_state(memory)
         self._begun = bool(state["begun"])
-
-    def close(self) -> None:
-        self.both.close()

@@ -1,4 +1,4 @@
-"""RewardWrapper: any env, paid by a reward of one's own. The env stays as it is, but for `reward` and `episode_return`.
+"""RewardWrapper: any env with a reward of your own. Only `reward` and `episode_return` change.
 
     def my_reward(env, action, out):            after every step, all envs at once; returns [N]
         return out["reward"] - 0.1 * action.abs().sum(-1)
@@ -24,14 +24,14 @@ from torch import Tensor
 
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
-from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv
+from fledge.envs.wrapper import EnvWrapper
 
 Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """The reward called `module:object` or `file.py:object`; of a class, a new object of it.
+    """Return the reward called `module:object` or `file.py:object`; of a class, a new object of it.
 
     Raises:
         ConfigError: when there is none, or it cannot be called.
@@ -53,7 +53,7 @@ def find_reward(reference: str) -> Reward:
 
 
 def takes_three(reward: Any) -> bool:
-    """Whether a callable can be called as a reward is; what does not tell its arguments may be."""
+    """Whether a callable takes the three arguments of a reward; True if its signature is unknown."""
     try:
         signature(reward).bind(None, None, None)
     except TypeError:
@@ -64,7 +64,7 @@ def takes_three(reward: Any) -> bool:
 
 
 def reached(out: TensorDict) -> dict[str, Tensor]:
-    """The observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
+    """Return the observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
     ended = out["terminated"] | out["truncated"]
     if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
         return dict(out["obs"].items())
@@ -76,7 +76,7 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
 
 
 def call_reward(name: str, call: Callable[[], Any]) -> Any:
-    """What somebody's code pays; InputError that says where, if it fails."""
+    """Call a user's reward; raise InputError with the line where it fails."""
     try:
         return call()
     except FledgeError:
@@ -89,7 +89,7 @@ def call_reward(name: str, call: Callable[[], Any]) -> Any:
 
 
 def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
-    """The same; InputError unless it is one finite number per env."""
+    """Return a user's reward; raise InputError unless it is one finite number per env."""
     if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
         got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
         raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
@@ -100,8 +100,8 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
     return reward
 
 
-class RewardWrapper(TensorEnv):
-    """An env that pays another reward.
+class RewardWrapper(EnvWrapper):
+    """An env with another reward.
 
     Args:
         env: Closed by `close()`.
@@ -109,24 +109,10 @@ class RewardWrapper(TensorEnv):
     """
 
     def __init__(self, env: TensorEnv, reward: Reward) -> None:
-        super().__init__(env.num_envs, str(env.device), env.seed)
-        self.env, self.reward = env, reward
-        self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
-        self.one_clock, self.group = env.one_clock, env.group
+        super().__init__(env)
+        self.reward = reward
         self._return = torch.zeros(env.num_envs, device=self.device)
-        self._spare = env.make_buffers()  # for what a caller leaves out of his buffers
-
-    @property
-    def unwrapped(self) -> TensorEnv:
-        return self.env.unwrapped
-
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.env.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.env.action_spec
+        self._spare = env.make_buffers()  # for entries that the caller's buffers lack
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.reset(env_mask, out=out)
@@ -152,7 +138,7 @@ class RewardWrapper(TensorEnv):
             self.reward.reset(self.unwrapped, mask)
 
     def _completed(self, out: TensorDict) -> TensorDict:
-        """The caller's buffers, and ours for what he does not want to have."""
+        """Return the caller's buffers, with our own for entries that they lack."""
         missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
         return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
 
@@ -168,8 +154,7 @@ class RewardWrapper(TensorEnv):
         return {"env": self.env.state_dict(), "return": self._return.clone(), "memory": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("env", "return", "memory") if k not in state]:
-            raise InputError(f"This is not a state of an env with a reward of its own: it has no {', '.join(missing)}.")
+        self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
             raise InputError(f"The state is of {len(state['return'])} envs, this env has {self.num_envs}.")
         self.env.load_state_dict(state["env"])
@@ -177,6 +162,3 @@ class RewardWrapper(TensorEnv):
         if state["memory"]:
             memory = {name: value.to(self.device).clone() for name, value in state["memory"].items()}
             self.reward.state = memory  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        self.env.close()

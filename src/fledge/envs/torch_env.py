@@ -1,4 +1,4 @@
-"""TorchEnv: a world written in plain torch, for one's own. Four methods are all it needs:
+"""TorchEnv: base of envs written in plain torch. Four methods are all it needs:
 
     class Hover(TorchEnv):
         outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's (see `timeout_outcome`)
@@ -12,7 +12,7 @@ Everything that decides the future lives in `self.state`, a dict of tensors [N, 
 next episode in the same step, `final_obs`, the time limit, returns and lengths, masked resets, complete state.
 
 Random numbers come from `self.uniform(*shape)` and `self.normal(*shape)`, in any of the three methods: functions of seed,
-env, episode and step (counter-based, `core.random`), so that a masked reset touches nobody else's future, observing twice
+env, episode and step (counter-based, `core.random`), so that a masked reset changes no other env's future, observing twice
 gives the same noise, and results do not depend on how envs are spread.
 
     counter (who, when, purpose, draw) = (env, episode, WORLD + 256 * steps since it began, number of the draw)
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.random import M0, M1, ROUNDS, W0, W1, Purpose, split_seed
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
 
 LOW = 0xFFFFFFFF
 OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `advance` (steps 1, 2, ...) count from 0
@@ -76,14 +76,14 @@ class TorchEnv(TensorEnv):
 
     @abstractmethod
     def observe(self) -> Mapping[str, Tensor]:
-        """Observations of all envs; tensors of their own, or the state's, which are copied. Changes nothing."""
+        """Return observations of all envs, which are copied. Must not change the state."""
 
     @abstractmethod
     def advance(self, action: Any) -> tuple[Tensor, Tensor]:
-        """Move all envs by one decision; returns reward [N] and outcome [N], 0 where the episode goes on."""
+        """Move all envs by one decision; return reward [N] and outcome [N], 0 where the episode continues."""
 
     def timeout_outcome(self) -> Tensor | int:
-        """What an episode that the clock cuts off now ends with: one outcome for all, or [N] where it depends."""
+        """Return the outcome of an episode that is truncated now: one for all, or [N]."""
         return max(self.outcomes)
 
     # ---- helpers for a world ---------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class TorchEnv(TensorEnv):
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
+        """Return numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
@@ -108,7 +108,7 @@ class TorchEnv(TensorEnv):
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers [N, *shape] (Box and Muller)."""
+        """Return standard normal numbers [N, *shape] (Box and Muller)."""
         u, v = self.uniform(2, *shape).unbind(1)
         return (-2.0 * (1.0 - u).log()).sqrt() * (2.0 * math.pi * v).cos()
 
@@ -116,22 +116,19 @@ class TorchEnv(TensorEnv):
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         mask = self.check_mask(env_mask, self._begun)
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         self._begin(mask)
         self._begun = True
         self._write(into["obs"], self._observe())
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
+        clear_results(into)
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         if dt is not None and not math.isclose(dt, self.decision_s):
             raise InputError(f"dt is {dt}, but a decision of this env lasts {self.decision_s} s.")
-        if not self._begun:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._begun)
         self.check_action(action)
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         self._length += 1
         self._draw = 0
         reward, outcome = self.advance(action)
@@ -150,9 +147,7 @@ class TorchEnv(TensorEnv):
             "episode_return": self._return,
             "episode_length": self._length,
         }
-        for name, value in results.items():
-            if name in into.keys():  # noqa: SIM118
-                into[name].copy_(value)
+        fill(into, results)
         observed = self._observe()
         if ended.any():
             if "final_obs" in into.keys():  # noqa: SIM118
@@ -172,13 +167,6 @@ class TorchEnv(TensorEnv):
     def _observe(self) -> Mapping[str, Tensor]:
         self._draw = OBSERVING
         return self.observe()
-
-    def _checked(self, out: TensorDict) -> TensorDict:
-        for name, spec in self.observation_spec.items():
-            expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
-            if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
-                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
-        return out
 
     def _write(self, into: TensorDict, observed: Mapping[str, Tensor]) -> None:
         for name, spec in self.observation_spec.items():
@@ -201,11 +189,7 @@ class TorchEnv(TensorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("state", "counters", "seed", "env_offset", "begun") if k not in state]:
-            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
-        for name, own in (("seed", self.seed), ("env_offset", self.env_offset)):
-            if int(state[name]) != own:
-                raise InputError(f"The state was saved by an env with {name} {state[name]}; this one has {own}.")
+        self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
             raise InputError(f"The state is of {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}

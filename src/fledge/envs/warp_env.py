@@ -1,7 +1,7 @@
-"""WarpEnv: what every world simulated in Warp needs, so that a world brings only its physics.
+"""WarpEnv: base of envs simulated in Warp. A subclass brings only its physics.
 
 It owns the launcher, the state tensors, the launches prepared for each set of the caller's buffers, scratch buffers for
-callers who pass none, loading that checks whose state it is, the NaN guard, and the memory check. A world fills in
+callers that pass none, checks of loaded states, the NaN guard, and the memory check. A subclass fills in
 
     observation_spec, action_spec      as any TensorEnv
     make_programs(tensors)             launches that advance, restart and observe, writing into one set of buffers
@@ -31,7 +31,7 @@ from fledge.core.errors import FormatError, InputError, MemoryBudgetError, Numer
 from fledge.core.machine import available_bytes, default_threads
 from fledge.core.overrides import from_plain, to_plain
 from fledge.core.settings import refuse_code
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
@@ -108,20 +108,20 @@ class WarpEnv(TensorEnv):
             )
 
     def before_advance(self) -> None:
-        """What moves by itself, and the clock."""
+        """Advance what moves by itself, and the clock."""
 
     def after_advance(self, programs: Programs) -> None:
-        """What must be ready before episodes that ended begin again."""
+        """Prepare what restarting the ended episodes needs."""
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """What must be ready before episodes begin where the mask is true."""
+        """Prepare what beginning episodes where the mask is true needs."""
 
     def identity(self) -> dict[str, int]:
-        """What a saved state must agree in."""
+        """Return the values that a saved state must share with this env."""
         return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
 
     def state_parts(self) -> dict[str, Any]:
-        """Copies of everything that decides the future, in parts by name."""
+        """Copy everything that decides the future, in parts by name."""
         raise NotImplementedError
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
@@ -139,16 +139,13 @@ class WarpEnv(TensorEnv):
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
         self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
         self.launcher.run(programs.observe)
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
+        clear_results(into)
         self._has_reset = True
         return into.clone() if out is None else into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         self._refuse_closed("step")
-        if not self._has_reset:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._has_reset)
         self.check_action(action)
         self.set_duration(self.decision_s if dt is None else dt)
         before = self.state_dict() if self.cfg.nan_guard else None
@@ -175,8 +172,7 @@ class WarpEnv(TensorEnv):
         """Begin the next episode where one ended. On the CPU, shards without any are skipped."""
         program = programs.restart
         if self.device.type == "cpu":
-            ended = programs.ended().numpy()
-            ended = ended.reshape(-1, self.group)[:, 0]
+            ended = programs.ended().numpy().reshape(-1, self.group)[:, 0]
             shards = self.launcher.shards(len(ended))
             program = [p for p, (a, n) in zip(program, shards, strict=True) if ended[a : a + n].any()]
         if program:
@@ -189,7 +185,7 @@ class WarpEnv(TensorEnv):
     # ---- the caller's buffers --------------------------------------------------------------------------------------
 
     def _programs(self, out: TensorDict) -> Programs:
-        """Launches prepared for the caller's buffers; made on first sight, kept while they are used."""
+        """Return the launches for the caller's buffers; recorded once, then reused."""
         tensors = self._buffers_of(out)
         key = tuple(t.data_ptr() for t in tensors.values())
         programs = self._bindings.get(key)
@@ -201,7 +197,7 @@ class WarpEnv(TensorEnv):
         return programs
 
     def _buffers_of(self, out: TensorDict) -> Tensors:
-        """The caller's tensors by path, checked; what the caller left out comes from the env's spare buffers."""
+        """Return the caller's tensors by path, checked; missing ones are the env's spare buffers."""
         found: Tensors = {}
         for path, spare in self._spare.items(include_nested=True, leaves_only=True):
             path = path if isinstance(path, tuple) else (path,)
@@ -226,21 +222,13 @@ class WarpEnv(TensorEnv):
         return {**self.state_parts(), "clock": self._clock, **self.identity(), "has_reset": self._has_reset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        own = self.identity()
-        if missing := [k for k in (*self.parts, *own, "clock", "has_reset") if k not in state]:
-            raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
-        for name, value in own.items():
-            if int(state[name]) != value:
-                raise InputError(
-                    f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
-                    "Make the env with the same to continue."
-                )
+        self.check_state(state, (*self.parts, "clock", "has_reset"), **self.identity())
         self.load_parts(state)
         self._clock = int(state["clock"])
         self._has_reset = bool(state["has_reset"])
 
     def check_shapes(self, saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor] | None = None) -> None:
-        """InputError unless a saved part has this env's state tensors (or these) in their shapes."""
+        """Raise InputError unless a saved part has the shapes of this env's state tensors (or of `own`)."""
         for name, tensor in (self.state if own is None else own).items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != tuple(tensor.shape):
@@ -250,15 +238,15 @@ class WarpEnv(TensorEnv):
     # ---- memory, NaN -----------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
-        """What env.num_envs counts, in messages, and how many rows of this env each of them has."""
+        """Return what env.num_envs counts, for messages, and how many rows each of them has."""
         return self.unit, 1
 
     def state_bytes(self) -> int:
-        """Of the state of one row, about."""
+        """Return the approximate size of one row's state."""
         return 400
 
     def _check_memory(self) -> None:
-        """Refuse more envs than fit: what is observed, and the state of each."""
+        """Raise MemoryBudgetError if observations and states of all envs do not fit."""
         unit, rows = self.counted()
         observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in self.observation_spec.values())
         each = rows * (self.observed_copies * observed + self.state_bytes())
@@ -299,7 +287,7 @@ class WarpEnv(TensorEnv):
 
     @classmethod
     def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
-        """An env that may load this state."""
+        """Make an env that may load this state."""
         raise NotImplementedError
 
 

@@ -76,7 +76,7 @@ def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) 
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
-    """Agents with labels that tell them apart; one that is named twice meets a twin."""
+    """Agents with labels that tell them apart; one that is named twice meets a clone of it."""
     names = [policy.name for policy in policies]
     short = [Path(name).name for name in names]
     told = [
@@ -85,7 +85,7 @@ def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]
     agents = []
     for k, (label, policy) in enumerate(zip(told, policies, strict=True)):
         before = told[:k].count(label)
-        agents.append((f"{label} ({before + 1})", policy.agent.twin()) if before else (label, policy.agent))
+        agents.append((f"{label} ({before + 1})", policy.agent.clone()) if before else (label, policy.agent))
     return agents
 
 

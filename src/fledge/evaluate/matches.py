@@ -256,7 +256,7 @@ def cross_table(
         for j in range(i, len(agents)):
             match = play(
                 first,
-                agents[j][1] if i != j else first.twin(),
+                agents[j][1] if i != j else first.clone(),
                 task,
                 cfg,
                 fights,

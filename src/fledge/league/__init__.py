@@ -1,1 +1,1 @@
-"""Who is met next: ladders of pilots, past selves, and ratings."""
+"""Opponents of a learner: a ladder of scripted policies, past selves, and ratings."""

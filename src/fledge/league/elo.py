@@ -1,4 +1,4 @@
-"""Elo ratings: who beats whom, as one number each. 400 points more are ten times the odds; a draw counts as half a win.
+"""Elo ratings. 400 points more are ten times the odds of winning; a draw counts as half a win.
 
 `fit_ratings` finds the ratings that make all results of a cross-table most likely (Bradley and Terry 1952), with intervals
 from the curvature there. `expected_score` and `Ratings` follow a learner from fight to fight, as chess does.
@@ -14,27 +14,27 @@ import numpy as np
 
 SCALE = 400.0 / math.log(10.0)  # points per unit of log odds
 ANCHOR = 1000.0
-PRIOR_FIGHTS = 1.0  # virtual draws of each pair that met: keeps who never lost at a finite rating
+PRIOR_FIGHTS = 1.0  # virtual draws of each pair that met: keeps the rating of an agent that never lost finite
 
 
 def expected_score(rating: float, other: float) -> float:
-    """Wins, and half of the draws, to be expected of one fight."""
+    """Return the expected score of one fight: a win is 1, a draw one half."""
     return 1.0 / (1.0 + 10.0 ** ((other - rating) / 400.0))
 
 
 def arena_rating(score: float, fights: int) -> float:
-    """Rating of a score s against a field of 1000: 1000 + 400 log10(s / (1 - s)), s kept half a fight away from 0 and 1."""
+    """Return the rating of a score s against opponents rated 1000, s clipped half a fight away from 0 and 1."""
     s = min(max(score, 0.5 / fights), 1.0 - 0.5 / fights)
     return ANCHOR + 400.0 * math.log10(s / (1.0 - s))
 
 
 def fit_ratings(scores: np.ndarray, fights: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Most likely ratings, and half widths of their 95 % intervals.
+    """Return the most likely ratings, and half widths of their 95 % intervals.
 
     Args:
         scores: [K, K] wins plus half of the draws of i against j.
         fights: [K, K] fights between i and j, symmetric; the diagonal is ignored.
-        anchor: Whose rating is 1000; None: the mean of all.
+        anchor: Index of the agent with rating 1000; None: the mean of all is.
     """
     count = len(scores)
     n = np.where(np.eye(count, dtype=bool), 0.0, np.asarray(fights, float))
@@ -68,11 +68,11 @@ class Ratings:
     rate: float = 8.0  # points that one fight moves at most
 
     def add(self, rating: float | None = None) -> None:
-        """Another opponent, by default as strong as the learner is now."""
+        """Add an opponent, by default with the learner's present rating."""
         self.values.append(self.values[0] if rating is None else rating)
 
     def update(self, scores: Sequence[float], fights: Sequence[float], fixed: int = 1) -> None:
-        """Take in results of the learner against each opponent.
+        """Update ratings by results of the learner against each opponent.
 
         Args:
             scores: Wins plus half of the draws.

@@ -1,17 +1,15 @@
-"""The league: whom a learner meets. A ladder of pilots, climbed by beating them, and past selves, met by how hard they are.
+"""The league: opponents of a learner. A ladder of scripted policies (or policies of other runs), and past selves.
 
-A rung may also be a policy of another run, such as an exploiter: one that was trained against this learner alone.
+The ladder is a curriculum. Its present stage is beaten when, over the last `window` fights against that opponent, at least
+`promote_at` of the decided ones were won and at least half of all were decided. Then the next opponent joins, and with
+`past_selves` a copy of the learner. After the last stage, a copy joins whenever the learner beats the newest one. Nothing
+depends on a number of steps.
 
-A rung is beaten when, over the last `window` fights against it, at least `promote_at` of the decided ones were won and at
-least half of all were decided: running away is not winning. Then the next rung joins, and with `past_selves` a copy of the
-learner. After the last rung, a copy joins whenever the learner beats the newest one. Nothing depends on a number of steps.
+Opponents are drawn with weight (1 - score)^priority plus a small constant. All of it is state: a league that is saved and
+loaded continues exactly. Every rank has the same league, which takes in the results of all ranks.
 
-How often an opponent is met grows with how hard it is: (1 - score)^priority, with a little left for everybody. All of it is
-state: a league that is saved and loaded goes on as if it had not been stopped. Every rank has the same league, which takes in
-the results of all ranks.
-
-Weights of past selves are in the state as long as they are met: each self is written down once, for whoever asks for it
-later (`take_new_selves`), so that a checkpoint does not grow with every one that ever was.
+Weights of past selves are in the state while they are met. Each is also saved once to a file of its own (`take_new_selves`),
+so that checkpoints do not grow with every past self.
 """
 
 from __future__ import annotations
@@ -35,35 +33,35 @@ Weights = Mapping[str, Tensor]
 @dataclass
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart")
-    """Who is to be beaten, one after the other: pilots, policies' files, runs; empty: env.opponent alone is met."""
-    climb: bool = setting(True, resume="restart")
-    """Pilots join one after the other; false: the whole ladder is met from the first moment."""
+    """Opponents to beat, one after the other: scripted policies, policy files, runs; empty: env.opponent alone."""
+    advance: bool = setting(True, resume="restart")
+    """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
-    """Share of the decided fights that must be won before the next one joins."""
+    """Share of the decided fights that must be won before the next opponent joins."""
     window: int = setting(500, at_least=1)
-    """Fights against an opponent that its score looks back over."""
+    """Recent fights against an opponent that its score averages over."""
     past_selves: int = setting(0, at_least=0, at_most=64)
-    """Copies of the learner that are kept as opponents, the newest ones."""
+    """Newest copies of the learner that are kept as opponents."""
     self_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of the fights that go to past selves, once there are any."""
     self_beaten_at: float = setting(0.6, above=0, at_most=1)
     """Share of the decided fights against the newest past self at which another one joins."""
     priority: float = setting(1.0, at_least=0)
-    """How much more often hard opponents are met; 0: all alike."""
-    mirror: float = setting(0.0, at_least=0, below=1, resume="restart")
-    """Share of the fights against the learner as it is now, on both sides as it explores; the league has the others."""
+    """Exponent of (1 - score), by which hard opponents are met more often; 0: all alike."""
+    self_play: float = setting(0.0, at_least=0, below=1, resume="restart")
+    """Share of episodes against the learner's own weights at the start of the rollout; the rest are the league's."""
 
 
 class Retired(BaseAgent):
-    """Has the place of a past self that is no longer met: opponents keep their numbers."""
+    """Placeholder of a past self that is no longer met: opponents keep their numbers."""
 
 
 class League:
     """Opponents of a learner, their scores and ratings.
 
     Args:
-        find_agent: The pilot of a name, or the policy of a file.
-        make_self: A new agent for weights of the learner.
+        find_agent: Returns the scripted policy or the policy file of a name.
+        make_self: Makes an agent from weights of the learner.
     """
 
     def __init__(
@@ -75,19 +73,19 @@ class League:
         self.cfg, self.make_self = cfg, make_self
         pilots = [find_agent(name) for name in cfg.ladder]
         if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
-            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such pilot or policy.")
+            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such scripted policy or file.")
         if not pilots:
-            raise ConfigError("league.ladder is empty, but a league begins with at least one pilot.")
-        if cfg.climb and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
+            raise ConfigError("league.ladder is empty, but a league needs at least one opponent.")
+        if cfg.advance and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
             raise ConfigError(
-                "league.self_share is 1, so no pilot would be met once a past self has joined, and the ladder never be "
-                "climbed: take less, or league.climb=false."
+                "league.self_share is 1, so the ladder could not advance once a past self has joined: set it lower, or "
+                "league.advance=false."
             )
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
-        self.rung = 0 if cfg.climb else len(pilots) - 1  # number of the pilot that is being climbed
-        self.selves: dict[int, Weights] = {}  # of past selves that are met or in the air, by number of the opponent
-        self._new: dict[int, Weights] = {}  # those of which nobody has taken the weights yet
+        self.stage = 0 if cfg.advance else len(pilots) - 1  # number of the ladder's present opponent
+        self.selves: dict[int, Weights] = {}  # of past selves that are met, or in running episodes, by number
+        self._new: dict[int, Weights] = {}  # not taken by `take_new_selves` yet
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
         self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
         self.ratings = Ratings()
@@ -98,21 +96,21 @@ class League:
         for number in self.active:
             self._note_joining(number)
 
-    # ---- who is met ------------------------------------------------------------------------------------------------
+    # ---- matchmaking -----------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> list[int]:
-        """Opponents that are met: pilots up to the present rung, and the newest past selves."""
+        """Numbers of the opponents that are met: the ladder up to the present stage, and the newest past selves."""
         newest = sorted(self.selves)[-self.cfg.past_selves :] if self.cfg.past_selves else []
-        return [*range(self.rung + 1), *newest]
+        return [*range(self.stage + 1), *newest]
 
     def scores(self) -> Tensor:
-        """Recent wins plus half of the draws, as a share; one half before anything is known. [opponents]"""
+        """Return recent wins plus half of the draws, as a share, [opponents]; one half without any fight."""
         fights = self.totals.sum(1)
         return torch.where(fights > 0, (self.totals[:, 0] + 0.5 * self.totals[:, 1]) / fights.clamp(min=1e-9), 0.5)
 
     def weights(self) -> list[float]:
-        """How often each opponent is met, [opponents], 0 for those that are not."""
+        """Return the probability of each opponent, [opponents]."""
         hardness = (1.0 - self.scores()).clamp(min=0.0) ** self.cfg.priority + LITTLE
         here = torch.zeros_like(hardness)
         here[self.active] = hardness[self.active]
@@ -122,19 +120,19 @@ class League:
             share = self.cfg.self_share
             here = torch.where(own, share * here / here[own].sum(), (1 - share) * here / here[~own].sum())
         if float(here.sum()) <= 0:
-            here[self.rung] = 1.0
+            here[self.stage] = 1.0
         return (here / here.sum()).tolist()
 
-    # ---- what comes of it ------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Whether recent fights against an opponent were enough, decided and won."""
+        """Whether enough recent fights against an opponent were decided and won."""
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
 
     def learn(self, results: Tensor, weights: Callable[[], Weights]) -> None:
-        """Take in fights since the last call, and let opponents join.
+        """Take in the fights since the last call, and let opponents join.
 
         Args:
             results: [opponents, 3] wins, draws, losses of the learner, over all ranks.
@@ -152,19 +150,19 @@ class League:
         self.met[:known] += fights
         self.ratings.update((results[:, 0] + 0.5 * results[:, 1]).tolist(), fights.tolist())
         joined = False
-        if self.rung + 1 < len(self.cfg.ladder) and self.beaten(self.rung, self.cfg.promote_at):
-            self.rung += 1
-            self.ratings.values[self.rung + 1] = self.ratings.values[0]
-            self._note_joining(self.rung)
+        if self.stage + 1 < len(self.cfg.ladder) and self.beaten(self.stage, self.cfg.promote_at):
+            self.stage += 1
+            self.ratings.values[self.stage + 1] = self.ratings.values[0]
+            self._note_joining(self.stage)
             joined = True
-        top = self.rung + 1 == len(self.cfg.ladder)
+        top = self.stage + 1 == len(self.cfg.ladder)
         if (self.selves and self.beaten(max(self.selves), self.cfg.self_beaten_at)) or (not self.selves and top):
             joined = True
         if joined and self.cfg.past_selves:
             self.add_self(weights())
 
     def add_self(self, weights: Weights) -> None:
-        """A copy of the learner joins as an opponent."""
+        """Add a copy of the learner as an opponent."""
         kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
         number = len(self.agents)
         self.selves[number] = self._new[number] = kept
@@ -173,13 +171,13 @@ class League:
         self._note_joining(number)
 
     def retire(self, flying: Collection[int]) -> None:
-        """Let go of past selves that are not met any more, unless they are in the air."""
+        """Release past selves that are not met any more, unless they are in running episodes."""
         for number in self.selves.keys() - {*self.active, *flying}:
             del self.selves[number]
             self.agents[number] = Retired()
 
     def take_new_selves(self) -> dict[int, Weights]:
-        """Weights of the past selves that joined since the last call, by their numbers from 1."""
+        """Return weights of the past selves that joined since the last call, by their numbers from 1."""
         taken, self._new = self._new, {}
         return {number - len(self.cfg.ladder) + 1: weights for number, weights in taken.items()}
 
@@ -193,10 +191,10 @@ class League:
         self.met = torch.cat([self.met, torch.zeros(1, dtype=torch.float64)])
 
     def metrics(self) -> dict[str, float]:
-        """Figures for the log."""
-        won, drawn, lost = self.totals[self.rung].tolist()
+        """Return metrics."""
+        won, drawn, lost = self.totals[self.stage].tolist()
         return {
-            "league/rung": float(self.rung + 1),
+            "league/rung": float(self.stage + 1),
             "league/opponents": float(len(self.active)),
             "league/elo": self.ratings.values[0],
             "league/fights": float(self.met.sum()),
@@ -210,21 +208,21 @@ class League:
         return {
             "names": list(self.names),
             "pilots": len(self.cfg.ladder),
-            "rung": self.rung,
+            "rung": self.stage,
             "totals": self.totals.clone(),
             "met": self.met.clone(),
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
-            "rungs": {str(number): weights for number, weights in enumerate(self._rungs()) if weights},
+            "rungs": {str(number): weights for number, weights in enumerate(self._ladder_weights()) if weights},
         }
 
-    def _rungs(self) -> list[dict[str, Tensor]]:
-        """Weights of the ladder's agents, empty for pilots: the run that a rung was taken from may train on."""
+    def _ladder_weights(self) -> list[dict[str, Tensor]]:
+        """Return weights of the ladder's agents (empty for scripted ones), as the run they are from may train on."""
         return [agent.state_dict() for agent in self.agents[: len(self.cfg.ladder)]]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` of a league with the same ladder. An older one holds every past self, not written yet."""
+        """Continue from a `state_dict` of a league with the same ladder; older ones hold every past self."""
         names: Sequence[str] = state["names"]
         pilots = int(state.get("pilots", len(names) - len(state["selves"])))
         if list(names[:pilots]) != list(self.cfg.ladder):
@@ -236,16 +234,18 @@ class League:
             try:
                 self.agents[int(number)].load_state_dict(weights)
             except RuntimeError as error:
-                raise ConfigError(f"{names[int(number)]} has become another network since the run met it.") from error
+                raise ConfigError(
+                    f"{names[int(number)]} has another network than when the run met it: restore it, or start a new run."
+                ) from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}
         self._new = {} if "pilots" in state else dict(self.selves)
         for number, name in enumerate(names[pilots:], pilots):
             self.names.append(name)
             self.agents.append(self.make_self(self.selves[number]) if number in self.selves else Retired())
-        self.rung = int(state["rung"]) if self.cfg.climb else pilots - 1
+        self.stage = int(state["rung"]) if self.cfg.advance else pilots - 1
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]
         self.joined = {int(number): dict(when) for number, when in state.get("joined", {}).items()}
-        for number in range(int(state["rung"]) + 1, self.rung + 1):  # who resumes without climbing meets all at once
+        for number in range(int(state["rung"]) + 1, self.stage + 1):  # resumed with advance=false: all are met at once
             self._note_joining(number)

@@ -1,68 +1,95 @@
-"""Learner: what the training loop knows of a learning algorithm.
+"""Learner: the contract of a learning algorithm. PPO, SAC, TD3 and DQN keep it, and so does one of your own:
 
-losses = learner.update(rollout, progress)          one iteration
-state: `shared_state` is the same on all ranks, `rank_state` is this rank's own; the policy's weights are neither's
+    class A2C(Learner):                        fledge train navigation algo=a2c.py:A2C algo_config.lr=1e-3
+        config = A2CConfig                     dataclass of its settings, `algo_config.*` (fields made by `setting`)
+        policy_form = "ppo"                    learns with the network that a task builds for ppo, sac, td3 or dqn
+
+        def __init__(self, policy, cfg, ranks=1): ...
+        def update(self, rollout, progress=0.0): ...       learn from a rollout [T, N]; return metrics by name
+
+On-policy learners derive from this class. They get rollouts of an `ActorCritic` (`collect/base.py` lists the entries), and
+their config has `rollout_steps`, the decisions per env and iteration. Off-policy learners derive from `OffPolicy`
+(`learn/off_policy.py`), which has the replay buffer and target networks; their config has `gamma`.
+
+Ranks. Every rank updates from its own rollout, and all must hold the same weights afterwards: average gradients before a
+step (`FlatParameters.average_grads`). The training loop saves the policy's weights, torch's random state, `state_dict()` from
+rank 0 and `rank_state()` from every rank; a learner that keeps nothing else resumes bit for bit.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
+
+from fledge.core.errors import NumericsError
 
 
 class Learner(ABC):
-    """Base of PPO, SAC, TD3 and DQN."""
+    """Base of on-policy learners, and of `OffPolicy`."""
 
+    config: ClassVar[type]
+    """Dataclass of the settings."""
+    policy_form: ClassVar[str] = "ppo"
+    """The algorithm ("ppo", "sac", "td3", "dqn") whose network it learns with."""
+    corrects_stale: ClassVar[bool] = False
+    """Whether it can learn from rollouts of older weights (collect.mode=pipelined); it is then made with stale_policy=True."""
     optimizers: dict[str, torch.optim.Optimizer]
 
     @abstractmethod
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Learn from one rollout; returns mean losses and diagnostics.
+        """Learn from one rollout; return mean losses and diagnostics.
 
         Args:
             progress: Share of training done, 0 to 1; schedules follow it.
 
         Raises:
-            NumericsError: on NaN, with what `repeat` needs as its `cause`.
+            NumericsError: on NaN. Its `cause`, if set, is dumped for `repeat`.
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Another name of `update`."""
         return self.update(data, progress)
 
-    @abstractmethod
     def schedule(self, progress: float) -> None:
         """Set what follows a schedule for a share of training done, 0 to 1."""
 
-    @abstractmethod
     def begin(self, progress: float = 0.0) -> None:
-        """Get ready to fly and learn with the weights that the policy has now, after any that were put into it.
+        """Prepare for the policy's present weights; called again after others were loaded (init_from)."""
+        self.schedule(progress)
 
-        Args:
-            progress: Share of training done, 0 to 1.
-        """
-
-    @abstractmethod
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        """Repeat an update that failed."""
+        """Repeat an update that failed, from the `cause` of its error."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def shared_state(self) -> dict[str, Any]:
-        """What all ranks share besides the policy, not copied."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what all ranks share besides the policy's weights; tensors need not be copies."""
+        return {"optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}}
 
-    @abstractmethod
-    def load_shared_state(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
 
     def rank_state(self) -> dict[str, Any]:
-        """What is this rank's own."""
+        """Return the state of this rank alone."""
         return {}
 
     def load_rank_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `rank_state` gave."""
+        """Continue from a `rank_state`."""
 
     def close(self) -> None:
-        """Let go of threads and memory."""
+        """Release threads and memory."""
+
+
+def finite_report(names: Sequence[str], values: Tensor) -> dict[str, float]:
+    """Return metrics by name with one transfer from the device; raise NumericsError where one is not finite."""
+    report = dict(zip(names, values.tolist(), strict=True))
+    if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
+        raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+    return report

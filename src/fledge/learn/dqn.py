@@ -12,31 +12,23 @@ from torch.nn import functional as F
 from fledge.agents.base import Obs
 from fledge.agents.q_network import QNetwork
 from fledge.core.settings import check_settings, setting
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, next_observations
+from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, ReplayConfig, next_observations
 
 
 @dataclass
-class DQNConfig:
-    lr: float = setting(5e-4, above=0, at_most=1)
-    """Adam's learning rate."""
-    lr_final_share: float = setting(0.2, at_least=0)
-    """Share of it left at the end (linear)."""
-    gamma: float = setting(0.99, above=0, at_most=1)
-    """Discount per decision."""
-    tau: float = setting(0.005, above=0, at_most=1)
-    """Share by which the target network follows at each step."""
+class DQNConfig(OffPolicyConfig):
     epsilon: float = setting(0.4, at_least=0, at_most=1)
-    """Largest share of random actions: env i of n explores with epsilon^(1 + 7 i / (n - 1))."""
+    """Largest share of random actions: env i of n takes epsilon^(1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
-    """Where the loss turns from quadratic to linear. Much smaller than the returns, it makes rare ends count too little."""
-    max_grad_norm: float = setting(10.0, above=0)
-    """Gradients are scaled down to this norm."""
+    """Huber threshold. If much smaller than the returns, rare terminal transitions count too little."""
 
 
 class DQN(OffPolicy):
     """Learner of a `QNetwork`."""
 
+    config, policy_form = DQNConfig, "dqn"
     names = ("q_loss", "q")
+    prioritizes = True
 
     def __init__(self, policy: QNetwork, cfg: DQNConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):
         check_settings(cfg, "dqn.")

@@ -41,12 +41,12 @@ class FlatParameters:
             self.grads.div_(ranks)
 
     def part(self, module: nn.Module) -> Tensor:
-        """Gradients of one of the module's own modules, whose parameters lie side by side."""
+        """Return the gradients of a submodule, whose parameters are adjacent."""
         places = [self._places[p] for p in module.parameters()]
         return self.grads[places[0].start : places[-1].stop]
 
     def clip_grad_norm(self, limit: float, parts: Sequence[Tensor] | None = None) -> Tensor:
-        """Scale gradients so that their norm is at most `limit`; returns the norm of all before.
+        """Scale gradients so that their norm is at most `limit`; return the norm of all before.
 
         Args:
             parts: Scale each of these alone (see `part`), and leave the others; by default all together.
@@ -60,6 +60,6 @@ class FlatParameters:
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimiser's state_dict with tensors of its own."""
+    """Copy an optimizer's state_dict."""
     state = optimizer.state_dict()
     return {**state, "state": {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}}

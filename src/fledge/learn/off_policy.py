@@ -1,7 +1,7 @@
-"""What SAC, TD3 and DQN share: a replay buffer, gradient steps on its batches, and slowly following target networks.
+"""Base of SAC, TD3 and DQN: a replay buffer, gradient steps on its batches, target networks.
 
 Each iteration the learner takes a rollout [T, N] (see `collect.experience`) into its buffer and makes `updates`
-gradient steps. Every rank flies its own drones and has its own buffer; gradients are averaged over ranks, so all ranks
+gradient steps. Every rank has its own envs and buffer; gradients are averaged over ranks, so all ranks
 hold the same weights at all times. A batch is a dict of tensors [B, ...]:
 
     <obs>, next_<obs>, action, reward, terminated      and discount, if n_step > 1
@@ -9,10 +9,9 @@ hold the same weights at all times. A batch is a dict of tensors [B, ...]:
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner
+from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, copy_optimizer
 
 Batch = dict[str, Tensor]
@@ -34,27 +33,43 @@ class ReplayConfig:
     batch: int = setting(4096, at_least=1)
     """Transitions per gradient step, over all ranks."""
     steps: int = setting(8, at_least=1)
-    """Decisions per drone between learning."""
+    """Decisions per env between updates."""
     updates: int = setting(8, at_least=1)
     """Gradient steps per iteration."""
     warm_up: int = setting(100_000, at_least=0)
-    """Decisions flown before learning starts."""
+    """Decisions collected before learning starts."""
     n_step: int = setting(3, at_least=1, resume="restart")
-    """Steps of reward taken from experience before the target network's word."""
+    """Steps of reward before bootstrapping from the target network."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
     """What is compressed together: frame, chunk or episode."""
     segment: int = setting(64, at_least=1, resume="restart")
-    """Episodes enter the buffer in pieces of this many decisions, so that learning need not wait for their end."""
+    """Episodes are added to the buffer in pieces of this many decisions, before they end."""
     prioritized: bool = setting(False, resume="restart")
-    """Draw transitions in proportion to their error (dqn only)."""
+    """Sample transitions in proportion to their error (dqn only)."""
 
     def validate(self) -> None:
         if self.size < self.segment:
             raise ConfigError(f"replay.size is {self.size}, less than one piece of replay.segment ({self.segment}).")
 
 
+@dataclass
+class OffPolicyConfig:
+    """Settings that SAC, TD3 and DQN share."""
+
+    lr: float = setting(5e-4, above=0, at_most=1)
+    """Adam's learning rate at the start."""
+    lr_final_share: float = setting(0.2, at_least=0)
+    """Share of it left at the end (linear)."""
+    gamma: float = setting(0.99, above=0, at_most=1)
+    """Discount per decision."""
+    tau: float = setting(0.005, above=0, at_most=1)
+    """Share by which target networks follow at each of their steps."""
+    max_grad_norm: float = setting(10.0, above=0)
+    """Gradients are scaled down to this norm."""
+
+
 class Replay(Protocol):
-    """What a learner needs of its buffer; DictReplayBuffer has it."""
+    """The buffer that a learner needs; DictReplayBuffer is one."""
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
     def sample(self, batch_size: int) -> Batch: ...
@@ -66,16 +81,18 @@ class Replay(Protocol):
 
 
 class OffPolicy(Learner):
-    """Base of the learners. Subclasses make their networks, put them under `train_module`, and define `step`.
+    """Base of off-policy learners. Subclasses pass networks to `train_module`, and define `step` and `explore`.
 
     Args:
-        policy: The network that flies.
+        policy: The network that acts.
         cfg: Settings of the replay.
         buffer: This rank's experience; the learner owns it from now on.
         ranks: How many ranks learn together.
     """
 
     names: Sequence[str]  # of the figures that `step` returns
+    prioritizes: ClassVar[bool] = False
+    """Whether `step` gives the buffer priorities (replay.prioritized)."""
 
     def __init__(self, policy: BaseAgent, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
         check_settings(cfg, "replay.")
@@ -92,7 +109,7 @@ class OffPolicy(Learner):
     def train_module(
         self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
     ) -> None:
-        """Put a module under Adam, whose rate falls to a share of `lr`; `target`, a copy, follows by `follow`."""
+        """Optimize a module with Adam, whose rate falls to a share of `lr`; `target` is a copy that `follow` moves."""
         self.rates[name] = (lr, lr * final_share)
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
@@ -102,22 +119,22 @@ class OffPolicy(Learner):
             self._copies.append((module, target))
 
     def begin(self, progress: float = 0.0) -> None:
-        """Target networks start as copies."""
+        """Copy networks to their targets."""
         for module, target in self._copies:
             target.load_state_dict(module.state_dict())
         self.schedule(progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Take in a rollout, learn from the buffer; returns mean losses and diagnostics."""
+        """Add a rollout to the buffer and learn from it; return mean losses and diagnostics."""
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()
         self.schedule(progress)
-        # decided by what was flown, which is the same on all ranks, not by what this rank's buffer holds
+        # by frames collected, which are the same on all ranks, not by what this rank's buffer holds
         flown = self.frames // rollout["reward"].shape[1]
         if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
             return dict.fromkeys(self.names, 0.0)
         part = max(1, self.replay.batch // self.ranks)
-        before, drawn = self.state_dict(), list[Batch]()
+        before, drawn = self.snapshot(), list[Batch]()
 
         def draw() -> Iterator[Batch]:
             for _ in range(self.replay.updates):
@@ -131,21 +148,18 @@ class OffPolicy(Learner):
             raise
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        self.load_state_dict(cause["learner"])
+        self.restore(cause["learner"])
         self.schedule(float(cause["progress"]))
         return self.learn(cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """A gradient step on each batch; returns the mean of their figures. The one place where NaN is looked for."""
+        """Make a gradient step on each batch; return the mean of their figures. The only check for NaN."""
         sums, count = torch.zeros(len(self.names), device=self.device), 0
         for batch in batches:
             sums += self.step(batch)
             self.steps_done += 1
             count += 1
-        report = dict(zip(self.names, (sums / max(count, 1)).tolist(), strict=True))
-        if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
-            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
-        return report
+        return finite_report(self.names, sums / max(count, 1))
 
     def schedule(self, progress: float) -> None:
         """Set learning rates for a share of training done, 0 to 1."""
@@ -153,20 +167,20 @@ class OffPolicy(Learner):
             self.optimizers[name].param_groups[0]["lr"] = first + (last - first) * progress
 
     def step(self, batch: Batch) -> Tensor:
-        """One gradient step on a batch; returns the figures called `names`."""
+        """Make one gradient step on a batch; return the figures called `names`."""
         raise NotImplementedError
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
-        """Actions to fly with while learning."""
+        """Return actions with exploration noise."""
         raise NotImplementedError
 
     def discount(self, batch: Batch) -> Tensor:
-        """What the value of the next observation counts, [B]: 0 after the task ended."""
+        """Return the discount of the next observation's value, [B]: 0 after termination."""
         alive = (~batch["terminated"]).float()
         return alive * batch["discount"] if "discount" in batch else alive * self.gamma
 
     def descend(self, name: str, loss: Tensor, max_norm: float) -> None:
-        """Change one module to lower a loss, by gradients averaged over ranks."""
+        """Make an optimizer step on one module, with gradients averaged over ranks."""
         flat = self.flats[name]
         flat.zero_grad()
         loss.backward()
@@ -175,39 +189,38 @@ class OffPolicy(Learner):
         self.optimizers[name].step()
 
     def follow(self, name: str, tau: float) -> None:
-        """Move a target network a share `tau` of the way to its original."""
+        """Move a target network by a share `tau` towards its original."""
         self.targets[name].values.data.lerp_(self.flats[name].values.data, tau)
 
     # ---- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of what all ranks share: weights, targets, optimisers, counters."""
+        """Copy what all ranks share: weights, targets, optimizers, counters."""
         return {
             "weights": {k: v.values.detach().clone() for k, v in self.flats.items()},
             "targets": {k: v.values.detach().clone() for k, v in self.targets.items()},
             "optimizers": {name: copy_optimizer(optimizer) for name, optimizer in self.optimizers.items()},
             "steps_done": self.steps_done,
-            "rng": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for kind, flats in (("weights", self.flats), ("targets", self.targets)):
             for name, flat in flats.items():
                 flat.values.data.copy_(state[kind][name])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
+        super().load_state_dict(state)
         self.steps_done = int(state["steps_done"])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy everything that gradient steps depend on, besides their batches."""
+        return {**self.state_dict(), "rng": torch.get_rng_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a `snapshot`."""
+        self.load_state_dict(state)
         torch.set_rng_state(state["rng"].cpu())
 
-    def shared_state(self) -> dict[str, Any]:
-        """`state_dict` without this rank's random state."""
-        return {k: v for k, v in self.state_dict().items() if k != "rng"}
-
-    def load_shared_state(self, state: Mapping[str, Any]) -> None:
-        self.load_state_dict({**state, "rng": torch.get_rng_state()})
-
     def rank_state(self) -> dict[str, Any]:
-        """What is this rank's own: its experience."""
+        """Return this rank's experience."""
         return {"buffer": self.buffer.state_dict(), "frames": self.frames}
 
     def load_rank_state(self, state: Mapping[str, Any]) -> None:
@@ -215,10 +228,10 @@ class OffPolicy(Learner):
         self.frames = int(state["frames"])
 
     def close(self) -> None:
-        """Let go of the buffer."""
+        """Release the buffer."""
         self.buffer.close()
 
 
 def next_observations(batch: Batch, keys: Sequence[str]) -> dict[str, Tensor]:
-    """The observations that followed those of a batch, by their own names."""
+    """Return the next observations of a batch by their own names."""
     return {key: batch[f"next_{key}"] for key in keys}

@@ -25,12 +25,12 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
-from fledge.learn.base import Learner
+from fledge.learn.base import Learner, finite_report
 from fledge.learn.flat import FlatParameters, copy_optimizer
 from fledge.learn.returns import gae
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
-MAX_WEIGHT = 2.0  # of a decision that has become more likely since it was flown
+MAX_WEIGHT = 2.0  # of an action that has become more likely since it was sampled
 
 
 class Precision(enum.Enum):
@@ -44,7 +44,7 @@ class Precision(enum.Enum):
 @dataclass
 class PPOConfig:
     rollout_steps: int = setting(64, at_least=1)
-    """Decisions per drone and iteration."""
+    """Decisions per env and iteration."""
     epochs: int = setting(3, at_least=1)
     """Passes over each rollout."""
     minibatch: int = setting(4096, at_least=1)
@@ -58,15 +58,15 @@ class PPOConfig:
     gae_lambda: float = setting(0.95, at_least=0, at_most=1)
     """Decay of the advantage estimate: 0 relies on the critic, 1 on the returns."""
     clip: float = setting(0.2, above=0)
-    """Largest relative change of an action's probability that still earns."""
+    """PPO clip range for the probability ratio."""
     actor_coef: float = setting(1.0, above=0)
     """Weight of the policy loss (NavRL: the number of actions, 3)."""
     value_clip: float = setting(0.0, at_least=0)
     """Clip changes of the network's value to this many normalised units, per update (0: no clipping)."""
     value_clip_by: str = setting("sample", choices=("sample", "minibatch"))
-    """The larger of clipped and plain value loss is taken for each sample, or of their means over a minibatch (NavRL)."""
+    """Take the larger of clipped and plain value loss per sample, or of their means over a minibatch (NavRL)."""
     huber_delta: float = setting(10.0, above=0)
-    """Where the value loss turns from quadratic to linear, normalised units."""
+    """Huber threshold of the value loss, normalised units."""
     value_coef: float = setting(1.0, at_least=0)
     """Weight of the value loss."""
     entropy_coef: float = setting(0.001, at_least=0)
@@ -76,11 +76,11 @@ class PPOConfig:
     max_grad_norm: float = setting(1.0, above=0)
     """Gradients are scaled down to this norm."""
     clip_heads: bool = False
-    """Scale gradients of the actor's and the critic's last layers to max_grad_norm each, and no others (NavRL)."""
+    """Clip only the gradients of the actor's and the critic's last layers, each to max_grad_norm (NavRL)."""
     normalize_advantage: bool = True
-    """Advantages get mean 0 and deviation 1 over the whole rollout."""
+    """Normalise advantages to mean 0 and deviation 1 over the whole rollout."""
     popart: bool = True
-    """Keep predictions unchanged when the value normalisation moves."""
+    """Keep value predictions unchanged when their normalisation changes (PopArt)."""
     log_std_max: float = setting(-0.5, at_least=-4, at_most=2)
     """Ceiling of the Gaussian head's log standard deviation at the start."""
     log_std_max_final: float = setting(-1.3, at_least=-4, at_most=2)
@@ -100,16 +100,19 @@ def find_raw_action(rollout: Any) -> Any:
 
 
 class PPO(Learner):
-    """Learner: owns the optimiser and the flat parameters of a policy.
+    """Learner of an `ActorCritic`; owns its optimizer and flat parameters.
 
     Args:
         policy: Acts and values.
         cfg: Settings.
         ranks: How many ranks learn together.
-        stale_policy: Rollouts were collected with older weights. Then updates stay close to the present policy, decisions
-            are weighted by how likely they are under it (decoupled PPO, Hilton et al. 2022), also in the advantages
+        stale_policy: Rollouts were flown by older weights. Updates then stay close to the present policy, samples are
+            weighted by how likely it is to take their actions (decoupled PPO, Hilton et al. 2022), in the advantages too
             (`gae`), and values are computed again.
     """
+
+    config = PPOConfig
+    corrects_stale = True
 
     def __init__(self, policy: ActorCritic, cfg: PPOConfig, ranks: int = 1, stale_policy: bool = False) -> None:
         check_settings(cfg, "ppo.")
@@ -124,34 +127,32 @@ class PPO(Learner):
         self.optimizers = {"policy": self.optimizer}
         self._sums = torch.zeros(8, device=device)
         self.last_loss = torch.zeros((), device=device)
-        self.begin()
+        self.schedule(0.0)  # the first rollout is flown with the spread that the first update expects
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything the next update depends on, besides the rollout."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy everything that the next update depends on, besides the rollout."""
         return {
             "model": {k: v.clone() for k, v in self.policy.state_dict().items()},
             "optimizer": copy_optimizer(self.optimizer),
             "rng": torch.get_rng_state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a `snapshot`."""
         self.policy.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.load_state_dict(state)
         torch.set_rng_state(state["rng"].cpu())
 
-    def shared_state(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
-
-    def load_shared_state(self, state: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        self.load_state_dict(cause["learner"])
+        self.restore(cause["learner"])
         rollout = TensorDict(cause["rollout"], cause["rollout"]["reward"].shape)
         return self.update(rollout, float(cause["progress"]))
-
-    def begin(self, progress: float = 0.0) -> None:
-        self.schedule(progress)  # the first rollout is flown with the spread that the first update expects
 
     def schedule(self, progress: float) -> None:
         """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
@@ -161,15 +162,15 @@ class PPO(Learner):
         self.policy.head.limit_spread(cfg.log_std_max + (cfg.log_std_max_final - cfg.log_std_max) * progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Learn from one rollout; returns mean losses and diagnostics."""
+        """Learn from one rollout; return mean losses and diagnostics."""
         cfg = self.cfg
-        before = self.state_dict()
+        before = self.snapshot()
         log_prob, value, next_value = (rollout[name] for name in ("log_prob", "value", "next_value"))
         weight = None
         if self.stale_policy:
-            log_prob, value, next_value = self._look_again(rollout)
+            log_prob, value, next_value = self._evaluate_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
-        self.schedule(progress)  # after looking: what updates stay close to has the spread of before, as in any rollout
+        self.schedule(progress)  # after that: updates stay close to the spread of before, as in any rollout
         advantage, target = gae(
             rollout["reward"],
             value,
@@ -220,10 +221,10 @@ class PPO(Learner):
             raise
 
     @torch.no_grad()
-    def _look_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities, values and next values [T, N] by the present weights.
+    def _evaluate_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities, values and next values [T, N] of the present weights.
 
-        Where a step was the last of its episode or of the rollout, its next value stays as it was noted.
+        At the last step of an episode or of the rollout, the next value stays as collected.
         """
         log_probs, values = [], []
         for x, raw_action in zip(rollout["input"], find_raw_action(rollout), strict=True):
@@ -255,7 +256,7 @@ class PPO(Learner):
         return loss, parts
 
     def _value_loss(self, value: Tensor, old: Tensor, target: Tensor) -> Tensor:
-        """Mean Huber loss; where values are clipped, the larger of it and that of a value that stays near `old`."""
+        """Return the mean Huber loss; with value_clip, the larger of it and that of a value clipped around `old`."""
         cfg = self.cfg
         loss = F.huber_loss(value, target, reduction="none", delta=cfg.huber_delta)
         if cfg.value_clip == 0:
@@ -285,13 +286,9 @@ class PPO(Learner):
         self._sums[7] += 1
 
     def _report(self) -> dict[str, float]:
-        """Mean of what `_step` summed. One transfer per iteration, and the one place where NaN is looked for."""
-        values = (self._sums[:7] / self._sums[7]).tolist()
+        """Return the means of what `_step` summed. The only transfer from the device and check for NaN of an update."""
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
-        report = dict(zip(names, values, strict=True))
-        bad = [name for name, value in report.items() if not abs(value) < float("inf")]
-        if bad:
-            raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")
+        report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def _mean_over_ranks(self, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al. 2016) that keeps termination and truncation apart, on old rollouts too."""
+"""Generalised advantage estimation (Schulman et al. 2016), with truncation bootstrapping and off-policy correction."""
 
 from __future__ import annotations
 

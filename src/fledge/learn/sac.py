@@ -12,33 +12,23 @@ from torch import Tensor, nn
 from fledge.agents.base import Obs
 from fledge.agents.squashed import SquashedActor, TwinCritic
 from fledge.core.settings import check_settings, setting
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, next_observations
+from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, ReplayConfig, next_observations
 
 
 @dataclass
-class SACConfig:
-    lr: float = setting(5e-4, above=0, at_most=1)
-    """Adam's learning rate of actor and critics."""
-    lr_final_share: float = setting(0.2, at_least=0)
-    """Share of it left at the end (linear)."""
-    gamma: float = setting(0.99, above=0, at_most=1)
-    """Discount per decision."""
-    tau: float = setting(0.005, above=0, at_most=1)
-    """Share by which target critics follow at each step."""
+class SACConfig(OffPolicyConfig):
     target_entropy: float | None = None
-    """Entropy of the actions (in [-1, 1], all axes together) that the temperature aims at; null: minus their number."""
+    """Target entropy of the action (in [-1, 1], all axes together); null: minus the number of axes."""
     alpha: float = setting(0.02, above=0)
-    """Temperature at the start."""
+    """Temperature (weight of the entropy) at the start."""
     alpha_lr: float = setting(5e-4, at_least=0)
     """Adam's learning rate of the temperature; 0 keeps it."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the critics' layers."""
-    max_grad_norm: float = setting(10.0, above=0)
-    """Gradients are scaled down to this norm."""
 
 
 class Temperature(nn.Module):
-    """How much a unit of entropy is worth in rewards, as its logarithm."""
+    """Weight of the entropy against rewards, as its logarithm."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
@@ -48,6 +38,7 @@ class Temperature(nn.Module):
 class SAC(OffPolicy):
     """Learner of a `SquashedActor`."""
 
+    config, policy_form = SACConfig, "sac"
     names = ("critic_loss", "actor_loss", "q", "entropy", "alpha")
 
     def __init__(self, policy: SquashedActor, cfg: SACConfig, replay: ReplayConfig, buffer: Replay, ranks: int = 1):

@@ -13,36 +13,27 @@ from torch import Tensor
 from fledge.agents.base import Obs
 from fledge.agents.squashed import SquashedActor, TwinCritic
 from fledge.core.settings import check_settings, setting
-from fledge.learn.off_policy import Batch, OffPolicy, Replay, ReplayConfig, next_observations
+from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, ReplayConfig, next_observations
 
 
 @dataclass
-class TD3Config:
-    lr: float = setting(5e-4, above=0, at_most=1)
-    """Adam's learning rate of actor and critics."""
-    lr_final_share: float = setting(0.2, at_least=0)
-    """Share of it left at the end (linear)."""
-    gamma: float = setting(0.99, above=0, at_most=1)
-    """Discount per decision."""
-    tau: float = setting(0.005, above=0, at_most=1)
-    """Share by which target networks follow at each step of the actor."""
+class TD3Config(OffPolicyConfig):
     noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
-    """Deviations of the exploration noise: the first drone flies with the least, the last with the most."""
+    """Deviations of the exploration noise, from the first env to the last."""
     target_noise: float = setting(0.2, at_least=0)
     """Deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
-    """Largest such noise."""
+    """Largest noise on target actions."""
     delay: int = setting(2, at_least=1)
     """Critic steps per actor step."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the critics' layers."""
-    max_grad_norm: float = setting(10.0, above=0)
-    """Gradients are scaled down to this norm."""
 
 
 class TD3(OffPolicy):
     """Learner of a `SquashedActor`, whose spread it leaves alone."""
 
+    config, policy_form = TD3Config, "td3"
     names = ("critic_loss", "actor_loss", "q")
 
     def __init__(self, policy: SquashedActor, cfg: TD3Config, replay: ReplayConfig, buffer: Replay, ranks: int = 1):

@@ -1,4 +1,4 @@
-"""Where metrics go: console, CSV and JSON lines, TensorBoard, Weights & Biases. Each takes (step, {name: value})."""
+"""Loggers of metrics: console, CSV and JSON lines, TensorBoard, Weights & Biases. Each takes (step, {name: value})."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 10.0  # on a console that is no terminal
 
 
 class Logger(Protocol):
-    """Something that keeps metrics."""
+    """Takes metrics."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -51,7 +51,7 @@ class FileLogger:
             self._csv.flush()
 
     def _rows(self) -> list[dict[str, Any]]:
-        """What `metrics.jsonl` holds, without a last line that a kill has torn."""
+        """Read `metrics.jsonl`, without a last line that is incomplete after a kill."""
         rows = []
         if self._json_path.exists():
             for line in self._json_path.read_text(encoding="utf-8").splitlines():
@@ -75,7 +75,7 @@ class FileLogger:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there: a kill leaves the old one or the new one."""
+    """Replace a file atomically."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(text.encode())
     new.replace(path)
@@ -93,7 +93,7 @@ class TensorBoardLogger:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # a kill would take two minutes of steps along, which a resume does not log again
+        self._writer.flush()  # otherwise a kill loses two minutes of steps, which a resume does not log again
 
     def close(self) -> None:
         self._writer.close()
@@ -113,19 +113,19 @@ class WandbLogger:
 
 
 def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any]) -> tuple[WandbLogger | None, str]:
-    """Return a W&B logger and what to tell the user. Where it cannot be had there is none: training goes on."""
+    """Return a W&B logger and a note for the user; None if it cannot start: training continues without it."""
     try:
         import wandb
     except ImportError:
         why = "wandb is not installed (pip install 'fledge[wandb]')"
-        return None, f"wandb.mode={mode}, but {why}: going on without it."
+        return None, f"wandb.mode={mode}, but {why}: training continues without it."
     note = ""
     if mode == "online" and not wandb.api.api_key:
         mode, note = "offline", "There is no W&B key on this machine: logging offline, `wandb sync` uploads it later."
     try:
         return WandbLogger(wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))), note
     except Exception as error:  # no network, a wrong key, a full disk: none is worth a run
-        return None, f"wandb.mode={mode}, but wandb did not start ({error}): going on without it."
+        return None, f"wandb.mode={mode}, but wandb did not start ({error}): training continues without it."
 
 
 class ConsoleLogger:
@@ -133,7 +133,7 @@ class ConsoleLogger:
 
     Args:
         total_steps: Iterations of the run.
-        headline: The metric to show, by its recent mean: an outcome's rate, or "return".
+        primary_metric: The metric whose recent mean is shown: an outcome, or "return".
     """
 
     def __init__(self, total_steps: int, primary_metric: str = "success") -> None:
@@ -163,7 +163,7 @@ class ConsoleLogger:
             self._bar.start()
 
     def resume(self, step: int, total_steps: int) -> None:
-        """Go on at a step."""
+        """Continue at a step."""
         self.start, self.total = step, total_steps
         self._started = time.monotonic()
         if self._bar is not None:

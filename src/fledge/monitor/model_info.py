@@ -1,4 +1,4 @@
-"""What a model weighs, and what its checkpoints are called."""
+"""Sizes of models, and names of their checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def format_checkpoint_name(
     iteration: int | str, prefix: str = "checkpoint", extension: str = ".pt", width: int = 0
 ) -> str:
-    """A file name such as `checkpoint_1000.pt` or `checkpoint_final.pt`.
+    """Return a file name such as `checkpoint_1000.pt` or `checkpoint_final.pt`.
 
     Args:
         iteration: A number, or a word such as "final".
@@ -28,7 +28,7 @@ def format_checkpoint_name(
 
 
 def get_model_size(model: nn.Module) -> dict[str, float]:
-    """Counts of a model: parameters, trainable ones, buffers (numbers), and all of their bytes and megabytes."""
+    """Return counts of parameters, trainable ones and buffer values, and their size in bytes and megabytes."""
     parameters, buffers = list(model.parameters()), list(model.buffers())
     size = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     return {
@@ -41,7 +41,7 @@ def get_model_size(model: nn.Module) -> dict[str, float]:
 
 
 def print_model_info(model: nn.Module, name: str | None = None) -> str:
-    """Print a model's size, in all and per direct child; returns the text."""
+    """Print a model's size, in all and per direct child; return the text."""
     size = get_model_size(model)
     lines = [
         f"{name or type(model).__name__}: {size['parameters']:,} parameters ({size['trainable']:,} trainable), "

@@ -1,4 +1,4 @@
-"""PerformanceMonitor: how long each phase of a loop takes, for less than it takes to say so.
+"""PerformanceMonitor: measure how long each phase of a loop takes, at little cost.
 
 Contract
     `timer(name)` is a context manager that adds one duration to `name`; timers nest, with the same or other names, and
@@ -79,7 +79,7 @@ class PerformanceMonitor:
         self._lock = threading.Lock()
 
     def timer(self, name: str) -> AbstractContextManager[Any]:
-        """A context manager that measures its block under `name`."""
+        """Return a context manager that measures its block under `name`."""
         if self.cuda:
             return _CudaTimer(self, name)
         add = self._adders.get(name)
@@ -103,7 +103,7 @@ class PerformanceMonitor:
             return self._events.pop() if self._events else torch.cuda.Event(enable_timing=True)
 
     def _collect_events(self) -> None:
-        """Turn events that the GPU has passed into durations; those it has not stay for later."""
+        """Turn events that the GPU has reached into durations."""
         waiting = []
         while self._pending:
             name, begin, end = self._pending.popleft()
@@ -116,7 +116,7 @@ class PerformanceMonitor:
         self._pending.extend(waiting)
 
     def get_stats(self, window: int | None = None) -> dict[str, dict[str, float]]:
-        """Per name: mean, std, min, max, p50, p99 (seconds) and count, over the last `window` durations or all kept."""
+        """Return mean, std, min, max, p50, p99 (seconds) and count by name, over the last `window` durations or all kept."""
         self._collect_events()
         with self._lock:
             series = {name: list(times) for name, times in self._times.items()}
@@ -138,7 +138,7 @@ class PerformanceMonitor:
         return stats
 
     def get_summary(self, window: int | None = None) -> str:
-        """A title, and a line per name: `name: mean ms (± std ms) [min, max]`, in columns; empty without durations."""
+        """Format a title and a line per name, `name: mean ms (± std ms) [min, max]`; empty without durations."""
         stats = self.get_stats(window)
         if not stats:
             return ""

@@ -1,13 +1,12 @@
-"""From a config to the parts of a run that its algorithm decides: learner and collector."""
+"""Make the learner and the collector that a config's algorithm needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.build import LearnedPolicy
-from fledge.agents.q_network import QNetwork
-from fledge.agents.squashed import SquashedActor
 from fledge.collect.base import Collector
 from fledge.collect.compressed import CompressedDataCollector
 from fledge.collect.experience import ExperienceCollector
@@ -18,32 +17,27 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.learn.base import Learner
-from fledge.learn.dqn import DQN
 from fledge.learn.off_policy import OffPolicy, Replay
-from fledge.learn.ppo import PPO
-from fledge.learn.sac import SAC
-from fledge.learn.td3 import TD3
+from fledge.learn.registry import POLICY_CLASSES
 from fledge.replay import DictReplayBuffer
-from fledge.train.config import Algo, CollectMode, TrainConfig
+from fledge.train.config import CollectMode, TrainConfig
 from fledge.train.ranks import Ranks
 
 
 def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learner:
-    """The learner of a config's algorithm, with an empty buffer if it needs one."""
-    match cfg.algo, policy:
-        case Algo.ppo, ActorCritic():
-            return PPO(policy, cfg.ppo, ranks.size, stale_policy=cfg.collect.mode is CollectMode.pipelined)
-        case Algo.dqn, QNetwork():
-            return DQN(policy, cfg.dqn, cfg.replay, make_buffer(cfg, ranks, policy, cfg.dqn.gamma), ranks.size)
-        case Algo.sac, SquashedActor():
-            return SAC(policy, cfg.sac, cfg.replay, make_buffer(cfg, ranks, policy, cfg.sac.gamma), ranks.size)
-        case Algo.td3, SquashedActor():
-            return TD3(policy, cfg.td3, cfg.replay, make_buffer(cfg, ranks, policy, cfg.td3.gamma), ranks.size)
-    raise ConfigError(f"algo={cfg.algo.name} cannot train a {type(policy).__name__}.")
+    """Make the learner of a config's algorithm, with an empty buffer if it needs one."""
+    kind: Any = cfg.learner
+    if not isinstance(policy, POLICY_CLASSES[kind.policy_form]):
+        raise ConfigError(f"algo={cfg.algo} cannot train a {type(policy).__name__}.")
+    own = cfg.algo_settings
+    if cfg.off_policy:
+        return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)
+    stale = {"stale_policy": True} if cfg.collect.mode is CollectMode.pipelined else {}
+    return kind(policy, own, ranks.size, **stale)
 
 
 def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: float) -> Replay:
-    """This rank's share of the replay."""
+    """Make this rank's share of the replay buffer."""
     observed = policy.observes
     keys = [*observed, *(f"next_{key}" for key in observed), "action", "reward", "terminated", "truncated"]
     return DictReplayBuffer(
@@ -62,7 +56,7 @@ def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: fl
 
 
 def make_collector(cfg: TrainConfig, envs: Sequence[TensorEnv], policy: LearnedPolicy, learner: Learner) -> Collector:
-    """What flies for a learner."""
+    """Make the collector that gathers experience for a learner."""
     if isinstance(learner, OffPolicy):
         return ExperienceCollector(envs[0], learner.explore, cfg.steps)
     assert isinstance(policy, ActorCritic)

@@ -1,4 +1,4 @@
-"""`fledge train`: from words to a run."""
+"""`fledge train`: from command-line words to a run."""
 
 from __future__ import annotations
 
@@ -36,33 +36,31 @@ def run_training(
     resume: Path | None,
     on_start: Callable[[Path], None] | None = None,
 ) -> dict[str, Any] | None:
-    """Train, starting as many ranks as the config wants. Returns the last metrics on rank 0, None on others.
+    """Train on as many ranks as the config says. Return the last metrics on rank 0, None on others.
 
-    `on_start` is called on rank 0 with the run's folder, before there is one.
+    `on_start` is called on rank 0 with the run's folder, before it is made.
     """
     if resume is not None and folder is not None:
-        raise ConfigError("Give --folder for a new run or --resume for an old one, not both.")
+        raise ConfigError("Pass --folder for a new run or --resume for an old one, not both.")
     if preset is not None and resume is not None:
-        raise ConfigError(
-            "--preset is for a new run: a resumed one goes on with its own settings, and key=value words."
-        )
+        raise ConfigError("--preset is for a new run: a resumed one keeps its settings; change them with key=value.")
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     overrides = [word for word in overrides if not word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
-        raise ConfigError(f"{bare[0]!r} is no task; a setting needs a value: {bare[0]}=VALUE.")
+        raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
     if len({*tasks, *named}) > 1:
         came = " and ".join(repr(word) for word in dict.fromkeys([*tasks, *named]))
-        raise ConfigError(f"{came} came, but a run has one task. Name it once.")
+        raise ConfigError(f"{came} were given, but a run has one task: name it once.")
     tasks = [*tasks, *named]
     task = find_task(tasks[0]) if tasks else None
     taken: list[str] = []
     if resume is not None:
         folder = resume
-        task, before = read_run_config(resume, [], task)
+        task, before = read_run_config(resume, [], task, named=overrides)
         _, cfg = read_run_config(resume, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
-        policy = task.policy.build(task.policy.describe(task, before.algo.value, before.env, before.policy))
+        policy = task.policy.build(task.policy.describe(task, before.learner.policy_form, before.env, before.policy))
         if has_saved(resume):
             refuse_misfits(flat_settings(before), cfg, policy.observes)
     else:
@@ -104,17 +102,17 @@ def run_training(
 
 
 def has_saved(folder: Path) -> bool:
-    """Whether a run has a checkpoint to go on from."""
+    """Whether a run has a checkpoint to continue from."""
     return not CheckpointHistory(folder / "checkpoints").is_empty
 
 
 def how_to_go_on(folder: Path) -> str:
-    """What to do with a run that has stopped; "" where there is nothing to resume."""
-    return f"--resume {folder} goes on from its newest checkpoint." if has_saved(folder) else ""
+    """Return how to continue a run that has stopped; "" if nothing was saved."""
+    return f"--resume {folder} continues from its newest checkpoint." if has_saved(folder) else ""
 
 
 def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Refuse what would only fail once every rank has started."""
+    """Raise ConfigError for what would otherwise fail only once every rank has started."""
     check_settings(cfg)
     if cfg.env.num_envs % ranks:
         raise ConfigError(
@@ -127,7 +125,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
-    task.policy.build(task.policy.describe(task, cfg.algo.value, cfg.env, cfg.policy))
+    task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))
     if cfg.reward and (paid := env_with_reward(task, cfg.env, cfg.reward)) is not None:
         env_specs(task, paid)  # makes the reward
     elif cfg.reward:
@@ -136,7 +134,7 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """ConfigError unless a run can be written there; leaves nothing behind."""
+    """Raise ConfigError unless a run can be written to a folder; leaves nothing behind."""
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):

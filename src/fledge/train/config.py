@@ -23,28 +23,23 @@ import torch
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
-from fledge.core.settings import refuse_code, setting
+from fledge.core.settings import refuse_code, refuse_unnamed, setting
 from fledge.league.league import LeagueConfig
+from fledge.learn.base import Learner
 from fledge.learn.dqn import DQNConfig
-from fledge.learn.off_policy import ReplayConfig
+from fledge.learn.off_policy import OffPolicy, ReplayConfig
 from fledge.learn.ppo import PPOConfig
+from fledge.learn.registry import ALGORITHMS, find_learner
 from fledge.learn.sac import SACConfig
 from fledge.learn.td3 import TD3Config
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task, find_task
 
-
-class Algo(enum.Enum):
-    """How a policy learns."""
-
-    ppo = "ppo"
-    sac = "sac"
-    td3 = "td3"
-    dqn = "dqn"
+RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"}  # settings by their earlier names
 
 
 class CollectMode(enum.Enum):
-    """How experience for PPO is collected."""
+    """How on-policy experience is collected."""
 
     sync = "sync"
     pipelined = "pipelined"
@@ -62,9 +57,9 @@ class WandbMode(enum.Enum):
 @dataclass
 class CollectConfig:
     mode: CollectMode = setting(CollectMode.sync, resume="restart")
-    """sync: fly, then learn. pipelined: fly ahead while learning (lag 1). halves: half decide, half fly. ppo only."""
+    """sync: collect, then learn; pipelined: at the same time (lag 1); halves: half decide, half step. On-policy only."""
     compression_level: int = setting(0, at_least=0, at_most=9, resume="same")
-    """Hold rollouts compressed until they are learned from (scheme C; lossless, slower): effort 1 to 9; 0: no. ppo only."""
+    """Keep rollouts compressed until they are learned from (lossless, slower): effort 1 to 9; 0: off. On-policy only."""
 
 
 @dataclass
@@ -79,22 +74,22 @@ class WandbConfig:
 class TrainConfig:
     task: str = setting("navigation", resume="same")
     """What to train on: a registered task, gym:ID, a Python file, or module:object."""
-    algo: Algo = setting(Algo.ppo, resume="weights")
-    """Learning algorithm. ppo for any action; sac and td3 for continuous ones, dqn for discrete ones, from replay."""
+    algo: str = setting("ppo", resume="weights", code=True)
+    """Learning algorithm: ppo for any action; sac, td3 (continuous) or dqn (discrete) from replay; or your module:Class."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1, resume="restart")
-    """Decides everything random in the run."""
+    """Seed of everything random in the run."""
     ranks: int = setting(0, at_least=0, resume="same")
     """Processes that share the envs and average gradients; 0: one per core on a CPU, one per GPU on CUDA."""
     threads: int = setting(0, at_least=0, at_most=1024, resume="same")
-    """Threads of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out."""
+    """Threads of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks."""
     device: str = "auto"
     """cpu, cuda (one GPU per rank), or auto: cuda where there is one."""
     pin_memory: bool = setting(False, resume="same")
-    """Copy batches from replay to the GPU through pinned memory, beside the computing (sac, td3, dqn on CUDA)."""
+    """Copy batches from replay to the GPU through pinned memory, while it computes (off-policy on CUDA)."""
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; 0: no limit. Schedules follow total_frames all the same."""
+    """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
     reward: str = setting("", resume="restart", code=True)
@@ -119,7 +114,7 @@ class TrainConfig:
     keep_checkpoints: int = setting(3, at_least=1, resume="same")
     """Newest checkpoints kept whole; older ones are reduced to weights."""
     keep_best: int = setting(1, at_least=0, resume="same")
-    """Checkpoints kept for the best headline figure in training."""
+    """Checkpoints kept for the best value of the primary metric in training."""
     compress_checkpoint: bool = setting(True, resume="same")
     """Compress checkpoints (losslessly)."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
@@ -140,46 +135,78 @@ class TrainConfig:
     """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
 
     @property
+    def learner(self) -> type[Learner]:
+        """Class of the algorithm."""
+        return find_learner(self.algo)
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the algorithm learns from replay."""
+        return issubclass(self.learner, OffPolicy)
+
+    @property
+    def section(self) -> str:
+        """Name of the algorithm's settings: "ppo", or "algo_config" of a user's own."""
+        return self.algo if self.algo in ALGORITHMS else "algo_config"
+
+    @property
+    def algo_settings(self) -> Any:
+        """The algorithm's settings."""
+        return getattr(self, self.section)
+
+    @property
     def steps(self) -> int:
         """Decisions per env and iteration."""
-        return self.ppo.rollout_steps if self.algo is Algo.ppo else self.replay.steps
+        return self.replay.steps if self.off_policy else self.algo_settings.rollout_steps
 
     def validate(self) -> None:
         """Raise ConfigError for settings that do not go together."""
-        if self.algo is not Algo.ppo and self.total_frames <= self.replay.warm_up:
+        learner, off_policy = self.learner, self.off_policy
+        if off_policy and self.total_frames <= self.replay.warm_up:
             raise ConfigError(
                 f"total_frames is {self.total_frames:,}, but the first {self.replay.warm_up:,} only fill the replay "
                 "(replay.warm_up): nothing would be learned."
             )
-        if self.algo is not Algo.ppo and self.collect.mode is not CollectMode.sync:
+        if off_policy and self.collect.mode is not CollectMode.sync:
             raise ConfigError(
-                f"collect.mode={self.collect.mode.name} is for ppo; algo={self.algo.name} flies in turns (sync)."
+                f"collect.mode={self.collect.mode.name} is for ppo; algo={self.algo} collects in turns: set it to sync."
             )
-        if self.algo is not Algo.ppo and self.collect.compression_level:
+        if self.collect.mode is CollectMode.pipelined and not learner.corrects_stale:
             raise ConfigError(
-                f"collect.compression_level is for ppo; algo={self.algo.name} keeps all it flies in compressed replay."
+                f"collect.mode=pipelined gives rollouts of older weights, which algo={self.algo} does not correct for "
+                "(Learner.corrects_stale): use sync or halves."
             )
-        if self.algo is not Algo.dqn and self.replay.prioritized:
-            raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo.name} draws uniformly, if at all.")
+        if off_policy and self.collect.compression_level:
+            raise ConfigError(
+                f"collect.compression_level is for ppo; algo={self.algo} keeps its experience in compressed replay."
+            )
+        if self.replay.prioritized and not getattr(learner, "prioritizes", False):
+            raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo} samples uniformly.")
         if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d+", self.device):
             raise ConfigError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
-        if self.pin_memory and self.algo is Algo.ppo:
-            raise ConfigError("pin_memory=true is for replay (sac, td3, dqn): ppo's rollouts live where it learns.")
+        if self.pin_memory and not off_policy:
+            raise ConfigError(f"pin_memory=true is for replay (sac, td3, dqn), which algo={self.algo} does not use.")
         if self.pin_memory and self.device == "cpu":
-            raise ConfigError("pin_memory=true is for CUDA, but this run is on the CPU, where nothing is copied.")
+            raise ConfigError("pin_memory=true is for CUDA, but this run is on the CPU: leave it out.")
+
+
+def config_class(task: Task, algo: str = "ppo") -> type[TrainConfig]:
+    """Return the config class of a task's runs; with an algorithm of the user's own, its settings as `algo_config`."""
+    return _config_class(task, None if algo in ALGORITHMS else find_learner(algo))
 
 
 @functools.cache
-def config_class(task: Task) -> type[TrainConfig]:
-    """The config of runs in a task's world."""
+def _config_class(task: Task, learner: type[Learner] | None) -> type[TrainConfig]:
     parts = {"env": task.config, "policy": task.policy.config, "curriculum": task.curriculum.config}
+    if learner is not None:
+        parts["algo_config"] = learner.config
     fields: list[Any] = [(name, kind, field(default_factory=kind)) for name, kind in parts.items()]
     fields.append(("task", str, setting(task.reference, resume="same")))
     return dataclasses.make_dataclass("TrainConfig", fields, bases=(TrainConfig,))
 
 
 def make_config(task: Task | str, preset: str | None = None, words: Sequence[str] = ()) -> TrainConfig:
-    """The config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
+    """Make the config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
 
     Args:
         preset: Name of a preset of the task, or a YAML file; "" for none. A file says what differs from the preset that
@@ -187,19 +214,39 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     """
     task = find_task(task) if isinstance(task, str) else task
     presets: list[Preset] = [(f"training of task {task.name}", task.presets.defaults)] if task.presets.defaults else []
-    presets += preset_layers(task, preset, value_given(words, "algo", task.presets.aliases))
-    cfg = build_config(config_class(task), presets, words, task.presets.aliases, groups_of(task))
+    given = value_given(words, "algo", task.presets.aliases)
+    presets += preset_layers(task, preset, given and find_learner(given).policy_form)
+    kind = config_class(task, chosen_algo(presets, words, task))
+    cfg = build_config(kind, presets, words, aliases_of(task), groups_of(task))
     return with_named_code(settled(with_named_opponent(cfg, task, words)), words)
 
 
+def chosen_algo(presets: Sequence[Preset], words: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
+    """Return the algorithm that words or presets choose; ConfigError if it is code that neither words nor `named` name."""
+    named_in = [content.get("algo") for _, content in presets]  # NavRL's files have a section of this name
+    found = ["ppo", *(algo for algo in named_in if isinstance(algo, str))]
+    algo = value_given(words, "algo", task.presets.aliases) or found[-1]
+    refuse_unnamed("algo", algo, [*words, *named])
+    return algo
+
+
+def aliases_of(task: Task) -> dict[str, str]:
+    """Return other names of settings: earlier ones, and the task's."""
+    return {**RENAMED, **task.presets.aliases}
+
+
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:
-    """Presets that a word puts in place: env=NAME, and hardware=NAME where the task has such."""
+    """Return the presets of env=NAME and hardware=NAME that the task has, by group and name."""
     names = {group: task.presets.names(group) for group in ("env", "hardware")}
     return {group: {name: task.presets.load(group, name) for name in found} for group, found in names.items() if found}
 
 
 def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequence[str] = ()) -> list[Preset]:
-    """A training preset (None: the algorithm's; "": none) and what it is based on, in the order they are laid."""
+    """Return a training preset (None: the algorithm's; "": none) and those it is based on, the lowest first.
+
+    Args:
+        algo: The user's algorithm, by the built-in one whose policy form it has; None: the preset's.
+    """
     name = task.presets.default(algo or "ppo") if name is None else name
     if not name:
         return []
@@ -210,20 +257,21 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
     base = content.pop("base", None if is_file else "")
     if base is not None and not isinstance(base, str):
         raise ConfigError(f"{name} has base: {base}, but must name a preset, or a YAML file.")
-    own = content.get("algo")
-    below = preset_layers(task, base, algo or (own if isinstance(own, str) else None), [*above, name])
+    if algo is None and isinstance(content.get("algo"), str):
+        algo = find_learner(chosen_algo([(name, content)], (), task)).policy_form
+    below = preset_layers(task, base, algo, [*above, name])
     return [*below, (name if is_file else f"preset {name}", content)]
 
 
 def settled(cfg: TrainConfig) -> TrainConfig:
-    """A config that says which kind of device `auto` is here: what a run is resumed on is then known."""
+    """Replace device `auto` by cpu or cuda, so that a resumed run knows its device."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     return cfg
 
 
 def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
-    """The config without a ladder of opponents, where the user names one opponent and no ladder: that one is meant."""
+    """Remove the ladder of opponents if the user names env.opponent but no ladder."""
     if (
         value_given(words, "env.opponent", task.presets.aliases)
         and value_given(words, "league.ladder", task.presets.aliases) is None
@@ -233,21 +281,24 @@ def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> T
 
 
 def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
-    """The config, its reward as a reference that holds in any folder.
+    """Return the config with references to code that hold in any folder.
 
     Raises:
-        ConfigError: when a file names code, but not the user.
+        ConfigError: when a file names code that the user does not name.
     """
     refuse_code(cfg, words)
-    cfg.reward = absolute(cfg.reward)
+    cfg.reward, cfg.algo = absolute(cfg.reward), absolute(cfg.algo)
     return cfg
 
 
-def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None = None) -> tuple[Task, TrainConfig]:
-    """The task and the saved config of a run, with overrides.
+def read_run_config(
+    folder: Path, words: Sequence[str] = (), task: Task | None = None, named: Sequence[str] = ()
+) -> tuple[Task, TrainConfig]:
+    """Return the task and the saved config of a run, with overrides.
 
     Args:
-        task: The task, where it is code, which a saved config alone may not run.
+        task: The task, if it is code: a saved config alone may not run any.
+        named: More `key=value` words of the user, which name code that may be run.
     """
     path = folder / "config.yaml"
     if not path.is_file():
@@ -256,5 +307,8 @@ def read_run_config(folder: Path, words: Sequence[str] = (), task: Task | None =
     if task is None:
         task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
     content["task"] = task.reference
-    cfg = build_config(config_class(task), [(str(path), content)], words, task.presets.aliases, groups_of(task))
+    algo = chosen_algo([("", content)], words, task, named)
+    if absolute(algo) != content.get("algo"):
+        content.pop("algo_config", None)
+    cfg = build_config(config_class(task, algo), [(str(path), content)], words, aliases_of(task), groups_of(task))
     return task, settled(with_named_opponent(cfg, task, words))

@@ -1,7 +1,7 @@
-"""How a run gets harder: as the task says, by progress; or as a league says, by whom the learner has beaten.
+"""How a run gets harder: by progress, as the task says, or by the opponents that the learner has beaten, as a league says.
 
-prepare(progress)    before a rollout, while no env is in the air
-learn(policy)        after it, on every rank: takes in what was met on all of them; returns figures for the log
+prepare(progress)    before a rollout, while no env is stepping
+learn(policy)        after it, on every rank: take in the results of all ranks; return metrics
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fledge.train.ranks import Ranks
 
 
 class Curriculum:
-    """The task's own, a function of progress."""
+    """The task's curriculum, a function of progress."""
 
     def __init__(self, task: Task, settings: Any, envs: Sequence[TensorEnv]) -> None:
         self.task, self.settings, self.envs = task, settings, envs
@@ -38,7 +38,7 @@ class Curriculum:
         return {}
 
     def take_new_selves(self) -> dict[int, Mapping[str, Tensor]]:
-        """Weights of past selves that are to be written down, by their numbers from 1."""
+        """Return weights of new past selves, to be saved, by their numbers from 1."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -48,15 +48,15 @@ class Curriculum:
         pass
 
 
-class Mirror(BaseAgent):
-    """The learner as it was when the rollout began, exploring as it does: who meets himself finds his own holes."""
+class SelfPlayOpponent(BaseAgent):
+    """The learner with its weights of the rollout's start, exploring as it does. Self-play exposes its weaknesses."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
         self.weights = policy.state_dict
         self.copy: Any = copy.deepcopy(policy).eval().requires_grad_(False)
 
-    def catch_up(self) -> None:
+    def update_weights(self) -> None:
         self.copy.load_state_dict(self.weights())
 
     def act(self, obs: Obs, deterministic: bool = True) -> Any:
@@ -64,10 +64,10 @@ class Mirror(BaseAgent):
 
 
 class LeagueCurriculum(Curriculum):
-    """A league's opponents in every env of a run, and before them the mirror, where there is one.
+    """Puts a league's opponents into every env of a run.
 
     Args:
-        mirror: Flies against itself in a share of the fights that the league hears nothing of.
+        self_play: First opponent, in a share of the episodes whose results the league does not count.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class LeagueCurriculum(Curriculum):
         envs: Sequence[TensorEnv],
         league: League,
         ranks: Ranks,
-        mirror: Mirror | None = None,
+        self_play: SelfPlayOpponent | None = None,
     ) -> None:
         super().__init__(task, settings, envs)
-        self.mirror = mirror
+        self.self_play = self_play
         worlds = [env.unwrapped for env in envs]
         self.worlds = [world for world in worlds if isinstance(world, OpponentWrapper)]
         if len(self.worlds) != len(worlds):
@@ -88,16 +88,14 @@ class LeagueCurriculum(Curriculum):
         self.league, self.ranks = league, ranks
         names = self.worlds[0].outcomes
         self.columns = [[value for value, name in names.items() if name == wanted] for wanted in ("win", "loss")]
-        self.known: Tensor | None = (
-            None  # of this rank, [opponents]: results of the rollout before, and who is in the air
-        )
-        self._seat()
+        self.known: Tensor | None = None  # of this rank, [opponents]: results of the last rollout, and running episodes
+        self._set_opponents()
 
-    def _seat(self) -> None:
+    def _set_opponents(self) -> None:
         agents, weights = list(self.league.agents), self.league.weights()
-        if self.mirror is not None:
-            share = self.league.cfg.mirror
-            agents, weights = [self.mirror, *agents], [share, *((1.0 - share) * weight for weight in weights)]
+        if self.self_play is not None:
+            share = self.league.cfg.self_play
+            agents, weights = [self.self_play, *agents], [share, *((1.0 - share) * weight for weight in weights)]
         for world in self.worlds:
             world.set_opponents(agents, weights)
 
@@ -105,10 +103,10 @@ class LeagueCurriculum(Curriculum):
         super().prepare(progress)
         met = torch.stack([world.take_results() for world in self.worlds]).sum(0)
         flying = torch.stack([world.in_the_air() for world in self.worlds]).sum(0)
-        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.mirror is None else 1 :]
-        if self.mirror is not None:
-            self.mirror.catch_up()
-        self._seat()
+        self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]
+        if self.self_play is not None:
+            self.self_play.update_weights()
+        self._set_opponents()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
         if self.known is not None:
@@ -131,17 +129,17 @@ class LeagueCurriculum(Curriculum):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.league.load_state_dict(state)
-        self._seat()
+        self._set_opponents()
 
 
 def make_curriculum(
     task: Task, cfg: TrainConfig, envs: Sequence[TensorEnv], policy: nn.Module, device: str, ranks: Ranks
 ) -> Curriculum:
-    """A league where the config names a ladder, else the task's own."""
+    """Make a league if the config names a ladder, else the task's curriculum."""
     if not cfg.league.ladder:
         return Curriculum(task, cfg.curriculum, envs)
     if task.match.sides != 2:
-        raise ConfigError(f"league.ladder is for worlds in which agents meet, but {task.name} has one side.")
+        raise ConfigError(f"league.ladder is for tasks with two sides, but {task.name} has one: leave it empty.")
 
     def make_self(weights: Mapping[str, Tensor]) -> Any:
         past = copy.deepcopy(policy)
@@ -154,9 +152,9 @@ def make_curriculum(
             try:
                 check_fit(agent, envs[0])  # now, not when it joins
             except ConfigError as error:
-                raise ConfigError(f"league.ladder names {name!r}, which does not fit this world: {error}") from error
+                raise ConfigError(f"league.ladder names {name!r}, which does not fit this env: {error}") from error
         return None if agent is None else agent.to(device)
 
     league = League(cfg.league, join, make_self)
-    mirror = Mirror(policy) if cfg.league.mirror else None
-    return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, mirror)
+    self_play = SelfPlayOpponent(policy) if cfg.league.self_play else None
+    return LeagueCurriculum(task, cfg.curriculum, envs, league, ranks, self_play)

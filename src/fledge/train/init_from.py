@@ -1,4 +1,4 @@
-"""`init_from`: a run that starts from the weights of another, and from the shape of its network."""
+"""`init_from`: start a run from the weights of another policy, with the shape of its network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fledge.train.config import TrainConfig
 
 
 def read_initial_policy(name: str) -> dict[str, Any]:
-    """The policy that `init_from` names."""
+    """Read the policy that `init_from` names."""
     path = find_policy_file(name)
     if path is None:
         raise ConfigError(f"init_from is {name!r}, but there is no such run, policy file or shipped policy.")
@@ -23,13 +23,13 @@ def read_initial_policy(name: str) -> dict[str, Any]:
 
 
 def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> list[str]:
-    """Set `policy.*` to the network that `init_from` holds; returns what that changed, as key=value.
+    """Set `policy.*` to the network that `init_from` holds; return what that changed, as key=value.
 
     Args:
-        words: Settings that the user asked for, which are refused where they do not fit.
+        words: The user's own settings; refused where they contradict the network.
 
     Raises:
-        ConfigError: when the weights fit no network that this algorithm learns with in this world.
+        ConfigError: when the weights do not fit the network that this algorithm needs in this env.
     """
     entries = read_initial_policy(cfg.init_from)
     found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
@@ -41,11 +41,11 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
             raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
-    wanted = task.policy.describe(task, cfg.algo.value, cfg.env, cfg.policy)
+    wanted = task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy)
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
         raise ConfigError(
-            f"init_from={cfg.init_from} does not fit: its network has {parts}. Train with the algorithm and the world that "
+            f"init_from={cfg.init_from} does not fit: its network has {parts}. Train with the algorithm and the env that "
             "it is from."
         )
     load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
@@ -53,7 +53,7 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
 
 
 def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of `policy.*` that a description tells."""
+    """Return the settings of `policy.*` that a description holds."""
     told: dict[str, Any] = {}
     for field in dataclasses.fields(policy):
         if field.name not in description:

@@ -15,7 +15,7 @@ from fledge.tasks.policies import find_policy_file
 from fledge.tasks.registry import find_named_task
 from fledge.train.config import config_class
 
-# what a checkpoint of ours says about itself; other people's may have anything under these names
+# entries of our checkpoints; other files may have anything under these names
 FACTS: dict[str, Any] = {"task": str, "iteration": int, "frames": int, "seconds": (int, float)}
 FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
 
@@ -24,7 +24,7 @@ MOST_VALUES, LONGEST = 40, 100  # lines, and characters of one
 
 
 def inspect_target(name: str) -> dict[str, Any]:
-    """All about a file, a recording, a shipped policy or a run's newest checkpoint, JSON-able; tensors by description.
+    """Describe a file, a recording, a shipped policy or a run's newest checkpoint, as JSON-able values.
 
     Raises:
         ConfigError: when a folder is no run.
@@ -48,7 +48,7 @@ def inspect_target(name: str) -> dict[str, Any]:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, and what it says about itself."""
+    """Describe a checkpoint: its entries and its metadata."""
     found = inspect_checkpoint(path)
     state = load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
     note: Any = found["metadata"].get("history") or {}
@@ -57,7 +57,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def render(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for people. Names are never cut."""
+    """Yield lines of text. Names are never shortened."""
     if "recording" in found:
         yield from render_recording(found)
         return
@@ -89,7 +89,7 @@ def render(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def values(title: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Plain values, one to a line; long ones are cut, and many."""
+    """Yield plain values, one per line; shorten long ones, and leave out the last of many."""
     if found:
         yield f"{title}:"
     for key, value in list(found.items())[:MOST_VALUES]:
@@ -104,14 +104,14 @@ def number(value: float | None) -> str:
 
 
 def columns(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """Rows of text under each other."""
+    """Yield rows of text in aligned columns."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def changed_from_defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run, or of a policy's world, that differ from the task's; all of them where the task is code."""
+    """Return settings of a run or a policy's env that differ from the task's defaults; all if the task is code."""
     world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
     settings = dict(found.get("config") or world)
     try:

@@ -1,9 +1,9 @@
-"""Watching a training while it runs: what a few envs of rank 0 do, as a recording that grows.
+"""Frame capture: record a few envs of rank 0 while a training runs, for `fledge watch`.
 
-A watcher touches RUN/live/watch (`ask_for_frames`) for as long as somebody looks. The training looks at that file's time once
-a second, and while it is fresh writes what happens in a few envs that share a stage into RUN/live/NUMBER.frec, on the
-recording's own thread. Files are bounded: a full one gives way to the next, and all but the last two are removed. Without a
-watcher nothing is built, and nothing that is computed depends on being watched.
+A viewer touches RUN/live/watch (`request_frames`) while a page is open. The training checks that file's time once a second;
+while it is recent, it records a few envs that share a stage into RUN/live/NUMBER.frec, on the recording's own thread. A full
+file gives way to the next, and all but the last two are removed. Without a viewer nothing is recorded, and nothing that is
+computed depends on being recorded.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ import torch
 from tensordict import TensorDict
 
 from fledge.core.errors import FledgeError
-from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import Action, TensorEnv
+from fledge.envs.wrapper import EnvWrapper
 from fledge.storage import RecordingWriter
 from fledge.tasks.base import Task
 
 logger = logging.getLogger("fledge.train")
 FOLDER, SIGN, ENDING = "live", "watch", ".frec"
-LOOK_S = 1.0  # between two looks for a watcher
-FRESH_S = 12.0  # for which a watcher's sign counts: also of a page on a busy machine
-FLUSH_S = 0.6  # between two handings-over of frames
+CHECK_S = 1.0  # between two checks for a viewer
+FRESH_S = 12.0  # for which a request counts, also from a page on a busy machine
+FLUSH_S = 0.6  # between two writes of frames
 FOLLOWED = 4  # envs at once
-FRAMES_S = 15.0  # about so many frames a second are taken of each: a fast training shows every second or third decision
+FRAMES_S = 15.0  # frames per second of each, about: a fast training shows every second or third decision
 MAX_BYTES = 32 * 2**20  # of one file
 MAX_EPISODES = 400  # in one file: what a page lists stays short
 KEPT = 2  # files
+FAILURES = (FledgeError, OSError, RuntimeError, ValueError, KeyError, AssertionError)
 
 
-# ---- the watcher's side ------------------------------------------------------------------------------------------------
+# ---- for viewers -------------------------------------------------------------------------------------------------------
 
 
-def ask_for_frames(run: Path) -> None:
-    """Tell the training in a run's folder that somebody watches, for the next seconds; never through a link."""
+def request_frames(run: Path) -> None:
+    """Ask the training in a run's folder to record for the next seconds; never writes through a link."""
     sign = run / FOLDER / SIGN
     with contextlib.suppress(OSError):  # a run that we may only read is shown without frames
         sign.parent.mkdir(exist_ok=True)
@@ -51,76 +52,50 @@ def ask_for_frames(run: Path) -> None:
 
 
 def newest_capture(run: Path) -> Path | None:
-    """The recording that a training is writing, or has written last."""
-    found = captured_files(run / FOLDER)
+    """Return the recording that a training is writing, or wrote last."""
+    found = capture_files(run / FOLDER)
     return found[-1] if found else None
 
 
-def captured_files(folder: Path) -> list[Path]:
-    """Recordings by number; links, which may lead anywhere, are none."""
+def capture_files(folder: Path) -> list[Path]:
+    """Return the recordings in a folder by number; links are left out, as they may lead anywhere."""
     if folder.is_symlink():
         return []
     return sorted(path for path in folder.glob(f"*{ENDING}") if path.stem.isdigit() and not path.is_symlink())
 
 
-# ---- the training's side -----------------------------------------------------------------------------------------------
+# ---- in the training ---------------------------------------------------------------------------------------------------
 
 
-class RecordingWrapper(TensorEnv):
-    """An env that a camera may look at after every step; all else is the env's own."""
+class RecordingWrapper(EnvWrapper):
+    """An env whose steps may be recorded."""
 
-    def __init__(self, env: TensorEnv, camera: Camera) -> None:
-        super().__init__(env.num_envs, str(env.device), env.seed)
-        self.env, self.camera = env, camera
-        self.outcomes, self.decision_s, self.resumes_exactly = env.outcomes, env.decision_s, env.resumes_exactly
-        self.one_clock, self.group = env.one_clock, env.group
-
-    @property
-    def unwrapped(self) -> TensorEnv:
-        return self.env.unwrapped
-
-    @property
-    def observation_spec(self) -> dict[str, TensorSpec]:
-        return self.env.observation_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        return self.env.action_spec
-
-    def make_buffers(self) -> TensorDict:
-        return self.env.make_buffers()
-
-    def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
-        return self.env.reset(env_mask, out=out)
+    def __init__(self, env: TensorEnv, capture: FrameCapture) -> None:
+        super().__init__(env)
+        self.capture = capture
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
         result = self.env.step(action, dt, out=out)
-        self.camera.after_step(result)
+        self.capture.after_step(result)
         return result
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.env.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env.load_state_dict(state)
-
     def close(self) -> None:
-        self.camera.close()
+        self.capture.close()
         self.env.close()
 
 
-class Camera:
-    """Records a few envs of a training while somebody watches. `folder` is the run's; None: nobody can."""
+class FrameCapture:
+    """Records a few envs while a viewer asks for it. `folder` is the run's; None: do not record."""
 
     def __init__(self, task: Task, env: TensorEnv, facts: Mapping[str, Any] | None = None) -> None:
         self.task, self.env, self.facts = task, env, dict(facts or {})
         self.folder: Path | None = None
         self._writer: RecordingWriter | None = None
         self._open: dict[int, int | None] = {}  # env -> episode of the file
-        self._seen_since: list[dict[str, np.ndarray]] = []  # frames that the writer has not got, of all that are open
+        self._unwritten: list[dict[str, np.ndarray]] = []  # frames of all open episodes
         self._stage: int | None = None
-        self._next_look = self._next_flush = 0.0
-        self._steps, self._rate = 0, 0.0  # since the last look; per second
+        self._next_check = self._next_flush = 0.0
+        self._steps, self._rate = 0, 0.0  # since the last check; per second
         self._stride, self._since = 1, 0  # steps from frame to frame; since the last one
         self._failed = False
 
@@ -130,33 +105,36 @@ class Camera:
         return self._writer is not None
 
     def after_step(self, out: TensorDict) -> None:
-        """What one step led to. Costs a comparison unless somebody watches, and a look at a file once a second."""
+        """Record a step if a viewer asks for it; costs a comparison otherwise, and a look at a file once a second."""
         now = time.monotonic()
         self._steps += 1
-        if now >= self._next_look:
-            if self._next_look:
-                self._rate = self._steps / max(now - self._next_look + LOOK_S, 1e-3)
-            self._next_look, self._steps = now + LOOK_S, 0
-            self._look()
-        if self._writer is not None:
-            try:
-                self._film(out, now)
-            except (FledgeError, OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
-                self._fail(error)
+        try:
+            if now >= self._next_check:
+                if self._next_check:
+                    self._rate = self._steps / max(now - self._next_check + CHECK_S, 1e-3)
+                self._next_check, self._steps = now + CHECK_S, 0
+                self._check_request()
+            if self._writer is not None:
+                self._capture(out, now)
+        except FAILURES as error:  # must not stop a training
+            self._failed = True
+            self._unwritten.clear()
+            logger.warning("This training cannot be watched live (%s: %s).", type(error).__name__, error)
+            self.close()
 
     def close(self) -> None:
         """Finish the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(FledgeError, ValueError):
-                self._hand_over(writer)
+                self._write_frames(writer)
         self._open.clear()
         self._stage = None
         if writer is not None:
             with contextlib.suppress(FledgeError):
                 writer.close()
 
-    def _look(self) -> None:
+    def _check_request(self) -> None:
         if self.folder is None or self._failed:
             return
         try:
@@ -164,30 +142,18 @@ class Camera:
         except OSError:
             fresh = False
         if fresh and self._writer is None:
-            try:
-                self._begin()
-            except (FledgeError, OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
-                self._fail(error)
+            self._open_file(self.folder / FOLDER)
         elif not fresh and self._writer is not None:
             self.close()
 
-    def _fail(self, error: Exception) -> None:
-        """A camera that breaks must not stop a training."""
-        self._failed = True
-        self._seen_since.clear()
-        logger.warning("This training cannot be watched live (%s: %s).", type(error).__name__, error)
-        self.close()
-
-    def _begin(self) -> None:
-        assert self.folder is not None
-        now = self._seen([0])
+    def _open_file(self, folder: Path) -> None:
+        now = self._snapshot([0])
         if not now:
-            self._failed = True  # the world shows nothing
+            self._failed = True  # the task has nothing to show
             return
-        folder = self.folder / FOLDER
-        known = captured_files(folder)
+        known = capture_files(folder)
         number = int(known[-1].stem) + 1 if known else 1
-        self._stride = max(1, round(self._rate / FRAMES_S)) if LOOK_S else 1
+        self._stride = max(1, round(self._rate / FRAMES_S)) if CHECK_S else 1
         self._writer = RecordingWriter(
             folder / f"{number:06d}{ENDING}",
             self.task.reference,
@@ -201,55 +167,54 @@ class Camera:
         for old in known[: max(0, len(known) + 1 - KEPT)]:
             old.unlink(missing_ok=True)
 
-    def _seen(self, ids: list[int]) -> dict[str, np.ndarray]:
+    def _snapshot(self, ids: list[int]) -> dict[str, np.ndarray]:
         return self.task.view.snapshot(self.env.unwrapped, ids)
 
-    def _film(self, out: TensorDict, now: float) -> None:
-        """End what ended, begin what is missing, and add a frame of each."""
+    def _capture(self, out: TensorDict, now: float) -> None:
+        """End finished episodes, begin missing ones, and add a frame of each."""
         writer = self._writer
         assert writer is not None
         if self._open:
-            self._end_over(writer, out)
+            self._end_episodes(writer, out)
         if writer.stats()["full"]:
-            self.close()  # the next look begins another file
+            self.close()  # the next check opens another file
             return
         self._since += 1
         if self._since < self._stride:
             return
         self._since = 0
-        self._fill_up(writer)
+        self._follow_more(writer)
         if not self._open:
             return
-        seen = self._seen(list(self._open))
-        self._seen_since.append({name: value.copy() for name, value in seen.items()})
+        self._unwritten.append({name: value.copy() for name, value in self._snapshot(list(self._open)).items()})
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
-            self._hand_over(writer)
+            self._write_frames(writer)
             writer.flush()
 
-    def _hand_over(self, writer: RecordingWriter) -> None:
-        """Give the writer what was seen since the last time, of the envs that are followed: they were the same all along."""
-        frames, self._seen_since = self._seen_since, []
+    def _write_frames(self, writer: RecordingWriter) -> None:
+        """Give the writer all frames since the last call; the open episodes were the same in all of them."""
+        frames, self._unwritten = self._unwritten, []
         if not frames:
             return
-        together = {name: np.stack([seen[name] for seen in frames]) for name in frames[0]}  # [T, followed, ...]
+        together = {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}  # [T, followed, ...]
         for row, episode in enumerate(self._open.values()):
             writer.add_many(episode, {name: value[:, row] for name, value in together.items()})
 
-    def _end_over(self, writer: RecordingWriter, out: TensorDict) -> None:
+    def _end_episodes(self, writer: RecordingWriter, out: TensorDict) -> None:
         ids = torch.tensor(list(self._open), device=out["outcome"].device)
-        how, total = out["outcome"][ids].tolist(), out["episode_return"][ids].tolist()
+        outcomes, returns = out["outcome"][ids].tolist(), out["episode_return"][ids].tolist()
         ended = (out["terminated"] | out["truncated"])[ids].tolist()
         if not any(ended):
             return
-        self._hand_over(writer)
-        for env, over, outcome, reward in zip(list(self._open), ended, how, total, strict=True):
+        self._write_frames(writer)
+        for env, over, outcome, total in zip(list(self._open), ended, outcomes, returns, strict=True):
             if over:
                 name = self.env.outcomes.get(int(outcome), str(outcome))
-                writer.end(self._open.pop(env), name or "over", float(reward))
+                writer.end(self._open.pop(env), name or "over", float(total))
 
-    def _fill_up(self, writer: RecordingWriter) -> None:
-        """Follow as many envs as may be, all on one stage; with nobody left on it, on another."""
+    def _follow_more(self, writer: RecordingWriter) -> None:
+        """Follow up to FOLLOWED envs, all on one stage; choose another stage when that one is empty."""
         if len(self._open) >= FOLLOWED:
             return
         stages = self.task.view.stage_of(self.env.unwrapped).cpu()[:: self.env.group]
@@ -259,6 +224,6 @@ class Camera:
         new = [env for env in there if env not in self._open][: FOLLOWED - len(self._open)]
         if not new:
             return
-        self._hand_over(writer)
+        self._write_frames(writer)
         for env, scene in zip(new, self.task.view.scene(self.env.unwrapped, new), strict=True):
             self._open[env] = writer.begin(scene, {"env": env})

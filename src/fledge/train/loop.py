@@ -1,4 +1,4 @@
-"""The training loop, and what surrounds it: clean stops, resume, dumps."""
+"""The training loop: start or resume, iterate, stop cleanly."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def train(
 
 
 def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
-    """Load the newest checkpoint (resume) or the weights to start from, on every rank; returns rank 0's outputs.
+    """Load the newest checkpoint (resume) or the weights to start from, on every rank; return rank 0's outputs.
 
-    A start that fails leaves no folder behind, and the same ranks' next one is not in its way.
+    A start that fails leaves no folder behind.
     """
     outputs: RunOutputs | None = None
     try:
@@ -92,7 +92,7 @@ def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
 
 
 def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
-    """Put what was saved into a run; returns what to tell about it."""
+    """Load a saved state into a run; return what to print about it."""
     if state is None:
         return ""
     if not resume:
@@ -102,7 +102,7 @@ def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
     how = run.load_state_dict(state)
     if how != EXACT:
         run.learner.schedule(run.progress)
-    end = " It is at its end: raise total_frames to go on." if run.finished else ""
+    end = " It has finished: raise total_frames to continue." if run.finished else ""
     return f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.{end}"
 
 

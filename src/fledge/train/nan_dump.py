@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fledge.core.errors import FormatError, NumericsError
-from fledge.core.overrides import from_plain, to_plain
+from fledge.core.overrides import build_config, to_plain
 from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
 from fledge.train.algorithms import make_learner
-from fledge.train.config import config_class
+from fledge.train.config import aliases_of, chosen_algo, config_class
 from fledge.train.ranks import Ranks
 from fledge.train.run import Run
 
@@ -31,17 +31,19 @@ def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:
     return NumericsError(text, dump=str(path))
 
 
-def replay_update(path: str | Path, task: Task | None = None) -> dict[str, float]:
-    """Repeat a dumped update on one rank; raises NumericsError again if it fails again, else returns its losses.
+def replay_update(path: str | Path, task: Task | None = None, algo: str = "") -> dict[str, float]:
+    """Repeat a dumped update on one rank and return its losses; raises NumericsError if it fails again.
 
     Args:
-        task: The task, where it is code, which a file alone may not run.
+        task: The task, if it is code: a file alone may not run any.
+        algo: The algorithm, if it is code.
     """
     state: dict[str, Any] = load_checkpoint(path)
     if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
         raise FormatError(f"{path} is not a dump of an update: it lacks learner, policy, config or progress.")
     task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))
-    cfg = from_plain(config_class(task), state["config"])
+    kind = config_class(task, chosen_algo([("", state["config"])], (), task, named=[f"algo={algo}"]))
+    cfg = build_config(kind, [(str(path), state["config"])], (), aliases_of(task))
     learner = make_learner(cfg, task.policy.build(state["policy"]), Ranks())
     try:
         return learner.repeat(state)

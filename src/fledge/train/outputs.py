@@ -1,4 +1,4 @@
-"""What rank 0 does besides learning: metrics, progress, evaluations, checkpoints, archives."""
+"""What rank 0 writes: metrics, progress, evaluations, checkpoints, archives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fledge.train.init_from import read_initial_policy
 from fledge.train.run import Run
 
 SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
-RECENT = 20  # iterations that the recent headline looks back over
+RECENT = 20  # iterations that the recent primary metric averages over
 
 
 class RunOutputs:
@@ -65,14 +65,14 @@ class RunOutputs:
             print_model_info(run.policy)
 
     def write_config(self) -> None:
-        """Note the settings that the run goes on with; from here on the folder holds a run."""
+        """Write config.yaml; from here on the folder holds a run."""
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
-        self.run.watched.camera.folder = self.folder
+        self.run.recorder.capture.folder = self.folder
 
     def load(self, resume: bool) -> dict[str, Any] | None:
-        """The state to start from, if any; opens the metric files at the right step."""
+        """Return the state to start from, if any; open the metric files at the right step."""
         cfg = self.run.cfg
         state = None
         if resume and self.history.is_empty:
@@ -97,13 +97,13 @@ class RunOutputs:
         return state
 
     def begin(self, text: str) -> None:
-        """Say how the run begins, and show its progress from where it is."""
+        """Print how the run begins, and show its progress from there."""
         self.console.resume(self.run.iteration, self.run.total_iterations)
         if text:
             self.console.say(text)
 
     def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
-        """Every `eval_interval` iterations, fly in the held-out world; other ranks wait meanwhile."""
+        """Every `eval_interval` iterations, evaluate on held-out maps and seeds; other ranks wait meanwhile."""
         cfg, task = self.run.cfg, self.run.task
         if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
             return
@@ -161,7 +161,7 @@ class RunOutputs:
         )
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Wait until everything is on disk, and say how to go on; raises if the last checkpoint is not there."""
+        """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""
         self.saver.shutdown()
         if self.newest is not None:
             self.newest.wait()
@@ -170,11 +170,12 @@ class RunOutputs:
         return metrics
 
     def ending(self) -> str:
-        """What was saved, and the commands that go on from it."""
+        """Return what was saved, and the commands that continue from it."""
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
         resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
+        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
         judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
@@ -184,7 +185,7 @@ class RunOutputs:
         return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
 
     def discard(self) -> None:
-        """Remove what a start that failed has written."""
+        """Remove what a failed start has written."""
         if self.is_new:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -197,7 +198,7 @@ class RunOutputs:
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
-    """Means over the episodes that ended in some iterations; None where none did."""
+    """Average over the episodes that ended in some iterations; None if none did."""
     episodes = sum(row["episodes"] for row in iterations)
     names = [name for name in iterations[0] if name != "episodes"]
     sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
@@ -205,7 +206,7 @@ def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]
 
 
 def memory_metrics(device: str | torch.device) -> dict[str, float]:
-    """What this process holds, and has allocated on its GPU, in megabytes."""
+    """Return the memory of this process, and what it allocated on its GPU, in megabytes."""
     held = resident_bytes()
     found = {} if held is None else {"memory_mb": held / 1e6}
     if torch.device(device).type == "cuda":
@@ -214,15 +215,7 @@ def memory_metrics(device: str | torch.device) -> dict[str, float]:
 
 
 def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
-    """The saver's figures for the loggers; what there is none of yet is left out."""
-    names = (
-        "saves",
-        "failures",
-        "queue_size",
-        "bytes_out",
-        "compression_ratio",
-        "stall_p99_ms",
-        "fence_p99_ms",
-        "age_s",
-    )
+    """Return the saver's metrics that have a value already."""
+    names = ["saves", "failures", "queue_size", "bytes_out", "compression_ratio"]
+    names += ["stall_p99_ms", "fence_p99_ms", "age_s"]
     return {f"checkpoint/{name}": stats[name] for name in names if stats[name] is not None}

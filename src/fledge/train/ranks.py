@@ -1,6 +1,6 @@
 """Ranks: the processes that share a run. One per core on a CPU (gloo), one per GPU on CUDA (NCCL).
 
-`fledge train` is rank 0 and starts the others; under `torchrun` every process is told its rank by the environment.
+`fledge train` is rank 0 and starts the others; under `torchrun` every process reads its rank from the environment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ranks:
         return values
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do what may fail on any rank: if it does, rank 0 raises the first error, and the others leave without a word."""
+        """Do what may fail on any rank: if it does, rank 0 raises the first error, and the others exit silently."""
         result, error = None, None
         try:
             result = work()
@@ -70,7 +70,7 @@ class Ranks:
         return result  # type: ignore[return-value]
 
     def gather(self, item: Any) -> list[Any]:
-        """Every rank's item, in order, on rank 0; an empty list elsewhere. In memory only, nothing is written."""
+        """Return every rank's item, in order, on rank 0; an empty list elsewhere."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -78,7 +78,7 @@ class Ranks:
         return items if self.is_first else []
 
     def share(self, item: Any) -> Any:
-        """Rank 0's item, on every rank."""
+        """Return rank 0's item on every rank."""
         if self.size == 1:
             return item
         box = [item]
@@ -87,7 +87,7 @@ class Ranks:
 
 
 def default_ranks(device: str, num_envs: int = 0) -> int:
-    """One rank per GPU, or per core of a CPU; fewer where `num_envs` cannot be shared out evenly."""
+    """Return one rank per GPU, or per CPU core; fewer if `num_envs` is not a multiple."""
     gpus = torch.cuda.device_count()
     if pick_device(device, gpus) == "cpu":
         most = default_threads()
@@ -96,22 +96,18 @@ def default_ranks(device: str, num_envs: int = 0) -> int:
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
-def under_torchrun() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and TOLD not in os.environ
-
-
 @contextlib.contextmanager
 def joined_ranks(
     size: int, device: str, child_args: Sequence[str], threads: int = 0, advice: Callable[[], str] = str
 ) -> Iterator[Ranks]:
-    """Yield this process's place among `size` ranks, starting the others if nobody has.
+    """Yield this process's place among `size` ranks; start the others unless torchrun did.
 
-    Ranks that were started here end without a word: rank 0 tells its own error, else the first of theirs.
+    Ranks that were started here print no errors: rank 0 raises its own, else the first of theirs.
 
     Args:
         child_args: Command line (after the interpreter) that starts another rank of the same run.
-        threads: Of torch in each rank; 0: what OMP_NUM_THREADS says, else the cores shared out.
-        advice: Says what to do when a rank is lost.
+        threads: Of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks.
+        advice: Returns what to do when a rank is lost.
     """
     children = Children()
     if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
@@ -160,12 +156,12 @@ def _is_lost_connection(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """An error for rank 0 to tell: ours as its sentence, any other with where it came from."""
+    """Format an error for rank 0: one of ours as its message, any other with its traceback."""
     return str(error) if isinstance(error, FledgeError) else "".join(traceback.format_exception(error))
 
 
 class Children:
-    """The ranks that rank 0 has started, and what they leave behind."""
+    """The ranks that rank 0 has started, and the errors that they leave in files."""
 
     def __init__(self) -> None:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -179,7 +175,7 @@ class Children:
             raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         self.folder = tempfile.TemporaryDirectory(prefix="fledge_ranks_")
-        # A terminal's Ctrl-C goes to all ranks. Only rank 0 heeds it, and stops the others: they inherit that it is blocked.
+        # A terminal's Ctrl-C goes to all ranks. Only rank 0 handles it and stops the others, which inherit the block.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             for rank in range(1, size):
@@ -191,12 +187,12 @@ class Children:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def note(self, rank: int) -> str:
-        """The file that a rank leaves its error in."""
+        """Return the file that a rank writes its error to."""
         assert self.folder is not None
         return os.path.join(self.folder.name, f"rank_{rank}")
 
     def told(self) -> str:
-        """The first error that one of them has left, "" if none did."""
+        """Return the first error that one of them wrote, or ""."""
         notes = {rank: Path(self.note(rank)) for rank in self.processes}
         return next((f"Rank {rank}: {note.read_text()}" for rank, note in notes.items() if note.exists()), "")
 
@@ -205,7 +201,7 @@ class Children:
             process.kill()
 
     def wait(self) -> None:
-        """Until all have ended; those that do not are ended."""
+        """Wait until all have ended; kill those that do not."""
         for process in self.processes.values():
             try:
                 process.wait(timeout=60)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fledge.app.runs.file_index import make_id
-from fledge.train.live import captured_files
+from fledge.train.live import capture_files
 from tests.app.conftest import App, Browser, start_app
 
 P = "document.querySelector('fledge-player')"
@@ -75,7 +75,7 @@ def test_a_training_is_seen_while_it_learns_and_its_page_ends_with_it(
     before = browser.run(f"return {P}.t")
     browser.until(f"{P}.t > {before} + 0.3", 180)
     assert browser.text(".fp-clock").startswith("live")
-    assert captured_files(training.run / "live")
+    assert capture_files(training.run / "live")
     shoot("watch_live")
     training.stop()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

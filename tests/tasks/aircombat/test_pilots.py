@@ -61,9 +61,9 @@ def test_random_does_anything_and_goes_on_with_its_draws() -> None:
     obs = AircombatEnv(AircombatConfig(num_envs=2, spacetime=False), num_threads=1).reset()["obs"]
     drawn = [pilot.act(obs)["rudder"] for _ in range(3)]  # type: ignore[index]
     assert not torch.equal(drawn[0], drawn[1])
-    memory = pilot.memory()
+    memory = pilot.episode_state()
     ahead = pilot.act(obs)["rudder"]  # type: ignore[index]
-    pilot.recall(memory)
+    pilot.load_episode_state(memory)
     assert torch.equal(ahead, pilot.act(obs)["rudder"])  # type: ignore[index]
 
 

@@ -66,11 +66,11 @@ def test_the_planners_shield_remembers_what_is_out_of_sight_until_a_reset() -> N
     agent = Shielded(Fixed([1.0, 0.5, 0.5]), "planner")
     agent.configure(NavigationConfig(pose=True))
     agent.act(observe(1.0))
-    kept = agent.memory()
+    kept = agent.episode_state()
     assert agent.act(observe(None))[1, 0] < 0.95  # still there
     agent.reset(torch.tensor([False, True]))
     assert agent.act(observe(None))[1, 0] == 1.0
-    agent.recall(kept)
+    agent.load_episode_state(kept)
     assert agent.act(observe(None))[1, 0] < 0.95
 
 

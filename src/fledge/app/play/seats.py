@@ -19,13 +19,13 @@ class Seat:
     decision_s: float = 1.0
 
     def __post_init__(self) -> None:
-        self._fresh = {} if self.agent is None else self.agent.memory()
+        self._fresh = {} if self.agent is None else self.agent.episode_state()
 
     def begin(self) -> None:
         """Reset the agent's memory and random stream for a new fight."""
         if self.agent is not None:
             self.agent.reset()
-            self.agent.recall(self._fresh)
+            self.agent.load_episode_state(self._fresh)
 
 
 class Hands:

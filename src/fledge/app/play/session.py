@@ -179,7 +179,7 @@ class Fight:
             env=self.env.state_dict(),
             obs={name: value.clone() for name, value in self.out["obs"].items()},
             seats=list(self.seats),
-            memories=[{} if seat.agent is None else seat.agent.memory() for seat in self.seats],
+            memories=[{} if seat.agent is None else seat.agent.episode_state() for seat in self.seats],
             held=list(self.held),
             due=list(self.due),
             change=self._changed,
@@ -224,7 +224,7 @@ class Fight:
         for seat, memory in zip(self.seats, from_here.memories, strict=True):
             if seat.agent is not None:
                 seat.agent.reset()
-                seat.agent.recall(memory)
+                seat.agent.load_episode_state(memory)
         self.tick, self.over = from_here.tick, None
         del self.log[tick - self.first :], self.frames[tick - self.first + 1 :]
         for actions in self.log[self.tick - self.first :]:

@@ -26,7 +26,7 @@ from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import release_freed_memory
 from fledge.storage import Recording
 from fledge.tasks.base import Task
-from fledge.train.live import FOLDER, ask_for_frames, captured_files, newest_capture
+from fledge.train.live import FOLDER, capture_files, newest_capture, request_frames
 
 MAX_OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without live frames for so long, a training counts as ended
@@ -85,7 +85,7 @@ class RecordingCache:
         return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
 
     def _newest_live(self, entry: Entry) -> Path | None:
-        ask_for_frames(entry.path)
+        request_frames(entry.path)
         self._asked.setdefault(entry.id, time.monotonic())
         path = newest_capture(entry.path)
         if path is not None:
@@ -133,7 +133,7 @@ class RecordingCache:
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
-            known = {path.name: path for path in captured_files(entry.path / FOLDER)}
+            known = {path.name: path for path in capture_files(entry.path / FOLDER)}
             path = known.get(generation) if generation else newest_capture(entry.path)
         if path is None:
             raise InputError("This part of the training is not kept any more.")

@@ -54,11 +54,11 @@ class AgentAdapter(BaseAgent):
     def reset(self, env_mask: Tensor | None = None) -> None:
         self.agent.reset(env_mask)
 
-    def memory(self) -> dict[str, Any]:
-        return self.agent.memory()
+    def episode_state(self) -> dict[str, Any]:
+        return self.agent.episode_state()
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        self.agent.recall(memory)
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        self.agent.load_episode_state(state)
 
     def get_name(self) -> str:
         return self.agent.get_name()

@@ -11,6 +11,7 @@ bit for bit. Where it does not, `resumes_exactly` is false, and a resumed run be
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.random import derive_seed
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.adapters.gymnasium_state import can_be_put_back, make_one, put_back, take_out
-from fledge.envs.base import Action, TensorEnv
+from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
 
 Array = np.ndarray[Any, Any]
 OBS = "obs"  # the name of an observation that has none
@@ -70,22 +71,19 @@ class FromGymnasium(TensorEnv):
 
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         mask = self.check_mask(env_mask, self._begun).cpu().numpy()
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         for i in np.flatnonzero(mask):
             seed = None if self._begun else derive_seed(self.seed, self.env_offset + int(i)) % 2**31
             self._restart(int(i), seed)
         self._begun = True
-        self._write(into["obs"], self._obs)
-        for name in ("reward", "terminated", "truncated", "outcome"):
-            if name in into.keys():  # noqa: SIM118 - a TensorDict is no dict
-                into[name].zero_()
+        fill(into["obs"], tensors(self._obs))
+        clear_results(into)
         return into
 
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        if not self._begun:
-            raise InputError("step() came before reset(): call reset() once to begin the first episodes.")
+        check_begun(self._begun)
         self.check_action(action)
-        into = self.make_buffers() if out is None else self._checked(out)
+        into = self.check_buffers(out)
         given = self._to_env(action)
         n = self.num_envs
         reward, outcome = np.zeros(n, np.float32), np.zeros(n, np.uint8)
@@ -104,12 +102,10 @@ class FromGymnasium(TensorEnv):
             self._restart(int(done), None)
         results: dict[str, Array] = {"reward": reward, "outcome": outcome, "episode_return": returns}
         results |= {"terminated": outcome == 1, "truncated": outcome == 2, "episode_length": lengths}
-        for name, value in results.items():
-            if name in into.keys():  # noqa: SIM118
-                into[name].copy_(torch.from_numpy(value))
-        if "final_obs" in into.keys():  # noqa: SIM118
-            self._write(into["final_obs"], final)
-        self._write(into["obs"], self._obs)
+        fill(into, tensors(results))
+        if "final_obs" in into.keys():  # noqa: SIM118 - a TensorDict is no dict
+            fill(into["final_obs"], tensors(final))
+        fill(into["obs"], tensors(self._obs))
         return into
 
     def _restart(self, i: int, seed: int | None) -> None:
@@ -124,31 +120,16 @@ class FromGymnasium(TensorEnv):
         else:
             self._obs[OBS][i] = obs
 
-    def _checked(self, out: TensorDict) -> TensorDict:
-        for name, spec in self._observed.items():
-            tensor = out.get(("obs", name), None)
-            if tensor is None or tuple(tensor.shape) != (self.num_envs, *spec.shape):
-                raise InputError(f"out has no obs.{name} of {(self.num_envs, *spec.shape)}: use env.make_buffers().")
-        return out
-
-    def _write(self, into: TensorDict, observed: Mapping[str, Array]) -> None:
-        for name, value in observed.items():
-            into[name].copy_(torch.from_numpy(value))
-
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"seed": self.seed, "env_offset": self.env_offset, "begun": self._begun}
         if self.resumes_exactly and self._begun:
             state["envs"] = [take_out(env) for env in self.envs]
-            state["obs"] = {k: torch.from_numpy(v.copy()) for k, v in self._obs.items()}
-            state |= {"return": torch.from_numpy(self._return.copy()), "length": torch.from_numpy(self._length.copy())}
+            counters = tensors({"return": self._return, "length": self._length})
+            state |= copy.deepcopy({"obs": tensors(self._obs), **counters})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if missing := [k for k in ("seed", "env_offset", "begun") if k not in state]:
-            raise InputError(f"This is not a state of gym:{self.env_id}: it has no {', '.join(missing)}.")
-        for name, own in (("seed", self.seed), ("env_offset", self.env_offset)):
-            if int(state[name]) != own:
-                raise InputError(f"The state was saved by an env with {name} {state[name]}; this one has {own}.")
+        self.check_state(state, ("begun",), seed=self.seed, env_offset=self.env_offset)
         if "envs" not in state:
             if state["begun"]:
                 raise InputError(f"gym:{self.env_id} tells no state, so it cannot go on from one: call reset().")
@@ -167,6 +148,10 @@ class FromGymnasium(TensorEnv):
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:

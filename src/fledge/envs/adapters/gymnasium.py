@@ -29,12 +29,55 @@ Array = npt.NDArray[Any]
 EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
 
-class GymnasiumVectorEnv(VectorEnv):
-    """A vector env whose arrays belong to the caller: nothing it returned is written again.
+class SeededAdapter:
+    """Holds the env of an adapter, and makes it anew for another seed.
 
-    A TensorEnv is built for one seed. `reset(seed=s)` therefore goes back to how `env` was handed over if s is its own
-    seed, and replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused. Hand over a new env,
-    so that the first way and the second are the same.
+    A TensorEnv is built for one seed. Given that seed again, the adapter restores the state that `env` was handed over in;
+    given another, it replaces `env` by `make_env(seed)`, or refuses without one. Hand over a new env, so that both are alike.
+    """
+
+    env: TensorEnv
+    _waiting = False  # whether the buffers hold the first observations of an episode that the caller has not begun yet
+
+    def _hold(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None) -> None:
+        self.env, self._make_env = env, make_env
+        self._initial, self._buffers = env.state_dict(), env.make_buffers()
+
+    def _reseed(self, seed: int) -> None:
+        env = self.env
+        if not isinstance(seed, numbers.Integral):
+            raise InputError(f"seed is {seed!r}, but must be one integer for all envs.")
+        if int(seed) == env.seed:
+            env.load_state_dict(self._initial)
+            return
+        if self._make_env is None:
+            raise InputError(
+                f"The adapter got seed {seed}, but this env was built for seed {env.seed}: pass that seed, or none, or "
+                "make the adapter with make_env=..., a function from a seed to an env."
+            )
+        other = self._make_env(int(seed))
+        specs = [(each.num_envs, each.observation_spec, each.action_spec) for each in (env, other)]
+        if specs[0] != specs[1]:
+            other.close()
+            raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
+        env.close()
+        self.env, self._initial = other, other.state_dict()
+
+    def _begin_episode(self, seed: int | None) -> None:
+        """Begin an episode, or hand out the one that the env has begun by itself."""
+        if seed is not None:
+            self._reseed(seed)
+        if seed is not None or not self._waiting:
+            self.env.reset(out=self._buffers)
+        self._waiting = False
+
+    def close(self) -> None:
+        """Release the env's threads."""
+        self.env.close()
+
+
+class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
+    """A vector env whose arrays belong to the caller: nothing it returned is written again.
 
     Args:
         env: Closed by `close()`.
@@ -42,15 +85,13 @@ class GymnasiumVectorEnv(VectorEnv):
     """
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
-        self.env, self._make_env = env, make_env
+        self._hold(env, make_env)
         self.num_envs = env.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self.single_observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
         self.single_action_space = action_space_of(env.action_spec)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._initial = env.state_dict()
-        self._buffers = env.make_buffers()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -77,7 +118,6 @@ class GymnasiumVectorEnv(VectorEnv):
         return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Release the env's threads."""
         self.env.close()
 
     def _infos(self, ended: Array) -> dict[str, Any]:
@@ -115,16 +155,11 @@ class GymnasiumVectorEnv(VectorEnv):
             )
         return torch.as_tensor(mask, device=self.env.device)
 
-    def _reseed(self, seed: int) -> None:
-        env = reseeded(self.env, seed, self._initial, self._make_env)
-        if env is not self.env:
-            self.env, self._initial = env, env.state_dict()
 
-
-class GymnasiumEnv(gymnasium.Env):
+class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
 
-    Seeds are taken as `GymnasiumVectorEnv` takes them. The step that ends an episode returns its last observation, and
+    The step that ends an episode returns its last observation, and
     `info` with outcome, episode_return and episode_length. Where not every action is possible, `info["action_mask"]` is
     what `action_space.sample(mask=...)` takes.
 
@@ -140,12 +175,9 @@ class GymnasiumEnv(gymnasium.Env):
             raise InputError(
                 f"The env holds {env.num_envs} envs, but a single one is made of one: see GymnasiumVectorEnv."
             )
-        self.env, self._make_env = env, make_env
+        self._hold(env, make_env)
         self.observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
         self.action_space = action_space_of(env.action_spec)
-        self._initial = env.state_dict()
-        self._buffers = env.make_buffers()
-        self._waiting = False  # whether the buffers hold the first observation of an episode that was not asked for yet
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -154,14 +186,7 @@ class GymnasiumEnv(gymnasium.Env):
         if options:
             raise InputError(f"options has {', '.join(sorted(options))}, but none is known.")
         super().reset(seed=seed)
-        if seed is not None:
-            env = reseeded(self.env, seed, self._initial, self._make_env)
-            if env is not self.env:
-                self.env, self._initial = env, env.state_dict()
-            self._waiting = False
-        if not self._waiting:
-            self.env.reset(out=self._buffers)
-        self._waiting = False
+        self._begin_episode(seed)
         obs = self._row("obs")
         return obs, masks_in(obs, self.env.action_spec)
 
@@ -183,36 +208,6 @@ class GymnasiumEnv(gymnasium.Env):
 
     def _row(self, name: str) -> dict[str, Array]:
         return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
-
-    def close(self) -> None:
-        """Release the env's threads."""
-        self.env.close()
-
-
-def reseeded(
-    env: TensorEnv, seed: int, initial: Mapping[str, Any], make_env: Callable[[int], TensorEnv] | None
-) -> TensorEnv:
-    """An env as good as new, for this seed: `env` as it was `initial`-ly if the seed is its own, else another one."""
-    if not isinstance(seed, numbers.Integral):
-        raise InputError(f"seed is {seed!r}, but must be one integer for all envs.")
-    if int(seed) == env.seed:
-        env.load_state_dict(initial)
-        return env
-    if make_env is None:
-        raise InputError(
-            f"reset got seed {seed}, but this env was built for seed {env.seed}: pass that seed, or none, or "
-            "make the adapter with make_env=..., a function from a seed to an env."
-        )
-    other = make_env(int(seed))
-    if (other.num_envs, other.observation_spec, other.action_spec) != (
-        env.num_envs,
-        env.observation_spec,
-        env.action_spec,
-    ):
-        other.close()
-        raise InputError(f"make_env({seed}) made an env of another size or with other specs than the first one.")
-    env.close()
-    return other
 
 
 def action_space_of(spec: ActionSpec) -> spaces.Space:

@@ -1,6 +1,6 @@
 """A TensorEnv whose rows meet in one episode as a PettingZoo parallel env: an agent a row, NumPy in, NumPy out.
 
-The caller resets: the step that ends the episode returns everybody's last observation, and empties `agents`. `infos[agent]`
+The caller resets: the step that ends the episode returns every agent's last observation, and empties `agents`. `infos[agent]`
 has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
 outcome, episode_return and episode_length.
 """
@@ -18,11 +18,11 @@ from fledge.core.extras import extra
 from fledge.envs.adapters.gymnasium import (
     EPISODE_FIGURES,
     Array,
+    SeededAdapter,
     action_space_of,
     copies,
     masks_in,
     read_actions,
-    reseeded,
     space_of,
 )
 from fledge.envs.base import TensorEnv
@@ -33,11 +33,8 @@ with extra("pettingzoo"):
 Obs = dict[str, Array]
 
 
-class PettingZooEnv(ParallelEnv):
+class PettingZooEnv(SeededAdapter, ParallelEnv):
     """One episode in which agents meet.
-
-    A TensorEnv is built for one seed. `reset(seed=s)` goes back to how `env` was handed over if s is its own seed, and
-    replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused.
 
     Args:
         env: With as many rows as share an episode (`TensorEnv.group`), such as one duel; closed by `close()`.
@@ -59,7 +56,7 @@ class PettingZooEnv(ParallelEnv):
         names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
         if len(set(names)) != env.group:
             raise InputError(f"agents is {names}, but must be {env.group} different names, one for each row.")
-        self.env, self._make_env = env, make_env
+        self._hold(env, make_env)
         self.metadata = {"name": type(env).__name__, "render_modes": [], "is_parallelizable": True}
         self.render_mode = None
         self.possible_agents: list[str] = names
@@ -68,11 +65,6 @@ class PettingZooEnv(ParallelEnv):
         self.observation_spaces = {a: spaces.Dict({k: space_of(s) for k, s in seen.items()}) for a in names}
         self.action_spaces = {a: action_space_of(taken) for a in names}
         self._rows = spaces.Dict(self.action_spaces)
-        self._initial = env.state_dict()
-        self._buffers = env.make_buffers()
-        self._waiting = (
-            False  # whether the buffers hold the first observations of an episode that was not asked for yet
-        )
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self.observation_spaces[agent]
@@ -84,14 +76,7 @@ class PettingZooEnv(ParallelEnv):
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
         """Begin an episode; with a seed, the first one that a new env of this seed would begin. There are no options."""
-        if seed is not None:
-            env = reseeded(self.env, seed, self._initial, self._make_env)
-            if env is not self.env:
-                self.env, self._initial = env, env.state_dict()
-            self._waiting = False
-        if not self._waiting:
-            self.env.reset(out=self._buffers)
-        self._waiting = False
+        self._begin_episode(seed)
         self.agents = list(self.possible_agents)
         obs = self._observations("obs")
         return obs, {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
@@ -116,10 +101,6 @@ class PettingZooEnv(ParallelEnv):
             self.agents = []
         rewards, terminated, truncated = (self._by_agent(out[k]) for k in ("reward", "terminated", "truncated"))
         return obs, rewards, terminated, truncated, infos
-
-    def close(self) -> None:
-        """Release the env's threads."""
-        self.env.close()
 
     def _stacked(self, actions: Mapping[str, Any]) -> Any:
         """The agents' actions as the rows of one."""

@@ -26,14 +26,14 @@ from gymnasium import spaces
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
-from fledge.envs.adapters.gymnasium import Array, copies, copy_of, reseeded, space_of
+from fledge.envs.adapters.gymnasium import Array, SeededAdapter, copies, copy_of, space_of
 from fledge.envs.base import TensorEnv
 
 with extra("stable-baselines3"):
     from stable_baselines3.common.vec_env import VecEnv
 
 
-class StableBaselinesVecEnv(VecEnv):
+class StableBaselinesVecEnv(SeededAdapter, VecEnv):
     """A VecEnv whose arrays belong to the caller. An env that observes one tensor gives arrays, any other one dicts.
 
     Args:
@@ -48,10 +48,8 @@ class StableBaselinesVecEnv(VecEnv):
         if not isinstance(env.action_spec, TensorSpec):
             names = ", ".join(env.action_spec)
             raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
-        self.env, self._make_env = env, make_env
+        self._hold(env, make_env)
         self.render_mode = None
-        self._initial = env.state_dict()
-        self._buffers = env.make_buffers()
         self._action = np.zeros(0)
         self._begun = time.time()
         parts = {name: space_of(spec) for name, spec in env.observation_spec.items()}
@@ -65,9 +63,7 @@ class StableBaselinesVecEnv(VecEnv):
     def reset(self) -> Any:
         """Begin new episodes everywhere, for the seed that `seed()` set, if it did."""
         if self._seeds[0] is not None:
-            env = reseeded(self.env, self._seeds[0], self._initial, self._make_env)
-            if env is not self.env:
-                self.env, self._initial = env, env.state_dict()
+            self._reseed(self._seeds[0])
             self._reset_seeds()
         self.env.reset(out=self._buffers)
         return self._named(copies(self._buffers["obs"]))
@@ -101,10 +97,6 @@ class StableBaselinesVecEnv(VecEnv):
                 "outcome": self.env.outcomes.get(int(figures["outcome"][i]), ""),
             }
         return self._named(copies(out["obs"])), copy_of(out["reward"]), ended, infos
-
-    def close(self) -> None:
-        """Release the env's threads."""
-        self.env.close()
 
     def _named(self, observed: dict[str, Array]) -> Any:
         return observed[self._only] if self._only else observed

@@ -22,6 +22,7 @@ from tensordict import TensorDict, TensorDictBase
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
+from fledge.envs.adapters.gymnasium import EPISODE_FIGURES, SeededAdapter
 from fledge.envs.base import TensorEnv
 
 with extra("torchrl"):
@@ -29,15 +30,11 @@ with extra("torchrl"):
     from torchrl.data import TensorSpec as TorchRLSpec
     from torchrl.envs import EnvBase
 
-EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
-
-class TorchRLEnv(EnvBase):
+class TorchRLEnv(SeededAdapter, EnvBase):
     """A TorchRL env, ready for its collectors, transforms and rollouts.
 
-    A TensorEnv is built for one seed. `set_seed(s)` goes back to how `env` was handed over if s is its own seed, and
-    replaces it by `make_env(s)` otherwise; without `make_env` another seed is refused. Either way the first episodes of
-    that seed begin at once, and the next `reset` returns their first observations.
+    After `set_seed` the first episodes of that seed begin at once, and the next `reset` returns their first observations.
 
     A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. Below, they
     fly on unseen, and begin a new episode at their next reset.
@@ -49,19 +46,21 @@ class TorchRLEnv(EnvBase):
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         super().__init__(device=env.device, batch_size=[env.num_envs])
-        self.tensor_env, self._make_env = env, make_env
-        self._initial = env.state_dict()
-        self._buffers = env.make_buffers()
+        self._hold(env, make_env)
         # Envs that have begun an episode which TorchRL has not seen yet. Its first observation is in the buffers.
-        self._waiting = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        self._unseen = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         taken = {"action", "reward", "done", "terminated", "truncated", "next", *EPISODE_FIGURES}
         clash = sorted(taken & set(env.observation_spec))
         if clash:
             raise InputError(f"The env observes {', '.join(clash)}, but TorchRL uses that name for something else.")
         self._make_specs()
 
+    @property
+    def tensor_env(self) -> TensorEnv:
+        return self.env
+
     def _make_specs(self) -> None:
-        env, n = self.tensor_env, self.tensor_env.num_envs
+        env, n = self.env, self.env.num_envs
         buffers = self._buffers
         figures = {k: Unbounded(shape=(n, 1), dtype=buffers[k].dtype, device=env.device) for k in EPISODE_FIGURES}
         entries = {k: spec_of(s, n, env.device) for k, s in env.observation_spec.items()}
@@ -80,7 +79,7 @@ class TorchRLEnv(EnvBase):
         action = tensordict.get("action")
         if isinstance(action, TensorDictBase):
             action = dict(action.items())
-        out = self.tensor_env.step(action, out=self._buffers)
+        out = self.env.step(action, out=self._buffers)
         ended = out["terminated"] | out["truncated"]
         entries = {k: _choose(ended, out["final_obs"][k], v) for k, v in out["obs"].items()}
         for name in EPISODE_FIGURES:
@@ -88,24 +87,24 @@ class TorchRLEnv(EnvBase):
         entries["reward"] = out["reward"].clone().unsqueeze(-1)
         flags = {"done": ended, "terminated": out["terminated"], "truncated": out["truncated"]}
         entries |= {k: v.clone().unsqueeze(-1) for k, v in flags.items()}
-        self._waiting = ended
+        self._unseen = ended
         moved = tensordict.get("_step", None)
         if moved is not None:
             moved = moved.reshape(self.batch_size)
-            self._waiting = ended & moved
+            self._unseen = ended & moved
             still = {k: tensordict.get(k, torch.zeros_like(v)) for k, v in entries.items()}
             entries = {k: _choose(moved, v, still[k]) for k, v in entries.items()}
         return TensorDict(entries, self.batch_size, device=self.device)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        mask = torch.ones_like(self._waiting)
+        mask = torch.ones_like(self._unseen)
         if tensordict is not None and (asked := tensordict.get("_reset", None)) is not None:
             mask = asked.reshape(self.batch_size)
-        begin = mask & ~self._waiting
+        begin = mask & ~self._unseen
         if begin.any():
             # Re-observes every env, so the waiting first observations stay in the buffers.
-            self.tensor_env.reset(begin, out=self._buffers)
-        self._waiting = self._waiting & ~mask
+            self.env.reset(begin, out=self._buffers)
+        self._unseen = self._unseen & ~mask
         entries = {k: v.clone() for k, v in self._buffers["obs"].items()}
         for name in EPISODE_FIGURES:
             entries[name] = torch.zeros_like(self._buffers[name]).unsqueeze(-1)
@@ -116,36 +115,13 @@ class TorchRLEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is None:
             return
-        env = self.tensor_env
-        if seed == env.seed:
-            env.load_state_dict(self._initial)
-        elif self._make_env is None:
-            raise InputError(
-                f"set_seed got {seed}, but this env was built for seed {env.seed}: pass that seed, or make the adapter "
-                "with make_env=..., a function from a seed to an env."
-            )
-        else:
-            self._replace(self._make_env(seed))
-        self.tensor_env.reset(out=self._buffers)
-        self._waiting = torch.ones_like(self._waiting)
-
-    def _replace(self, env: TensorEnv) -> None:
-        old = self.tensor_env
-        if (env.num_envs, env.observation_spec, env.action_spec) != (
-            old.num_envs,
-            old.observation_spec,
-            old.action_spec,
-        ):
-            env.close()
-            raise InputError(
-                f"make_env({env.seed}) made an env of another size or with other specs than the first one."
-            )
-        old.close()
-        self.tensor_env, self._initial = env, env.state_dict()
+        self._reseed(seed)
+        self.env.reset(out=self._buffers)
+        self._unseen = torch.ones_like(self._unseen)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Release the env's threads."""
-        self.tensor_env.close()
+        self.env.close()
         self.is_closed = True
 
 

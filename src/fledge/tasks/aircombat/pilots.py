@@ -119,12 +119,12 @@ class RandomPilot(Pilot):
         drawn = torch.rand((3, len(seen.range)), generator=self.generator).to(seen.range.device)
         return 2.0 * drawn[0] - 1.0, drawn[1], drawn[2] < 0.05
 
-    def memory(self) -> dict[str, Any]:
+    def episode_state(self) -> dict[str, Any]:
         return {"generator": self.generator.get_state()}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        if "generator" in memory:
-            self.generator.set_state(memory["generator"].cpu())
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        if "generator" in state:
+            self.generator.set_state(state["generator"].cpu())
 
 
 class PursuitPilot(Pilot):

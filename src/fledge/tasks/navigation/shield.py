@@ -76,9 +76,9 @@ class Shielded(BaseAgent):
         self.agent.reset(env_mask)
         self.shield.reset(env_mask)
 
-    def memory(self) -> dict[str, Any]:
-        return {"agent": self.agent.memory(), "shield": self.shield.memory()}
+    def episode_state(self) -> dict[str, Any]:
+        return {"agent": self.agent.episode_state(), "shield": self.shield.episode_state()}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        self.agent.recall(memory["agent"])
-        self.shield.recall(memory["shield"])
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        self.agent.load_episode_state(state["agent"])
+        self.shield.load_episode_state(state["shield"])

@@ -107,20 +107,20 @@ class Steering(BaseAgent):
         else:
             fresh.logical_or_(env_mask.to(fresh.device))
 
-    def memory(self) -> dict[str, Any]:
+    def episode_state(self) -> dict[str, Any]:
         if self._kernel_buffers is None:
             return {}
         return {name: self._kernel_buffers.tensors[name].clone() for name in self._kernel_buffers.remembered}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        if not memory:
+    def load_episode_state(self, state: Mapping[str, Any]) -> None:
+        if not state:
             self._kernel_buffers = None
             return
-        count = len(memory["fresh"])
+        count = len(state["fresh"])
         if self._kernel_buffers is None or self._kernel_buffers.count != count:
             self._kernel_buffers = self.make_buffers(count, self.device)
         for name in self._kernel_buffers.remembered:
-            own, saved = self._kernel_buffers.tensors[name], memory[name]
+            own, saved = self._kernel_buffers.tensors[name], state[name]
             if saved.shape != own.shape:
                 raise InputError(
                     f"The saved memory has {name} of shape {tuple(saved.shape)}, this env needs {tuple(own.shape)}."

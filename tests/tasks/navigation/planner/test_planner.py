@@ -138,17 +138,17 @@ def test_a_masked_reset_forgets_where_it_says_and_nowhere_else() -> None:
     for step in seen:
         pilot.act(step)
         pilot.reset(step["over"])
-    kept = pilot.memory()
+    kept = pilot.episode_state()
     mask = torch.arange(12) % 2 == 0
     pilot.reset(mask)
     pilot.act(last)
-    forgot, new = pilot.memory(), PlannerPilot(env_cfg=WORLD)
+    forgot, new = pilot.episode_state(), PlannerPilot(env_cfg=WORLD)
     new.act(last)
-    assert torch.equal(forgot["cells"][mask], new.memory()["cells"][mask])
-    pilot.recall(kept)
+    assert torch.equal(forgot["cells"][mask], new.episode_state()["cells"][mask])
+    pilot.load_episode_state(kept)
     pilot.act(last)
-    assert torch.equal(forgot["cells"][~mask], pilot.memory()["cells"][~mask])
-    assert not torch.equal(forgot["cells"][mask], pilot.memory()["cells"][mask])
+    assert torch.equal(forgot["cells"][~mask], pilot.episode_state()["cells"][~mask])
+    assert not torch.equal(forgot["cells"][mask], pilot.episode_state()["cells"][mask])
 
 
 def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
@@ -157,14 +157,14 @@ def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
     for step in seen[:8]:
         pilot.act(step)
         pilot.reset(step["over"])
-    other.recall(pilot.memory())
+    other.load_episode_state(pilot.episode_state())
     for step in seen[8:]:
         assert torch.equal(other.act(step), step["action"])
         other.reset(step["over"])
     with pytest.raises(InputError, match="this env needs"):
-        other.recall({**pilot.memory(), "cells": torch.zeros((12, 2), dtype=torch.int64)})
-    other.recall({})
-    assert other.memory() == {}
+        other.load_episode_state({**pilot.episode_state(), "cells": torch.zeros((12, 2), dtype=torch.int64)})
+    other.load_episode_state({})
+    assert other.episode_state() == {}
 
 
 def test_it_crosses_where_flying_straight_does_not() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import warp as wp
 
-from fledge.envs.launch import Call, Launcher, default_threads
+from fledge.core.machine import default_threads
+from fledge.envs.launch import Call, Launcher
 from fledge.tasks.aircombat.physics.structs import Physics
 from fledge.tasks.aircombat.spacetime.solve import solve_ranges
 

@@ -19,8 +19,9 @@ import warp as wp
 from torch import Tensor
 
 from fledge.core.errors import InputError
+from fledge.core.machine import default_threads
 from fledge.core.warp_start import start_warp
-from fledge.envs.launch import Call, Launcher, default_threads
+from fledge.envs.launch import Call, Launcher
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.physics.parameters import physics_of
 from fledge.tasks.aircombat.spacetime import curves, table
