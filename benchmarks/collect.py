@@ -28,7 +28,7 @@ from benchmarks.collect_parity import check_results
 from benchmarks.tables import machine_line, table
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
-from fledge.train.config import TrainConfig, make_config
+from fledge.training.config import TrainConfig, make_config
 
 Times = list[dict[str, float]]  # seconds of each iteration
 LABELS = {

@@ -14,7 +14,7 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.learn.ppo import PPO
 from fledge.tasks.registry import find_task
-from fledge.train.config import TrainConfig
+from fledge.training.config import TrainConfig
 
 
 class Loop:

@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.collect_loop import Loop
 from fledge.collect import CompressedBatch, SyncDataCollector
 from fledge.core.errors import FledgeError
-from fledge.train.config import TrainConfig
+from fledge.training.config import TrainConfig
 
 DRONES, STEPS, ITERATIONS = 48, 16, 3
 Flown = tuple[list[TensorDictBase], Tensor]  # batches, and the weights learned from them

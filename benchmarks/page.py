@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.served import Served, chromium
 from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
-from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.recordings import save_recording
+from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.recordings import save_recording
 from fledge.tasks.policies import make_pilot
 from fledge.tasks.registry import find_task
 

@@ -33,7 +33,7 @@ from fledge.learn.ppo import PPO
 from fledge.tasks.navigation.networks.navrl import NavRLPolicy
 from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
 from fledge.tasks.registry import find_task
-from fledge.train.config import TrainConfig, make_config
+from fledge.training.config import TrainConfig, make_config
 
 TOLERANCE = 1e-4
 WARM_UP = 1  # iterations at the start of every turn that are not counted

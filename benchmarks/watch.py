@@ -23,10 +23,10 @@ from benchmarks.served import Served
 from benchmarks.turns import ratio, spread
 from fledge.core.machine import machine_info
 from fledge.tasks.registry import find_task
-from fledge.train.config import make_config
-from fledge.train.live import FOLDER, SIGN
-from fledge.train.ranks import Ranks
-from fledge.train.run import Run
+from fledge.training.config import make_config
+from fledge.training.live import FOLDER, SIGN
+from fledge.training.ranks import Ranks
+from fledge.training.run import Run
 
 VARIANTS = ("bare", "unwatched", "watched")
 POLL_S = 0.7  # as the page does

@@ -229,7 +229,7 @@ def test_a_waiting_caller_is_told_the_setting_too(tmp_path: Path, caplog: pytest
 
 
 def test_loggers_get_the_savers_statistics(tmp_path: Path) -> None:
-    from fledge.train.outputs import checkpoint_metrics
+    from fledge.training.outputs import checkpoint_metrics
 
     with fledge.AsyncCheckpointSaver() as saver:
         assert "checkpoint/saves" in checkpoint_metrics(saver.get_stats())  # nothing saved yet: no ratio, no age
@@ -667,7 +667,7 @@ def test_evaluate_leaves_the_env_where_it_was() -> None:
 
 
 def test_evaluate_still_takes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fledge.evaluate import episodes
+    from fledge.evaluation import episodes
 
     monkeypatch.setattr(episodes, "evaluate", lambda *args, **options: (args, options))
     assert fledge.evaluate("agent", "task", "cfg", 3, seed=1) == (("agent", "task", "cfg", 3), {"seed": 1})
@@ -1329,7 +1329,7 @@ def test_a_shut_fight_is_reset_alone_and_seen_anew() -> None:
 
 @pytest.mark.parametrize("name", ["small", "medium", "large"])
 def test_hardware_profiles_have_their_documented_names(name: str) -> None:
-    from fledge.train.config import make_config
+    from fledge.training.config import make_config
 
     cfg = make_config("aircombat", None, [f"hardware={name}"])
     assert cfg.env.num_envs >= 1024

@@ -27,12 +27,12 @@ from fledge.app.play.play_args import read_play_args
 from fledge.cli import main
 from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings
-from fledge.evaluate.comparison import task_of
-from fledge.evaluate.env_config import eval_env
+from fledge.evaluation.comparison import task_of
+from fledge.evaluation.env_config import eval_env
 from fledge.tasks.policies import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
-from fledge.train.command import run_training
-from fledge.train.config import make_config, read_run_config
+from fledge.training.command import run_training
+from fledge.training.config import make_config, read_run_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

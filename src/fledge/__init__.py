@@ -78,6 +78,7 @@ _HOMES = {
     "decompress_minibatch": "fledge.compat.rollouts",
     "decompress_rollout": "fledge.compat.rollouts",
     "decompress_single_gridmap": "fledge.compat.images",
+    "evaluate": "fledge.evaluation.evaluate",
     "find_task": "fledge.tasks.registry",
     "format_checkpoint_name": "fledge.monitor",
     "get_model_size": "fledge.monitor",
@@ -95,7 +96,7 @@ _HOMES = {
     "set_exploration_type": "fledge.collect",
 }
 
-__all__ = sorted([*_HOMES, "evaluate"])
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -103,8 +104,6 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fledge")
-    if name == "evaluate":  # a room that can be called: a name of its own would be hidden by it
-        return importlib.import_module("fledge.evaluate")
     if name not in _HOMES:
         raise AttributeError(f"module 'fledge' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

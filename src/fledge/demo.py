@@ -16,16 +16,16 @@ from rich.text import Text
 
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
-from fledge.evaluate.comparison import EvalRequest, fly_with_progress, row_of
-from fledge.evaluate.env_config import eval_env
-from fledge.evaluate.report import Report, read_curves, write_report
-from fledge.evaluate.tables import detail_tables as details
-from fledge.evaluate.tables import results_table as table
+from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.report import Report, read_curves, write_report
+from fledge.evaluation.tables import detail_tables as details
+from fledge.evaluation.tables import results_table as table
 from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory
-from fledge.train.command import run_training
-from fledge.train.config import read_run_config
+from fledge.training.command import run_training
+from fledge.training.config import read_run_config
 
 EPISODES = 1024
 WORLDS = (("crossing", 0), ("crossing", 80), (None, 0), (None, 80))  # env preset (None: the run's own), movers

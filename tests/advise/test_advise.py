@@ -22,7 +22,7 @@ from fledge.advise.measure_storage import whole_state
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.core.machine import default_threads
-from fledge.train.config import make_config
+from fledge.training.config import make_config
 
 
 def speed(mode: str, ranks: int, fps: float, wobble: float = 0.0) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fledge.app.play.roster import Roster
-from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.recordings import save_recording
+from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.recordings import save_recording
 from fledge.storage import RecordingWriter
 from fledge.tasks.policies import make_pilot
 from fledge.tasks.registry import find_task

@@ -17,7 +17,7 @@ from fledge.collect import HalvesDataCollector
 from fledge.collect.packed import PackedTensor
 from fledge.collect.sources import FrozenPolicy
 from fledge.core.errors import FledgeError, InputError
-from fledge.train.config import TrainConfig
+from fledge.training.config import TrainConfig
 
 SMALL: dict[str, Any] = {"rounds": 2, "num_envs": 32, "rollout_steps": 8, "threads": 1, "seed": 3}
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluate.env_config import eval_env
-from fledge.evaluate.export import export_policy
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.policies import LoadedPolicy, load_policy
 

@@ -8,12 +8,12 @@ from fledge.agents.actor_critic import MLPActorCritic
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.overrides import to_plain
 from fledge.envs.checker import check_tensor_env
-from fledge.evaluate.export import export_policy
+from fledge.evaluation.export import export_policy
 from fledge.learn.ppo import PPO
 from fledge.tasks.policies import load_policy
-from fledge.train.config import make_config
-from fledge.train.loop import train
-from fledge.train.ranks import Ranks
+from fledge.training.config import make_config
+from fledge.training.loop import train
+from fledge.training.ranks import Ranks
 from tests.reference.toy_worlds import GunneryConfig, GunneryEnv, task
 
 WORDS = ["env.num_envs=64", "ppo.rollout_steps=16", "ppo.minibatch=256", "ppo.epochs=6", "ppo.lr=0.003", "seed=3"]

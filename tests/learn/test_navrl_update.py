@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fledge.learn.flat import FlatParameters
 from fledge.learn.ppo import PPO, PPOConfig
 from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
-from fledge.train.config import make_config
+from fledge.training.config import make_config
 from tests.reference.navrl_ppo import NavRL
 
 T, N, PART = 8, 16, 32

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluate.curve import interval
+from fledge.evaluation.curve import interval
 from fledge.tasks.registry import find_task
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def refused(sentence: str, *words: str) -> None:
 
 
 def test_evaluate_stays_what_one_calls_however_often_it_is_asked_for() -> None:
-    import fledge.evaluate.episodes
+    import fledge.evaluation.episodes
 
     assert callable(fledge.evaluate)
     assert callable(fledge.evaluate)

@@ -12,7 +12,7 @@ from fledge.advise.plot import save_plot
 from fledge.advise.render import render, settings_line
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import doing, make_console, say
-from fledge.train.config import TrainConfig, make_config
+from fledge.training.config import TrainConfig, make_config
 
 
 def advise(

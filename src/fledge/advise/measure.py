@@ -25,10 +25,10 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.core.settings import check_settings
 from fledge.tasks.registry import find_task
-from fledge.train.command import check_before_start
-from fledge.train.config import CollectMode, TrainConfig
-from fledge.train.ranks import Ranks, default_ranks
-from fledge.train.run import Run
+from fledge.training.command import check_before_start
+from fledge.training.config import CollectMode, TrainConfig
+from fledge.training.ranks import Ranks, default_ranks
+from fledge.training.run import Run
 
 MODES = tuple(mode.value for mode in CollectMode)
 LEAST_TURNS = 3

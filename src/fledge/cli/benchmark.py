@@ -41,7 +41,7 @@ def benchmark(
     filter: fledge-nav+planner. Published figures come from their authors' simulators.
     """
     check_picture(picture)
-    from fledge.evaluate.benchmark import BenchmarkRequest, run_benchmark
+    from fledge.evaluation.benchmark import BenchmarkRequest, run_benchmark
     from fledge.tasks.registry import find_task
 
     policies, overrides = split_overrides(arguments)

@@ -23,7 +23,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     A checkpoint: .fledge, .pt, .pt.lz4 or .safetensors. All episodes of a recording: .html (a page to send to someone),
     .png, .svg, .pdf or .jpg (a picture). One episode: .acmi (Tacview), .mcap (Foxglove) or .json (all figures).
     """
-    from fledge.evaluate.recordings import means_recording
+    from fledge.evaluation.recordings import means_recording
     from fledge.storage import convert_checkpoint
 
     if means_recording(source, target):

@@ -76,14 +76,14 @@ def eval(
     """
     policies, overrides = split_overrides(arguments)
     if help_config:
-        from fledge.train.explain import explain_world
+        from fledge.training.explain import explain_world
 
         return click.echo("\n".join(explain_world(policies, task, env_preset, overrides)))
     check_picture(picture)
     check_recording(record, checkpoints)
-    from fledge.evaluate.comparison import EvalRequest, run_evaluations
-    from fledge.evaluate.curve import run_curve
-    from fledge.evaluate.episodes import TEST_SEED, VALIDATION_SEED
+    from fledge.evaluation.comparison import EvalRequest, run_evaluations
+    from fledge.evaluation.curve import run_curve
+    from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
 
     if seed is None:
         seed = VALIDATION_SEED if checkpoints else TEST_SEED

@@ -30,7 +30,7 @@ def export(
     action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
     prints it. KEY=VALUE changes the env config in the file, and a .fledge file's switches (policy.KEY=true).
     """
-    from fledge.evaluate.export import export_policy
+    from fledge.evaluation.export import export_policy
     from fledge.tasks.registry import find_task
 
     result = export_policy(policy, file, find_task(task) if task else None, overrides, golden)

@@ -78,7 +78,7 @@ def show_training(
     tasks: Sequence[str], preset: str | None, overrides: Sequence[str], resume: Path | None = None
 ) -> None:
     """Print every setting of a training run and the source of its value."""
-    from fledge.train.explain import explain_training
+    from fledge.training.explain import explain_training
 
     click.echo("\n".join(explain_training(tasks, preset, overrides, resume)))
 

@@ -17,7 +17,7 @@ def inspect(target: str, as_json: bool) -> None:
     defaults; then metadata, plain values and every tensor. For a recording: its episodes and how they ended.
     """
     from fledge.core.terminal import harmless, strict_json
-    from fledge.train.inspection import inspect_target, render
+    from fledge.training.inspection import inspect_target, render
 
     found = inspect_target(target)
     lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found)]

@@ -31,8 +31,8 @@ def report(
     as_json: bool,
 ) -> None:
     """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
-    from fledge.evaluate.comparison import EvalRequest
-    from fledge.evaluate.report import report_on_run
+    from fledge.evaluation.comparison import EvalRequest
+    from fledge.evaluation.report import report_on_run
 
     request = EvalRequest([], list(overrides), episodes, seed, task=task, vary=read_vary(vary, {}), quiet=as_json)
     result = report_on_run(run, request, out or run / "report.html")

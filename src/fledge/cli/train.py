@@ -60,7 +60,7 @@ def train(
         return show_training(tasks, preset, overrides, resume)
     try:
         with stopping_at_once():
-            from fledge.train.command import run_training
+            from fledge.training.command import run_training
 
         with serving_beside(port) as watch:
             result = run_training(tasks, preset, overrides, folder, resume, watch if live else None)

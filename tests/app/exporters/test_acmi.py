@@ -11,8 +11,8 @@ import pytest
 
 from fledge.app.exporters.acmi import acmi_lines, export_acmi
 from fledge.core.errors import InputError
-from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.recordings import save_recording
+from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.recordings import save_recording
 from fledge.storage import Recording, RecordingWriter
 from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import NavigationConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fledge.app.runs.file_index import make_id
-from fledge.train.live import capture_files
+from fledge.training.live import capture_files
 from tests.app.conftest import App, Browser, start_app
 
 P = "document.querySelector('fledge-player')"

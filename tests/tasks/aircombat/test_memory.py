@@ -15,11 +15,11 @@ from fledge.envs import warp_env
 from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.registry import find_task
-from fledge.train import memory
-from fledge.train.command import check_before_start
-from fledge.train.config import TrainConfig, make_config
-from fledge.train.ranks import Ranks
-from fledge.train.run import Run
+from fledge.training import memory
+from fledge.training.command import check_before_start
+from fledge.training.config import TrainConfig, make_config
+from fledge.training.ranks import Ranks
+from fledge.training.run import Run
 
 TASK = find_task("aircombat")
 

@@ -14,7 +14,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.aircombat.config import ActionForm, FighterConfig, MissileConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.registry import find_task
-from fledge.train.config import make_config
+from fledge.training.config import make_config
 from tests.tasks.aircombat.duels import PLAIN, action, make
 
 

@@ -12,7 +12,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import flags_to_overrides
 from fledge.core.settings import check_settings
 from fledge.learn.ppo import Precision
-from fledge.train.config import TrainConfig, make_config
+from fledge.training.config import TrainConfig, make_config
 
 
 def make(words: str, preset: str | None = None) -> TrainConfig:

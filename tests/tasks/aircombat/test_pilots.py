@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError
-from fledge.evaluate.matches import play
+from fledge.evaluation.matches import play
 from fledge.tasks import policies
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv

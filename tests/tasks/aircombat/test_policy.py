@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fledge.core.errors import ConfigError
-from fledge.evaluate.env_config import eval_env
-from fledge.evaluate.export import export_policy
-from fledge.evaluate.matches import cross_table
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.export import export_policy
+from fledge.evaluation.matches import cross_table
 from fledge.tasks.aircombat.config import ActionForm
 from fledge.tasks.aircombat.observations import Missile, Spacetime
 from fledge.tasks.aircombat.policy import POOLS, DuelPolicy

@@ -15,7 +15,7 @@ from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.settings import check_settings
 from fledge.envs.checker import check_tensor_env
-from fledge.evaluate.episodes import evaluate
+from fledge.evaluation.episodes import evaluate
 from fledge.tasks.navigation.config import Dynamics, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import CLASSES, side_of

@@ -18,7 +18,7 @@ from fledge.agents.base import BaseAgent
 from fledge.app.play.seats import Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError
-from fledge.evaluate.env_config import eval_env
+from fledge.evaluation.env_config import eval_env
 from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy, load_policy, make_pilot
 

@@ -26,7 +26,7 @@ from fledge.core.errors import FledgeError, InputError
 from fledge.core.machine import release_freed_memory
 from fledge.storage import Recording
 from fledge.tasks.base import Task
-from fledge.train.live import FOLDER, capture_files, newest_capture, request_frames
+from fledge.training.live import FOLDER, capture_files, newest_capture, request_frames
 
 MAX_OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without live frames for so long, a training counts as ended

@@ -10,14 +10,14 @@ import torch
 from fledge.agents.policy_file import write_policy
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
-from fledge.evaluate.env_config import eval_env
-from fledge.evaluate.episodes import evaluate
-from fledge.evaluate.export import export_policy
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
 from fledge.tasks.navigation.planner.plan_observation import PLAN_WIDTH
 from fledge.tasks.navigation.task import NavigationTask
 from fledge.tasks.policies import load_policy
-from fledge.train.config import make_config
+from fledge.training.config import make_config
 
 TASK = NavigationTask()
 

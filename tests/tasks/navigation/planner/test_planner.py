@@ -168,8 +168,8 @@ def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
 
 
 def test_it_crosses_where_flying_straight_does_not() -> None:
-    from fledge.evaluate.env_config import eval_env
-    from fledge.evaluate.episodes import evaluate
+    from fledge.evaluation.env_config import eval_env
+    from fledge.evaluation.episodes import evaluate
     from fledge.tasks.policies import load_policy
 
     words = ["env.num_envs=24", "env.num_maps=4", "env.moving_obstacles=0", "env.static_obstacles=200"]

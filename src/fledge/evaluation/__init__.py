@@ -1,0 +1,1 @@
+"""Evaluation: episodes, tables, curves, reports, benchmarks of the field."""

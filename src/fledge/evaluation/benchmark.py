@@ -1,0 +1,147 @@
+"""`fledge benchmark`: a protocol of the field, flown by the reference agents and by yours, in one table and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from fledge.core.errors import ConfigError
+from fledge.core.terminal import make_console, say
+from fledge.evaluation.comparison import EvalRequest, fly_with_progress, home_of, row_of
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.episodes import TEST_SEED
+from fledge.evaluation.tables import short
+from fledge.tasks.base import Task
+from fledge.tasks.metrics import Benchmark
+from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy
+
+COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
+
+MARKERS = "x^sv+D"  # of what others published
+
+
+@dataclass
+class BenchmarkRequest:
+    """What the user asked for."""
+
+    name: str
+    policies: list[str] = field(default_factory=list)  # besides the reference agents
+    overrides: list[str] = field(default_factory=list)
+    episodes: int = 1024
+    seed: int = TEST_SEED
+    only: bool = False  # no reference agents
+    foreign: str | None = None  # another project's file
+    picture: Path | None = None
+    threads: int | None = None
+    quiet: bool = False
+
+
+def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
+    """Fly a benchmark, print its table (unless quiet), draw it, and return the figures."""
+    if request.name not in task.metrics.benchmarks:
+        known = ", ".join(task.metrics.benchmarks) or "none"
+        raise ConfigError(f"{task.name} has no benchmark {request.name!r}; there are: {known}.")
+    benchmark, console = task.metrics.benchmarks[request.name], make_console(stderr=True)
+    policies = contenders(task, benchmark, request)
+    asked = EvalRequest([], [], request.episodes, request.seed, threads=request.threads, quiet=request.quiet)
+    rows: list[dict[str, Any]] = []
+    for policy, label in zip(policies, labels(policies), strict=True):
+        for column, words in benchmark.worlds.items():
+            words = [*benchmark.rules, *words, *request.overrides]
+            flight = eval_env(policy, benchmark.preset, words, home_of(policies))
+            result = fly_with_progress(policy, flight.cfg, asked, console, f"{label}, {column}")
+            row = row_of(policy, flight, result, asked, label)
+            rows.append({**row, "column": column, "drones": min(flight.cfg.num_envs, request.episodes)})
+    figures = {
+        "benchmark": request.name,
+        "title": benchmark.title,
+        "episodes": request.episodes,
+        "seed": request.seed,
+        "rows": rows,
+        "published": {who: dict(rates) for who, rates in benchmark.published.items()},
+        "source": benchmark.source,
+    }
+    if request.picture:
+        draw(figures, list(benchmark.worlds), task.primary_metric).savefig(request.picture)
+        say(console, f"picture: {request.picture}")
+    if not request.quiet:
+        make_console().print(*tables(figures, list(benchmark.worlds), task.primary_metric))
+    return figures
+
+
+def contenders(task: Task, benchmark: Benchmark, request: BenchmarkRequest) -> list[LoadedPolicy]:
+    """The reference agents and the user's, each once."""
+    names = list(dict.fromkeys([*([] if request.only else benchmark.policies), *request.policies]))
+    loaded = [load_policy(name, task) for name in names]
+    if request.foreign:
+        loaded.append(load_interop(request.foreign, task))
+    if not loaded:
+        raise ConfigError("Nobody flies: name a policy with --only, or leave it out.")
+    return loaded
+
+
+def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
+    """What each is called in the table: its file's name, or all of its path where two files have one name."""
+    names = [Path(policy.name).name for policy in policies]
+    return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
+
+
+def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
+    """Success of each policy in each world with its interval, then what others published, then the cost of a decision."""
+    view = Table(
+        title=f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, "
+        f"seed {figures['seed']}",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    view.add_column("policy", overflow="fold", max_width=20)
+    for column in columns:
+        view.add_column(column, justify="right")
+    by_policy: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in figures["rows"]:
+        by_policy.setdefault(row["policy"], {})[row["column"]] = row
+    for name, row in by_policy.items():
+        view.add_row(name, *(cell(row[column], primary_metric) for column in columns))
+    for who, rates in figures["published"].items():
+        view.add_row(f"{who} (theirs)", *(short(rates[c]) if c in rates else "" for c in columns), style="dim")
+    costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
+    drones = max(row["drones"] for row in figures["rows"])
+    notes = [f"A decision of {drones} drones at once: {', '.join(costs)}."]
+    return [view, *([figures["source"]] if figures["published"] else []), *notes]
+
+
+def cell(row: dict[str, Any], primary_metric: str) -> str:
+    low, high = row[f"{primary_metric}_ci95"]
+    return f"{short(row[primary_metric])}\n{short(low)}-{short(high)}"
+
+
+def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
+    """A figure: the headline of everybody over the worlds, with 95 % intervals; what others published dashed."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axis = picture.add_subplot()
+    by_policy: dict[str, list[dict[str, Any]]] = {}
+    for row in figures["rows"]:
+        by_policy.setdefault(row["policy"], []).append(row)
+    for number, (name, rows) in enumerate(by_policy.items()):
+        x = [columns.index(row["column"]) for row in rows]
+        y = [row[primary_metric] for row in rows]
+        low, high = zip(*(row[f"{primary_metric}_ci95"] for row in rows), strict=True)
+        error = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
+        axis.errorbar(x, y, error, marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)])
+    for number, (who, rates) in enumerate(figures["published"].items()):
+        x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
+        axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")
+    axis.set_xticks(range(len(columns)), columns)
+    axis.set_ylabel(primary_metric)
+    axis.set_ylim(0, 1.02)
+    axis.set_title(figures["title"], fontsize=9, wrap=True)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8)
+    return picture

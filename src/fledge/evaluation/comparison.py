@@ -1,0 +1,163 @@
+"""Several policies in several envs: one table of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fledge.core.errors import ConfigError
+from fledge.core.settings import flat_settings
+from fledge.core.terminal import counting, make_console, say
+from fledge.evaluation.env_config import EvalEnv, eval_env
+from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.evaluation.tables import detail_tables, results_table
+from fledge.tasks.base import Task
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
+from fledge.tasks.policy import TrainedEnv
+from fledge.tasks.registry import find_task, task_names
+
+RECORDED = 256  # envs whose first episodes a picture shows
+
+
+@dataclass
+class EvalRequest:
+    """What the user asked for."""
+
+    policies: list[str]  # names for `load_policy`
+    overrides: list[str] = field(default_factory=list)
+    episodes: int = 1024
+    seed: int = TEST_SEED
+    task: str | None = None
+    env_preset: str | None = None
+    vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
+    deterministic: bool = True
+    picture: Path | None = None
+    record: Path | None = None
+    record_episodes: int = 16
+    threads: int | None = None
+    quiet: bool = False
+    foreign: str | None = None  # another project's file
+    shield: str | None = None  # between each policy and its drones
+
+    def env_overrides(self) -> Iterator[list[str]]:
+        """Overrides of each world in turn."""
+        if self.vary is None:
+            yield self.overrides
+            return
+        key, values = self.vary
+        for value in values:
+            yield [*self.overrides, f"{key}={value}"]
+
+
+def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
+    """Fly every policy in every world, print a table (unless quiet), and return the figures."""
+    policies = load_policies(request)
+    if policies[0].task.match.sides == 2:
+        from fledge.evaluation.match_comparison import run_matches  # which needs this module
+
+        return [run_matches(policies, request)]
+    rows: list[dict[str, Any]] = []
+    console = make_console(stderr=True)
+    home = home_of(policies)
+    total = len(policies) * len(list(request.env_overrides()))
+    for policy in policies:
+        label = Path(policy.name).name
+        for words in request.env_overrides():
+            flight = eval_env(policy, request.env_preset, words, home)
+            if (notice := flight.notice()) and not request.quiet:
+                say(console, f"{label}: {notice}")
+            result = fly_with_progress(policy, flight.cfg, request, console, label)
+            rows.append(row_of(policy, flight, result, request, label))
+            if request.record:
+                path = numbered_path(request.record, len(rows), total)
+                rows[-1] |= record(path, policy, flight, result, request, label)
+                say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
+            if request.picture and result.tracks:
+                path = numbered_path(request.picture, len(rows), total)
+                save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
+                say(console, f"picture: {path}")
+    if not request.quiet:
+        make_console().print(results_table(rows, policies[0].task), *detail_tables(rows, policies[0].task))
+    return rows
+
+
+def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
+    """The policies asked for, all of one task."""
+    task = find_task(request.task) if request.task else task_of(request.policies)
+    loaded = [load_policy(name, task) for name in request.policies]
+    if request.foreign:
+        loaded.append(load_interop(request.foreign, task or find_task("navigation")))
+    if not loaded:
+        chosen = task or find_task("navigation")
+        known = ", ".join([*chosen.policy.shipped(), *chosen.pilots()])
+        raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
+    others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
+    if others:
+        raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
+    return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
+
+
+def task_of(names: Sequence[str]) -> Task | None:
+    """The task of the first policy among them that is a file, else of the first pilot: others beside it are of the same."""
+    navigation = find_task("navigation")
+    files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
+    if files:
+        return load_policy(files[0]).task
+    tasks = [navigation, *(find_task(name) for name in task_names())]
+    return next((task for name in names for task in tasks if make_pilot(task, name) is not None), None)
+
+
+def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
+    """Where those fly that are at home anywhere: with the first one that is not."""
+    return next((policy.env for policy in policies if policy.env is not None), None)
+
+
+def row_of(
+    policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+) -> dict[str, Any]:
+    """The figures of one evaluation, JSON-able."""
+    facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
+    facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
+    changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
+    return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
+
+
+def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
+    label = f"{name} at {env_label(policy.task, cfg)}"
+    with counting(console, label, request.episodes, request.quiet) as on_progress:
+        return evaluate(
+            policy.agent,
+            policy.task,
+            cfg,
+            request.episodes,
+            request.seed,
+            num_threads=request.threads,
+            deterministic=request.deterministic,
+            record=RECORDED if request.picture else 0,
+            highlights=request.record_episodes if request.record else 0,
+            on_progress=on_progress,
+        )
+
+
+def record(
+    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+) -> dict[str, Any]:
+    """Leave a recording of the most interesting episodes; what a row says about it."""
+    facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
+    facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
+    done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
+    return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
+
+
+def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:
+    """Write a PNG of recorded episodes."""
+    title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    task.view.draw(result.tracks, title).savefig(path)

@@ -1,0 +1,106 @@
+"""`fledge eval RUN --checkpoints`: the headline figure against wall-clock and decisions, with intervals, held out.
+
+Every checkpoint that the run has kept (older ones as bare weights) flies the same episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from fledge.agents.policy_file import STORED
+from fledge.core.errors import ConfigError
+from fledge.core.terminal import make_console, say
+from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
+from fledge.evaluation.env_config import eval_env
+from fledge.storage import CheckpointHistory
+from fledge.tasks.policies import add_shield, policy_from_state
+from fledge.tasks.registry import find_task
+
+COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")
+
+
+def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
+    """Fly every kept checkpoint of one run in every world; print a table (unless quiet), draw it, return the figures."""
+    if len(request.policies) != 1 or not (Path(request.policies[0]) / "checkpoints").is_dir():
+        raise ConfigError("--checkpoints takes one run's folder, as `fledge train` printed it.")
+    run, console = Path(request.policies[0]), make_console(stderr=True)
+    task = find_task(request.task) if request.task else None
+    history = CheckpointHistory(run / "checkpoints")
+    flown = dataclasses.replace(request, picture=None)
+    rows: list[dict[str, Any]] = []
+    for entry in history.entries():
+        state = history.load(entry, keys=(*STORED, "frames", "seconds"))
+        policy = policy_from_state(state, str(entry.path), task)
+        policy = add_shield(policy, request.shield) if request.shield else policy
+        for words in request.env_overrides():
+            flight = eval_env(policy, request.env_preset, words)
+            label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"
+            result = fly_with_progress(policy, flight.cfg, flown, console, label)
+            where = {"minutes": round(state["seconds"] / 60, 2), "frames": int(state["frames"])}
+            rows.append({**where, **row_of(policy, flight, result, request, run.name)})
+    if not rows:
+        raise ConfigError(f"{run} holds no checkpoint yet.")
+    if request.picture:
+        draw(rows, request.picture, run.name)
+        say(console, f"picture: {request.picture}")
+    if not request.quiet:
+        make_console().print(table(rows))
+    return rows
+
+
+def figures_of(row: dict[str, Any]) -> tuple[float, float, float]:
+    """The headline figure of a row and its interval."""
+    head = row["headline"]
+    return (row["mean_return"] if head == "return" else row[head], *row[f"{head}_ci95"])
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """The figures, one row a checkpoint."""
+    worlds = list(dict.fromkeys(row["world"] for row in rows))
+    view = Table(title=f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}", box=SIMPLE)
+    for heading in ("minutes", "M decisions", *worlds):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for first in range(0, len(rows), len(worlds)):
+        group = rows[first : first + len(worlds)]
+        cells = [interval(*figures_of(r), rate=r["headline"] != "return") for r in group]
+        view.add_row(f"{group[0]['minutes']:.1f}", f"{group[0]['frames'] / 1e6:.1f}", *cells)
+    return view
+
+
+def interval(value: float, low: float, high: float, rate: bool) -> str:
+    """A figure with its interval: .912 (.893-.928), or 163.2 (146.0 to 180.1)."""
+    if not rate:
+        return f"{value:.1f} ({low:.1f} to {high:.1f})"
+    return "{} ({}-{})".format(*(f"{x:.3f}".removeprefix("0") for x in (value, low, high)))
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """The headline against minutes and against decisions, one line a world, with 95 % intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    worlds, head = list(dict.fromkeys(row["world"] for row in rows)), rows[0]["headline"]
+    for axis, key, scale, label in ((left, "minutes", 1.0, "minutes"), (right, "frames", 1e-6, "million decisions")):
+        for colour, world in zip(COLOURS, worlds, strict=False):
+            line = [row for row in rows if row["world"] == world]
+            x = [row[key] * scale for row in line]
+            y, low, high = zip(*(figures_of(row) for row in line), strict=True)
+            axis.plot(x, y, "o-", color=colour, markersize=3, linewidth=1.5, label=world)
+            axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axis.set_xlabel(label)
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    left.set_ylabel(f"{head}, held out")
+    if head != "return":
+        left.set_ylim(0, 1)
+    left.legend(frameon=False, loc="lower right")
+    figure.suptitle(f"{title}: {rows[0]['episodes']} episodes a point, 95 % intervals", fontsize=11)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,98 @@
+"""Write a policy to a file: ONNX or TorchScript for other programs, .fledge for Fledge."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fledge.agents.export import export_agent, write_golden
+from fledge.agents.policy_file import read_policy, write_policy
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import build_config, nested
+from fledge.core.settings import flat_settings, refuse_code
+from fledge.envs.placement import EnvPlacement
+from fledge.evaluation.env_config import check_env_override, eval_env
+from fledge.tasks.base import Task
+from fledge.tasks.policies import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
+
+
+def export_policy(
+    name: str, path: Path, task: Task | None = None, overrides: Sequence[str] = (), golden: Path | None = None
+) -> dict[str, Any]:
+    """Write the policy called `name` to a file: .onnx or .ts for other programs, .fledge as a policy file.
+
+    Args:
+        overrides: `env.key=value` words that change the world that the file says it is flown in; `policy.key=true` ones
+            for switches of the policy (.fledge only).
+        golden: Also write observations of a flight and the actions on them, as .npz.
+    """
+    if golden is not None and (golden.suffix != ".npz" or path.suffix == ".fledge"):
+        raise ConfigError(f"{golden} cannot be written: golden vectors go into an .npz, beside an .onnx or .ts file.")
+    if path.suffix != ".fledge":
+        policy = load_policy(name, task)
+        cfg = eval_env(policy, overrides=overrides).cfg
+        result = export_agent(policy.agent, path, policy.task.contract(cfg))
+        if golden is not None:
+            cases = write_golden(policy.agent, path, observe_flight(policy, cfg), golden)
+            result |= {"golden": str(golden), "golden_cases": cases}
+        return result
+    source = find_policy_file(name)
+    if source is None or source.suffix == ".pt":
+        raise ConfigError(f"{name} is no run or policy file, so there is nothing to write to {path}.")
+    entries = read_policy(source)
+    described = [word for word in overrides if word.startswith("policy.")]
+    overrides = [word for word in overrides if word not in described]
+    if described:
+        entries["policy"] = redescribe(entries["policy"], described, name)
+        policy_from_state(entries, name, task)  # refuses what the weights do not fit
+    if overrides:
+        policy = policy_from_state(entries, name, task)
+        eval_env(policy, overrides=overrides)  # refuses what the weights do not fit
+        trained = policy.env.settings if policy.env is not None else {}
+        words = [check_env_override(word, policy.task) for word in overrides]
+        layers = [("the policy's world", nested(trained))]
+        world: Any = build_config(policy.task.config, layers, words, policy.task.presets.aliases, prefix="env.")
+        refuse_code(world, words, "env.")
+        env = policy.task.make_env(world)
+        entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}
+        env.close()
+    write_policy(entries, path)
+    ours, theirs = entries["model"], read_policy(path)["model"]
+    worst = max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
+    return {"file": str(path), "bytes": path.stat().st_size, "max_difference": worst}
+
+
+def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
+    """A policy's description with switches changed by `policy.key=value` words; its weights stay as they are."""
+    changed = dict(description)
+    for word in words:
+        key, _, value = word.removeprefix("policy.").partition("=")
+        if not isinstance(changed.get(key), bool) or value.lower() not in ("true", "false"):
+            switches = [f"policy.{k}=true" for k, old in changed.items() if isinstance(old, bool)]
+            raise ConfigError(
+                f"{word!r} cannot be changed in {name}: its switches are {', '.join(switches) or 'none'}."
+            )
+        changed[key] = value.lower() == "true"
+    return changed
+
+
+def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:
+    """What a policy sees as it flies in the held-out world: observations of `envs` envs, `looks` times each."""
+    env = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
+    try:
+        check_fit(policy.agent, env)
+        out, seen = env.reset(), []
+        policy.agent.reset()
+        for step in range(looks * every):
+            if step % every == 0:
+                seen.append({key: out["obs"][key].clone() for key in policy.agent.observes})
+            out = env.step(policy.agent.act(out["obs"]))
+            policy.agent.reset(out["terminated"] | out["truncated"])
+        return {key: torch.cat([look[key] for look in seen]) for key in policy.agent.observes}
+    finally:
+        env.close()

@@ -1,0 +1,109 @@
+"""Who takes part in a cross-table, under which name, and in which world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fledge.agents.base import BaseAgent
+from fledge.core.errors import ConfigError
+from fledge.core.overrides import from_plain, nested
+from fledge.core.settings import flat_settings
+from fledge.envs.placement import EnvPlacement
+from fledge.evaluation.env_config import eval_env
+from fledge.tasks.base import Task
+from fledge.tasks.policies import LoadedPolicy, check_fit, load_policy
+
+if TYPE_CHECKING:
+    from fledge.evaluation.comparison import EvalRequest
+
+NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  # settings that change no fight
+Differences = dict[str, dict[str, Any]]
+
+
+def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
+    """The world of a cross-table: that of the first policy that has one, with what was asked for on top.
+
+    Raises:
+        ConfigError: where several worlds were asked for, or a word would change nothing, because a cross-table decides
+            that itself.
+    """
+    task, words = policies[0].task, request.overrides
+    if request.vary is not None:
+        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+    home = next((policy for policy in policies if policy.env is not None), policies[0])
+    cfg = eval_env(home, request.env_preset, words, home.env).cfg
+    asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
+    for word in words:
+        key = word.partition("=")[0].strip()
+        key = task.presets.aliases.get(key, key).partition(" ")[0].removeprefix("env.")
+        if key != "num_envs" and asked.get(key) != flown.get(key):
+            raise ConfigError(
+                f"{word} has no meaning in a cross-table, where all that are named meet: leave it out, and name "
+                f"{asked[key]} among the policies."
+            )
+    return cfg
+
+
+def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
+    """The task's pilots that can see what they need in a world: some read what not every world shows."""
+    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
+    found = []
+    try:
+        for policy in (load_policy(name, task) for name in task.pilots() if name != but):
+            try:
+                check_fit(policy.agent, env)
+            except ConfigError:
+                continue
+            found.append(policy)
+    finally:
+        env.close()
+    return found
+
+
+def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) -> None:
+    """ConfigError unless all can see and do what they need in a world, before anybody has fought."""
+    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
+    try:
+        for name, agent in agents:
+            try:
+                check_fit(agent, env)
+            except ConfigError as error:
+                raise ConfigError(f"{name} does not fit this world: {error}") from error
+    finally:
+        env.close()
+
+
+def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
+    """Agents with labels that tell them apart; one that is named twice meets a clone of it."""
+    names = [policy.name for policy in policies]
+    short = [Path(name).name for name in names]
+    told = [
+        label if short.count(label) == names.count(name) else name for label, name in zip(short, names, strict=True)
+    ]
+    agents = []
+    for k, (label, policy) in enumerate(zip(told, policies, strict=True)):
+        before = told[:k].count(label)
+        agents.append((f"{label} ({before + 1})", policy.agent.clone()) if before else (label, policy.agent))
+    return agents
+
+
+def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], cfg: Any) -> dict[str, Differences]:
+    """By label, settings of the world that are not those that a policy was trained with."""
+    found: dict[str, Differences] = {}
+    for label, policy in zip(labels, policies, strict=True):
+        if policy.env is None:
+            continue
+        trained = flat_settings(from_plain(policy.task.config, nested(policy.env.settings)))
+        flown = flat_settings(cfg)
+        other = [key for key in flown if key not in NOT_PHYSICS and flown[key] != trained[key]]
+        if other:
+            found[label] = {f"env.{key}": {"trained": trained[key], "flown": flown[key]} for key in other}
+    return found
+
+
+def tell_differences(label: str, differences: Differences) -> str:
+    """The same as a sentence."""
+    parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
+    return f"{label}: flown with {', '.join(parts)}"

@@ -1,0 +1,71 @@
+"""Several agents, every pair in matches: the cross-table, recordings, pictures, and why matches were lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fledge.core.terminal import counting, make_console, say
+from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, tell_differences, trained_elsewhere
+from fledge.evaluation.match_figures import explain_losses
+from fledge.evaluation.match_tables import behaviour_tables, match_table, same_fights
+from fledge.evaluation.matches import Match, cross_table
+from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import LoadedPolicy
+
+if TYPE_CHECKING:
+    from fledge.evaluation.comparison import EvalRequest
+
+
+def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
+    """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
+    task = policies[0].task
+    cfg = match_env(policies, request)
+    if len(policies) == 1:  # against the ladder
+        policies = policies + fitting_pilots(task, cfg, but=policies[0].name)
+    agents = named_agents(policies)
+    changed = trained_elsewhere(policies, [name for name, _ in agents], cfg)
+    for name, differences in {} if request.quiet else changed.items():
+        say(make_console(stderr=True), tell_differences(name, differences))
+    fights = request.episodes * len(agents) * (len(agents) + 1) // 2
+    pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
+
+    def keep(i: int, j: int, match: Match) -> None:
+        """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
+        who = [agents[i][0], agents[j][0]]
+        facts = {"agents": who, "seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+        number = sum(range(len(agents) - i, len(agents))) + j - i
+        told = explain_losses(task, match.highlights, who)
+        if request.record:
+            path = numbered_path(request.record, number, pairs)
+            save_recording(path, task, match.highlights, match.decision_s, facts)
+            files.append(str(path))
+            losses.extend({**row, "recording": str(path)} for row in told)
+        if request.picture:
+            path = numbered_path(request.picture, number, pairs)
+            task.view.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
+            files.append(str(path))
+
+    shown = request.record_episodes if request.record else 6 if request.picture else 0
+    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
+        result = cross_table(
+            agents,
+            task,
+            cfg,
+            request.episodes,
+            request.seed,
+            num_threads=request.threads,
+            deterministic=request.deterministic,
+            highlights=shown,
+            on_match=keep if shown else None,
+            on_progress=on_progress,
+        )
+    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+    result |= {"files": files} if files else {}
+    result |= {"losses": losses} if request.record else {}
+    result |= {"changed": changed} if changed else {}
+    if not request.quiet:
+        make_console().print(*match_table(result), *behaviour_tables(result, task))
+        if few := same_fights(result):
+            say(make_console(stderr=True), few)
+    return result

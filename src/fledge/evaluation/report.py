@@ -1,0 +1,236 @@
+"""The report of a training run: one HTML file with figures, curves and pictures of flights, readable offline."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import html
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fledge.core.terminal import make_console
+from fledge.evaluation.comparison import EvalRequest, fly_with_progress, load_policies, row_of
+from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.episodes import TEST_SEED
+from fledge.evaluation.page import heading, html_table, image, note, table_row, write_page
+from fledge.evaluation.tables import class_score, classes_of, outcome_labels
+from fledge.tasks.base import Task
+from fledge.tasks.labels import env_label
+from fledge.tasks.policies import load_policy
+from fledge.tasks.view.trajectory import Trajectory
+
+REPORT_EPISODES = 256  # what `fledge report` flies by itself
+WINDOW = 9  # iterations that a curve is averaged over
+CURVES_NOTE = f"Each point is the mean of {WINDOW} iterations around it; the speed is as measured."
+
+
+@dataclass
+class Report:
+    """What goes into the page."""
+
+    title: str
+    lead: str
+    command: str
+    task: Task
+    figures: list[tuple[str, str]] = field(default_factory=list)  # (value, meaning)
+    rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
+    curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
+    tracks: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
+    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the headline's curve
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the page."""
+    parts = [
+        *heading(report.title, report.lead, report.figures),
+        f"<h2>{html.escape(report.task.primary_metric.capitalize())} in the held-out world, which no training has met</h2>",
+        results_table(report.rows, report.task),
+        note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
+    ]
+    if details := details_table(report.rows, report.task):
+        parts += [
+            "<h2>Where it is weak, and how it flies</h2>",
+            details,
+            note(report.task.metrics.legend),
+        ]
+    if report.curves:
+        figure = curves_figure(report.curves, report.task, report.marks)
+        parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
+    for title, tracks in report.tracks:
+        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(tracks), title)]
+    parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
+    write_page(path, report.title, parts)
+
+
+def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
+    """Evaluations as an HTML table; rows marked `ours` stand out."""
+    head = task.primary_metric
+    labels = outcome_labels(rows[0], task) if rows else {}
+    others = [name for name in labels if name != head]
+    names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
+    body = []
+    for row in rows:
+        low, high = row[f"{head}_ci95"]
+        score = row["mean_return"] if head == "return" else row[head]
+        cells = [
+            row["policy"],
+            row["world"],
+            f"{score:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            *(f"{row[k]:.3f}" for k in others),
+            str(row["episodes"]),
+        ]
+        body.append(table_row(cells, bool(row.get("ours"))))
+    return html_table(names, body)
+
+
+def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
+    """The headline by class of episode and the figures of the task's gauge, as an HTML table; "" where there are none."""
+    classes = classes_of(rows, task)
+    figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
+    if not classes and not figures:
+        return ""
+    body = []
+    for row in rows:
+        cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
+        cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
+        body.append(table_row(cells, bool(row.get("ours"))))
+    return html_table(["policy", "world", *classes, *(task.metrics.columns[name] for name in figures)], body)
+
+
+def read_curves(run: Path) -> list[dict[str, float]]:
+    """Rows of a run's metrics.jsonl, without a last line that a kill has torn; none where there is no such file."""
+    path, rows = run / "metrics.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
+    """Headline, endings, return and speed against decisions; where the return is the headline, it is drawn once."""
+    from matplotlib.figure import Figure
+
+    x = np.array([row["frames"] for row in rows]) / 1e6
+    head = task.primary_metric
+    if head == "return":
+        figure = Figure(figsize=(10, 3.4), dpi=110, layout="constrained")
+        panels = list(figure.subplots(1, 3))
+    else:
+        figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
+        panels = list(figure.subplots(2, 2).flat)
+    primary_metric, endings, speed = panels[0], panels[1], panels[-1]
+    episodes = [row.get("episodes", 1.0) for row in rows]
+    if head == "return":
+        learning = smooth([row.get("return", np.nan) for row in rows])
+    else:
+        learning = smooth([row.get(head, np.nan) for row in rows], episodes)
+    primary_metric.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
+    held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
+    if held_out:
+        primary_metric.plot(*zip(*held_out, strict=True), "o--", color="#4a6fa5", markersize=3, label="held out")
+        primary_metric.legend(fontsize=8)
+    for name, value in marks:
+        primary_metric.axhline(value, color="#888", linestyle="--", linewidth=1)
+        primary_metric.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
+    if head != "return":
+        primary_metric.set_ylim(0, 1)
+    primary_metric.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
+    ended_in = {name: 0.0 for row in rows for name in row}
+    others = [name for name in outcome_labels(ended_in, task) if name != head]
+    for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
+        share = smooth([r.get(name, np.nan) for r in rows], episodes)
+        endings.plot(x, share, color=colour, label=name.replace("_", " "))
+    add_up = "how episodes end" if head == "return" else f"other endings: with {head} they add up to 1"
+    endings.set_title(add_up, fontsize=10)
+    if others:
+        endings.legend(fontsize=8)
+    if head != "return":
+        panels[2].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
+        panels[2].set_title("return per episode", fontsize=10)
+    speed.plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
+    speed.set_ylim(bottom=0)
+    speed.set_title("thousand decisions per second", fontsize=10)
+    for ax in panels:
+        ax.set_xlabel("million decisions", fontsize=8)
+        ax.grid(alpha=0.25)
+        ax.tick_params(labelsize=8)
+    return figure
+
+
+def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
+    """Running mean of what there is, shorter at the ends; of rates, weighted by how many episodes each tells of."""
+    data = np.asarray(values, dtype=float)
+    known = np.where(np.isnan(data), 0.0, 1.0 if weights is None else np.asarray(weights, dtype=float))
+    kernel = np.ones(min(WINDOW, len(data)))
+    count = np.convolve(known, kernel, "same")
+    total = np.convolve(known * np.nan_to_num(data), kernel, "same")
+    return np.divide(total, count, out=np.full(len(data), np.nan), where=count > 0)
+
+
+# ---- fledge report ---------------------------------------------------------------------------------------------------
+
+
+def command_line(run: Path, request: EvalRequest, path: Path) -> str:
+    """The command that writes this page, with what is not the default."""
+    words = ["fledge", "report", str(run), *request.overrides]
+    words += ["--task", request.task] if request.task else []
+    words += ["--out", str(path)] if path != run / "report.html" else []
+    words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
+    words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []
+    words += ["--vary", f"{request.vary[0]}={','.join(request.vary[1])}"] if request.vary else []
+    return shlex.join(words)
+
+
+def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
+    """Evaluate a run in its own world, beside the task's pilots, and write its report."""
+    console = make_console(stderr=True)
+    policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
+    task, ours = policies[0].task, policies[0]
+    if task.match.sides == 2:
+        from fledge.evaluation.match_report import report_on_fights  # which is about reports, too
+
+        return report_on_fights(run, ours, request, path)
+    policies += [load_policy(name, task) for name in task.pilots()]
+    rows: list[dict[str, Any]] = []
+    tracks: list[tuple[str, list[Trajectory]]] = []
+    for preset in (
+        [task.metrics.eval_preset, None] if task.metrics.eval_preset else [None]
+    ):  # what counts first, then its own world
+        for policy in policies:
+            label = "this run" if policy is ours else policy.name
+            for words in request.env_overrides():
+                flight = eval_env(policy, preset, words, ours.env)
+                if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
+                    continue  # a run that was trained where it is judged
+                shown = dataclasses.replace(request, picture=path if policy is ours else None)
+                result = fly_with_progress(policy, flight.cfg, shown, console, label)
+                row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
+                rows.append(row)
+                if result.tracks and result.tracks[0].frames:
+                    tracks.append((f"Episodes of this run: {row['world']}", result.tracks))
+    curves = read_curves(run)
+    figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
+    figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
+    score = rows[0]["mean_return"] if task.primary_metric == "return" else rows[0][task.primary_metric]
+    figures.append((f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}"))
+    write_report(
+        path,
+        Report(
+            title=f"{task.name}: {run.name}",
+            lead=f"What {run.name} learned, and how it does in the held-out world.",
+            command=command_line(run, request, path),
+            task=task,
+            figures=figures,
+            rows=rows,
+            curves=curves,
+            tracks=tracks[:1],
+        ),
+    )
+    return {"report": str(path), "rows": rows}

@@ -1,0 +1,55 @@
+"""`--help-config`: every setting as it would be used, with its meaning, its limits, and where its value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fledge.agents.base import BaseAgent
+from fledge.core.config_help import explain_settings
+from fledge.core.overrides import value_given
+from fledge.evaluation.env_config import eval_env
+from fledge.learn.registry import find_learner
+from fledge.tasks.policies import LoadedPolicy, load_policy
+from fledge.tasks.registry import find_task
+from fledge.training.config import make_config, read_run_config
+
+
+def explain_training(
+    tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None
+) -> Iterator[str]:
+    """Yield lines on every setting of a training."""
+    task = find_task(tasks[0]) if tasks else None
+    if resume is not None:
+        task, saved = read_run_config(resume, [], task, named=words)
+        layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
+    else:
+        task = task or find_task("navigation")
+        algo = value_given(words, "algo", task.presets.aliases)
+        form = find_learner(algo).policy_form if algo else "ppo"
+        chosen = preset if preset is not None else task.presets.default(form)
+        origin = f"preset {chosen}" if chosen else f"task {task.name}"
+        below = [f"algo={algo}"] if algo else []
+        layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
+    yield from explained([("", type(layers[-1][1])()), *layers])
+
+
+def explain_world(
+    policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]
+) -> Iterator[str]:
+    """Yield lines on every setting of the env that a policy would be evaluated in."""
+    task = find_task(task_name) if task_name else None
+    if policies:
+        policy = load_policy(policies[0], task)
+        origin = f"world of {policy.name}" if env_preset is None else f"preset {env_preset}"
+    else:
+        policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
+        origin = f"preset {env_preset or 'default'}"
+    worlds = [eval_env(policy, env_preset, given).cfg for given in ((), words)]
+    yield from explained([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
+
+
+def explained(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[str]:
+    for line, meaning in explain_settings(layers, prefix):
+        yield f"{line}\n    {meaning}"

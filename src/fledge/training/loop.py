@@ -1,0 +1,126 @@
+"""The training loop: start or resume, iterate, stop cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fledge.agents.policy_file import load_weights
+from fledge.core.errors import NumericsError
+from fledge.core.machine import keep_freed_memory
+from fledge.monitor import PerformanceMonitor
+from fledge.tasks.base import Task
+from fledge.training.config import TrainConfig
+from fledge.training.nan_dump import dump_update
+from fledge.training.outputs import RunOutputs
+from fledge.training.ranks import Ranks
+from fledge.training.run import EXACT, Run
+
+
+def train(
+    cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False, task: Task | None = None
+) -> dict[str, float]:
+    """Train to the end of the config (or a signal) and return the last metrics.
+
+    Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
+    """
+    keep_freed_memory()
+    run = ranks.together(lambda: Run(cfg, ranks, task))
+    outputs = start_run(run, folder, resume)
+    try:
+        with stop_on_signals() as stopped:
+            monitor, metrics = PerformanceMonitor(), dict[str, float]()
+            while not run.finished:
+                begun = time.perf_counter()
+                with monitor.timer("data_collection"):
+                    rollout = run.collect()
+                with monitor.timer("policy_training"):
+                    if outputs:
+                        outputs.saver.fence()  # weights change from here on
+                    losses = run.learn(rollout)
+                metrics = run.episode_metrics(rollout) | losses
+                run.seconds += time.perf_counter() - begun
+                if outputs:
+                    outputs.evaluate(metrics, monitor)
+                    outputs.log(metrics, monitor)
+                    outputs.archive(rollout, monitor)
+                stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
+                if run.iteration % cfg.save_interval == 0 or run.finished or stop:
+                    with monitor.timer("checkpoint_save"):
+                        state = run.state_dict()  # gathers: every rank takes part
+                        if outputs:
+                            outputs.save(state)
+                if stop:
+                    break
+        return outputs.finish(metrics) if outputs else metrics
+    except NumericsError as error:
+        raise dump_update(run, folder, error) from error
+    finally:
+        if outputs:
+            outputs.close()
+        run.close()
+
+
+def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
+    """Load the newest checkpoint (resume) or the weights to start from, on every rank; return rank 0's outputs.
+
+    A start that fails leaves no folder behind.
+    """
+    outputs: RunOutputs | None = None
+    try:
+        outputs = run.ranks.together(lambda: RunOutputs(run, folder) if run.ranks.is_first else None)
+        state = run.ranks.share(run.ranks.together(lambda: outputs.load(resume) if outputs else None))
+        say = run.ranks.together(lambda: take_state(run, state, resume))
+        if outputs:
+            outputs.write_config()
+            outputs.begin(say)
+        return outputs
+    except BaseException:
+        if outputs:
+            outputs.close()
+            outputs.discard()
+        run.close()
+        raise
+
+
+def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
+    """Load a saved state into a run; return what to print about it."""
+    if state is None:
+        return ""
+    if not resume:
+        load_weights(run.policy, state["model"], run.cfg.init_from)
+        run.learner.begin()
+        return ""
+    how = run.load_state_dict(state)
+    if how != EXACT:
+        run.learner.schedule(run.progress)
+    end = " It has finished: raise total_frames to continue." if run.finished else ""
+    return f"Resumed at iteration {run.iteration}/{run.total_iterations}; continues {how}.{end}"
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C or SIGTERM came. A second Ctrl-C stops at once."""
+    came: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+        if os.environ.get("RANK", "0") == "0":
+            print("\nStopping after this iteration and saving; Ctrl-C again to stop at once.", file=sys.stderr)
+
+    old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,51 @@
+"""NaN while learning: a dump of the update that produced it, and its repetition.
+
+The dump is an ordinary checkpoint: the policy's description, the run's settings, the learner (weights, optimisers,
+random state) before the update, and what it learned from: PPO's rollout, or the batches drawn from replay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fledge.core.errors import FormatError, NumericsError
+from fledge.core.overrides import build_config, to_plain
+from fledge.storage import load_checkpoint, save_checkpoint
+from fledge.tasks.base import Task
+from fledge.tasks.registry import find_named_task
+from fledge.training.algorithms import make_learner
+from fledge.training.config import aliases_of, chosen_algo, config_class
+from fledge.training.ranks import Ranks
+from fledge.training.run import Run
+
+
+def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:
+    """Write the update that failed, and return the error with the file's name."""
+    if error.dump is not None or error.cause is None:  # the env's NaN guard has written its own
+        return error
+    path = folder / f"nan_dump_iteration{run.iteration}_rank{run.ranks.rank}.fledge"
+    state = {**error.cause, "policy": run.description, "iteration": run.iteration, "config": to_plain(run.cfg)}
+    save_checkpoint(state, path)
+    text = f"{error} The update is in {path}: fledge.training.nan_dump.replay_update(path) repeats it."
+    return NumericsError(text, dump=str(path))
+
+
+def replay_update(path: str | Path, task: Task | None = None, algo: str = "") -> dict[str, float]:
+    """Repeat a dumped update on one rank and return its losses; raises NumericsError if it fails again.
+
+    Args:
+        task: The task, if it is code: a file alone may not run any.
+        algo: The algorithm, if it is code.
+    """
+    state: dict[str, Any] = load_checkpoint(path)
+    if not isinstance(state, dict) or not {"learner", "policy", "config", "progress"} <= set(state):
+        raise FormatError(f"{path} is not a dump of an update: it lacks learner, policy, config or progress.")
+    task = task or find_named_task(str(state["config"]["task"]), asked_by=str(path))
+    kind = config_class(task, chosen_algo([("", state["config"])], (), task, named=[f"algo={algo}"]))
+    cfg = build_config(kind, [(str(path), state["config"])], (), aliases_of(task))
+    learner = make_learner(cfg, task.policy.build(state["policy"]), Ranks())
+    try:
+        return learner.repeat(state)
+    finally:
+        learner.close()

@@ -1,0 +1,221 @@
+"""What rank 0 writes: metrics, progress, evaluations, checkpoints, archives."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from fledge.agents.policy_file import ENTRIES, past_self_file
+from fledge.collect.compressed import CompressedBatch
+from fledge.core.errors import FledgeError
+from fledge.core.machine import resident_bytes
+from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
+from fledge.monitor import PerformanceMonitor, print_model_info
+from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
+from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
+from fledge.tasks.registry import is_code
+from fledge.training.config import WandbMode
+from fledge.training.init_from import read_initial_policy
+from fledge.training.run import Run
+
+SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
+RECENT = 20  # iterations that the recent primary metric averages over
+
+
+class RunOutputs:
+    """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        cfg = run.cfg
+        self.run, self.folder, self.is_new = run, folder, not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        # signals: the training loop finishes its iteration, saves and drains the queue itself
+        self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
+        for optimizer in run.learner.optimizers.values():
+            self.saver.attach(optimizer)
+        self.history = CheckpointHistory(
+            folder / "checkpoints",
+            saver=self.saver,
+            keep_whole=cfg.keep_checkpoints,
+            keep_best=cfg.keep_best,
+            delta=cfg.save_delta,  # type: ignore[arg-type]
+        )
+        self.rollouts = None
+        if cfg.rollout_save_interval:
+            self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
+        self.primary_metric = run.task.primary_metric
+        self.console = ConsoleLogger(run.total_iterations, primary_metric=self.primary_metric)
+        self.loggers: list[Logger] = []
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self.last: dict[str, float] = {}
+        self.unlogged: list[dict[str, float]] = []  # episodes of the iterations since the last row of the log
+        self.summed_up = float("-inf")  # when the summary was printed last
+        self.newest: CheckpointHandle | None = None
+        with contextlib.redirect_stdout(sys.stderr):
+            print_model_info(run.policy)
+
+    def write_config(self) -> None:
+        """Write config.yaml; from here on the folder holds a run."""
+        path = self.folder / "config.yaml"
+        OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+        self.run.recorder.capture.folder = self.folder
+
+    def load(self, resume: bool) -> dict[str, Any] | None:
+        """Return the state to start from, if any; open the metric files at the right step."""
+        cfg = self.run.cfg
+        state = None
+        if resume and self.history.is_empty:
+            self.console.say("Nothing had been saved yet: the run begins from its start.")
+        elif resume:
+            state, _ = self.history.load_latest()
+            noted = state.get("log", {"recent": [], "unlogged": []})
+            self.recent.extend((total, flown) for total, flown in noted["recent"])
+            self.unlogged.extend(noted["unlogged"])
+        elif cfg.init_from:
+            state = read_initial_policy(cfg.init_from)
+        step = int(state["iteration"]) if resume and state else None
+        self.loggers = [FileLogger(self.folder, step), self.console]
+        if cfg.tensorboard:
+            self.loggers.append(TensorBoardLogger(self.folder, step))
+        if cfg.wandb.mode is not WandbMode.disabled:
+            config: Any = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
+            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config)
+            self.loggers += [wandb] if wandb else []
+            if note:
+                self.console.say(note)
+        return state
+
+    def begin(self, text: str) -> None:
+        """Print how the run begins, and show its progress from there."""
+        self.console.resume(self.run.iteration, self.run.total_iterations)
+        if text:
+            self.console.say(text)
+
+    def evaluate(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        """Every `eval_interval` iterations, evaluate on held-out maps and seeds; other ranks wait meanwhile."""
+        cfg, task = self.run.cfg, self.run.task
+        if not cfg.eval_interval or self.run.iteration % cfg.eval_interval:
+            return
+        world = task.evaluation(cfg.env)
+        with monitor.timer("evaluation"), torch.random.fork_rng(devices=[]):
+            result = evaluate(
+                self.run.policy, task, world, cfg.eval_episodes, VALIDATION_SEED, device=self.run.device, num_threads=1
+            )
+        metrics |= {f"eval/{name}": result.rate(name) for name in result.counts}
+        metrics["eval/return"] = float(result.returns.mean())
+
+    def log(self, metrics: dict[str, float], monitor: PerformanceMonitor) -> None:
+        run = self.run
+        if metrics["episodes"]:
+            self.recent.append((metrics["episodes"] * metrics[self.primary_metric], metrics["episodes"]))
+        if self.recent:  # before the first episode has ended there is nothing to say
+            total, flown = (sum(column) for column in zip(*self.recent, strict=True))
+            metrics[f"{self.primary_metric}_recent"] = total / flown
+        metrics["frames"] = run.frames
+        metrics["seconds"] = run.seconds
+        last = monitor.get_stats(window=1)
+        metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
+        metrics["simulate_s"] = run.collector.simulate_s
+        metrics["frames_per_second"] = run.frames_per_iteration / (metrics["collect_s"] + metrics["learn_s"])
+        metrics |= {f"perf/{name}": stats["mean"] for name, stats in monitor.get_stats(window=RECENT).items()}
+        metrics |= checkpoint_metrics(self.saver.get_stats())
+        metrics |= memory_metrics(run.device)
+        self.last = metrics
+        self.unlogged.append({name: metrics[name] for name in (*run.outcomes.values(), "return", "length", "episodes")})
+        if run.iteration % run.cfg.log_interval == 0 or run.finished:
+            means = mean_episodes(self.unlogged)
+            row = {name: value for name, value in {**metrics, **means}.items() if value is not None}
+            self.unlogged.clear()
+            for logger in self.loggers:
+                logger.log(run.iteration, row)
+        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+            self.summed_up = time.monotonic()
+            self.console.say(monitor.get_summary(window=100))
+            self.console.say(self.saver.get_summary())
+
+    def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
+        every = self.run.cfg.rollout_save_interval
+        if self.rollouts is not None and self.run.iteration % every == 0:
+            with monitor.timer("rollout_save"):
+                whole = rollout.decode() if isinstance(rollout, CompressedBatch) else rollout
+                self.rollouts.save(whole, self.run.iteration)
+
+    def save(self, state: dict[str, Any]) -> None:
+        for number, weights in self.run.curriculum.take_new_selves().items():
+            policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
+            self.saver.save_async(policy, past_self_file(self.folder, number))
+        state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
+        self.newest = self.history.save(
+            state, self.run.iteration, metric=self.last.get(f"{self.primary_metric}_recent")
+        )
+
+    def finish(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""
+        self.saver.shutdown()
+        if self.newest is not None:
+            self.newest.wait()
+        self.console.close()
+        self.console.say(self.ending())
+        return metrics
+
+    def ending(self) -> str:
+        """Return what was saved, and the commands that continue from it."""
+        run = self.run
+        code = is_code(run.task.reference)  # is run only where someone names it
+        resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
+        resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
+        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
+        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
+        if run.finished:
+            more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
+            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
+        limit = " max_minutes=0" if run.out_of_time else ""
+        return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
+
+    def discard(self) -> None:
+        """Remove what a failed start has written."""
+        if self.is_new:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        self.console.close()
+        with contextlib.suppress(FledgeError):
+            self.saver.shutdown()
+        for logger in self.loggers:
+            logger.close()
+
+
+def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
+    """Average over the episodes that ended in some iterations; None if none did."""
+    episodes = sum(row["episodes"] for row in iterations)
+    names = [name for name in iterations[0] if name != "episodes"]
+    sums = {name: sum(row[name] * row["episodes"] for row in iterations) for name in names}
+    return {"episodes": episodes, **{name: sums[name] / episodes if episodes else None for name in names}}
+
+
+def memory_metrics(device: str | torch.device) -> dict[str, float]:
+    """Return the memory of this process, and what it allocated on its GPU, in megabytes."""
+    held = resident_bytes()
+    found = {} if held is None else {"memory_mb": held / 1e6}
+    if torch.device(device).type == "cuda":
+        found["gpu_memory_mb"] = torch.cuda.memory_allocated(device) / 1e6
+    return found
+
+
+def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Return the saver's metrics that have a value already."""
+    names = ["saves", "failures", "queue_size", "bytes_out", "compression_ratio"]
+    names += ["stall_p99_ms", "fence_p99_ms", "age_s"]
+    return {f"checkpoint/{name}": stats[name] for name in names if stats[name] is not None}

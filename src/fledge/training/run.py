@@ -1,0 +1,251 @@
+"""A run: everything that one rank needs to train, and how it is saved and restored exactly.
+
+A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from fledge.core.code import find_object
+from fledge.core.errors import ConfigError, InputError
+from fledge.core.machine import default_threads, pick_device
+from fledge.core.random import Purpose, derive_seed
+from fledge.core.settings import changed_settings, check_settings, flat_settings
+from fledge.envs.base import Log, TensorEnv, add_logs
+from fledge.envs.placement import EnvPlacement
+from fledge.envs.reward_wrapper import RewardWrapper, find_reward
+from fledge.learn.registry import ALGORITHMS
+from fledge.tasks.base import Task
+from fledge.tasks.registry import find_task
+from fledge.training.algorithms import make_collector, make_learner
+from fledge.training.config import RENAMED, CollectMode, TrainConfig
+from fledge.training.curriculum import make_curriculum
+from fledge.training.live import FrameCapture, RecordingWrapper
+from fledge.training.ranks import Ranks
+
+EXACT = "bit for bit"  # how a run continues if nothing that is computed has changed
+TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
+
+
+class Run:
+    """Env, policy, learner and collector of one rank, and the counters of the run."""
+
+    def __init__(self, cfg: TrainConfig, ranks: Ranks, task: Task | None = None) -> None:
+        check_settings(cfg)
+        self.task = task or find_task(cfg.task)
+        self.cfg, self.ranks = cfg, ranks
+        self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
+        self.settings = flat_settings(cfg)
+        self.iteration = self.frames = 0
+        self.seconds = 0.0
+        # All ranks build the same weights, then draw their own actions and minibatches.
+        torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
+        self.description = self.task.policy.describe(self.task, cfg.learner.policy_form, cfg.env, cfg.policy)
+        self.policy = self.task.policy.build(self.description).to(self.device)
+        if cfg.compile:
+            self.policy.compile()
+        self.learner = make_learner(cfg, self.policy, ranks)
+        torch.manual_seed(derive_seed(cfg.seed, Purpose.POLICY, ranks.rank))
+        self.envs = make_rank_envs(self.task, cfg, ranks, self.device)
+        self.outcomes = {value: name for value, name in self.envs[0].outcomes.items() if value}
+        check_names(self.task, self.envs[0])
+        self.recorder = RecordingWrapper(self.envs[0], FrameCapture(self.task, self.envs[0], {"seed": cfg.seed}))
+        """The first env; records on rank 0, once its capture has the run's folder."""
+        self.collector = make_collector(cfg, [self.recorder, *self.envs[1:]], self.policy, self.learner)
+        self.curriculum = make_curriculum(self.task, cfg, self.envs, self.policy, self.device, ranks)
+        self.frames_per_iteration = sum(env.num_envs for env in self.envs) * cfg.steps * ranks.size
+
+    @property
+    def iterations_left(self) -> int:
+        return max(0, -(-(self.cfg.total_frames - self.frames) // self.frames_per_iteration))
+
+    @property
+    def total_iterations(self) -> int:
+        return self.iteration + self.iterations_left
+
+    @property
+    def progress(self) -> float:
+        """Share of training done, 0 to 1 at the last iteration."""
+        last = self.frames + (self.iterations_left - 1) * self.frames_per_iteration
+        return min(1.0, self.frames / max(1, last))
+
+    @property
+    def finished(self) -> bool:
+        return not self.iterations_left
+
+    @property
+    def out_of_time(self) -> bool:
+        return 0 < self.cfg.max_minutes * 60 < self.seconds
+
+    def collect(self, progress: float | None = None) -> TensorDictBase:
+        """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
+        progress = self.progress if progress is None else progress
+        prepare = functools.partial(self.curriculum.prepare, progress)
+        return self.collector.rollout(prepare)  # calls it while no env is stepping
+
+    def learn(self, rollout: TensorDictBase) -> dict[str, float]:
+        """Update the policy from a rollout."""
+        losses = self.learner.update(rollout, self.progress)
+        self.iteration += 1
+        self.frames += self.frames_per_iteration
+        return losses
+
+    def episode_metrics(self, rollout: TensorDictBase) -> dict[str, float]:
+        """Return counts and means of the episodes that ended in a rollout, and what envs logged, over all ranks."""
+        outcome, log = rollout["outcome"], self.collector.env_log
+        ended = outcome > 0
+        counts = torch.bincount(outcome.flatten(), minlength=max(self.outcomes) + 1).double()
+        sums = [
+            rollout["reward"].sum(),
+            rollout["episode_return"][ended].sum(),
+            rollout["episode_length"][ended].sum(),
+            torch.tensor(len(log), device=outcome.device),
+        ]
+        if len(counts) > max(self.outcomes) + 1:
+            raise InputError(
+                f"The env ended an episode with outcome {len(counts) - 1}, but env.outcomes names {self.outcomes}."
+            )
+        values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
+        *by_outcome, reward, returns, length, logged = values
+        episodes = sum(by_outcome[1:])
+        metrics = {name: by_outcome[value] / max(episodes, 1.0) for value, name in self.outcomes.items()}
+        metrics |= {"episodes": episodes, "reward": reward / self.frames_per_iteration}
+        metrics |= {"return": returns / max(episodes, 1.0), "length": length / max(episodes, 1.0)}
+        metrics |= self._env_metrics(log) if logged else {}  # every rank knows whether any rank logged
+        return metrics | self.curriculum.learn(self.policy)
+
+    def _env_metrics(self, log: Log) -> dict[str, float]:
+        """Return the means of what envs logged, on rank 0; values that are not finite are left out."""
+        logs = self.ranks.gather({name: (float(total), float(count)) for name, (total, count) in log.items()})
+        means = {name: total / count for name, (total, count) in add_logs(logs).items() if count}
+        return {f"env/{name}": float(mean) for name, mean in means.items() if math.isfinite(mean)}
+
+    # ---- saving ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole run on rank 0, with the other ranks' states gathered; an empty dict elsewhere."""
+        own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()} | self.learner.rank_state()
+        if self.device != "cpu":
+            own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        everyone = self.ranks.gather(own)
+        if not self.ranks.is_first:
+            return {}
+        env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
+        return {
+            "model": self.policy.state_dict(),
+            "learner": self.learner.state_dict(),
+            "curriculum": self.curriculum.state_dict(),
+            "ranks": everyone,
+            "iteration": self.iteration,
+            "frames": self.frames,
+            "seconds": self.seconds,
+            "task": self.task.reference,
+            "policy": self.description,
+            "world": {"env": env, "decision_s": self.envs[0].decision_s},
+            "config": self.settings,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> str:
+        """Continue from a saved run; return `EXACT`, or what is different."""
+        changes = refuse_misfits(state.get("config", self.settings), self.cfg, self.policy.observes)
+        if state["policy"] != self.description:
+            raise ConfigError(
+                f"The run was saved with the policy {state['policy']}, but its env now needs {self.description}: "
+                "the weights do not fit. Start a new run."
+            )
+        self.policy.load_state_dict(state["model"])
+        self.learner.load_state_dict(state["learner"])
+        self.curriculum.load_state_dict(state.get("curriculum", {}))
+        self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
+        self.seconds = float(state["seconds"])
+        restart = list(changes["restart"])
+        restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (its state cannot be saved)"]
+        restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
+        if restart:
+            lost = f"{self.task.metrics.unit} begin new episodes"
+            lost += ", and the replay is empty" if self.cfg.off_policy else ""
+            also = f"; also changed: {', '.join(changes['changes'])}" if changes["changes"] else ""
+            return f"with another {', '.join(restart)}: {lost}{also}"
+        own = state["ranks"][self.ranks.rank]
+        self.collector.load_state_dict(own["collector"])
+        self.learner.load_rank_state(own)
+        torch.set_rng_state(own["rng"].cpu())
+        if "cuda_rng" in own and self.device != "cpu":
+            torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
+        if changes["changes"]:
+            return f"with changed {', '.join(changes['changes'])}"
+        return EXACT
+
+    def close(self) -> None:
+        self.collector.shutdown()
+        self.learner.close()
+
+
+def check_names(task: Task, env: TensorEnv) -> None:
+    """Raise ConfigError if names of an env's observations or outcomes clash with others."""
+    if clash := sorted(TAKEN & {*env.observation_spec}):
+        raise ConfigError(
+            f"The env observes {', '.join(clash)}, which is the name of another entry of rollouts: rename it."
+        )
+    if task.primary_metric != "return" and task.primary_metric not in env.outcomes.values():
+        known = ", ".join(name for value, name in env.outcomes.items() if value)
+        raise ConfigError(
+            f"The task's primary_metric is {task.primary_metric!r}, but must be 'return' or an outcome: {known}."
+        )
+
+
+def refuse_misfits(
+    before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
+) -> dict[str, list[str]]:
+    """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
+    before = {RENAMED.get(key, key): value for key, value in before.items()}
+    changes = changed_settings(before, cfg, observes=observes)
+    others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
+    refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
+    if refused:
+        raise ConfigError(
+            f"A run cannot continue with another {', '.join(refused)}: the saved weights do not fit. Start a new run; "
+            "init_from takes over the weights of a policy."
+        )
+    return changes
+
+
+def env_with_reward(task: Task, env: Any, reference: str) -> Any:
+    """Return env settings in which the env itself computes a user's reward; None where a RewardWrapper must.
+
+    Raises:
+        ConfigError: if there is no such object.
+    """
+    found = find_object(reference)
+    native = isinstance(found, type) and getattr(found, "task", None) == task.name
+    return dataclasses.replace(env, reward=reference) if native else None
+
+
+def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> list[TensorEnv]:
+    """Make this rank's share of the envs; two of half the size for collect.mode=halves."""
+    parts = 2 if cfg.collect.mode is CollectMode.halves else 1
+    share = cfg.env.num_envs // ranks.size // parts
+    spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
+    paid = env_with_reward(task, cfg.env, cfg.reward) if cfg.reward else None
+    envs = [
+        task.make_env(
+            dataclasses.replace(paid or cfg.env, num_envs=share),
+            EnvPlacement(
+                device=device,
+                seed=cfg.seed,
+                num_threads=1 if ranks.size > 1 else spare,
+                env_offset=ranks.rank * share * parts + part * share,
+                total_envs=cfg.env.num_envs,
+                rank=ranks.rank,
+            ),
+        )
+        for part in range(parts)
+    ]
+    return [RewardWrapper(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs

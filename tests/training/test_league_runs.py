@@ -1,0 +1,165 @@
+"""League runs end to end: killed at any moment they go on bit for bit, past selves, scores and ratings included."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fledge.core.errors import ConfigError, FledgeError
+from fledge.storage import CheckpointHistory
+from fledge.tasks.policies import load_policy
+from fledge.training.config import make_config
+from fledge.training.ranks import Ranks
+from fledge.training.run import Run
+
+WORDS = [
+    "env.num_envs=32",
+    "env.spacetime=false",
+    "env.scenario=chase",
+    "env.opponent=placeholder",
+    "env.max_episode_s=50",
+    "ppo.rollout_steps=16",
+    "ppo.minibatch=128",
+    "policy.hidden=[16]",
+    "policy.tokens=8",
+    "tensorboard=false",
+    "league.ladder=[placeholder,random]",
+    "league.window=20",
+    "league.promote_at=0.05",
+    "league.self_beaten_at=0.05",
+    "league.past_selves=2",
+    "league.self_play=0.3",
+    "save_interval=5",
+    f"total_frames={12 * 32 * 16}",
+]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fledge.cli", "train", *words]
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    state, _ = CheckpointHistory(folder / "checkpoints").load_latest()
+    return state
+
+
+def flat(state: object, path: str = "") -> dict[str, object]:
+    if isinstance(state, dict):
+        return {k: v for key, value in state.items() for k, v in flat(value, f"{path}/{key}").items()}
+    if isinstance(state, list):
+        return {k: v for key, value in enumerate(state) for k, v in flat(value, f"{path}/{key}").items()}
+    return {path: state}
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None:
+    asked = ["aircombat", "--preset", "", *WORDS, f"ranks={ranks}", "--folder"]
+    done = subprocess.run(command(*asked, str(tmp_path / "straight")), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    killed = tmp_path / "killed"
+    with subprocess.Popen(command(*asked, str(killed)), stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        first = killed / "checkpoints" / "checkpoint_000000005.fledge"
+        deadline = time.monotonic() + 200
+        while not first.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+    resumed = subprocess.run(command("--resume", str(killed)), capture_output=True, text=True, timeout=300)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "bit for bit" in resumed.stderr
+    ours, theirs = (flat(state_of(tmp_path / name)) for name in ("straight", "killed"))
+    assert ours.keys() == theirs.keys()
+    league = {name for name in ours if name.startswith("/curriculum/selves/")}
+    assert league  # a past self had joined
+    assert ours["/curriculum/rung"] == 1
+    for name, value in ours.items():
+        if name.startswith(("/seconds", "/log")):
+            continue
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, theirs[name]), name  # type: ignore[arg-type]
+        else:
+            assert value == theirs[name], name
+    count = len(state_of(killed)["curriculum"]["names"]) - 2  # type: ignore[index]
+    assert {path.name for path in (killed / "selves").iterdir()} == {f"self_{n + 1}.fledge" for n in range(count)}
+    for number in range(1, count + 1):
+        past, same = (load_policy(f"{tmp_path / name}#{number}").agent.state_dict() for name in ("straight", "killed"))
+        assert all(torch.equal(value, same[name]) for name, value in past.items())
+    with pytest.raises(ConfigError, match="past selves, but"):
+        load_policy(f"{killed}#99")
+
+
+def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
+    run = Run(make_config("aircombat", "", [*WORDS, "ranks=1"]), Ranks())
+    try:
+        for _ in range(10):
+            rollout = run.collect()
+            run.learn(rollout)
+            metrics = run.episode_metrics(rollout)
+        assert metrics["league/rung"] == 2
+        assert metrics["league/opponents"] >= 3
+    finally:
+        run.close()
+
+
+def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:
+    run = Run(
+        make_config(
+            "aircombat", "", [*WORDS, "ranks=1", "league.self_play=0", "league.window=1", "league.past_selves=1"]
+        ),
+        Ranks(),
+    )
+    try:
+        most = 0
+        for _ in range(60):
+            run.learn(rollout := run.collect())
+            run.episode_metrics(rollout)
+            kept = {int(number) for number in run.curriculum.state_dict()["selves"]}
+            flying = run.envs[0].unwrapped.opponent.unique().tolist()  # type: ignore[attr-defined]
+            assert kept >= {number for number in flying if number > 1}, "a resumed run could not go on"
+            most = max(most, len(kept))
+            if (joined := len(run.curriculum.take_new_selves())) and len(run.curriculum.state_dict()["names"]) > 14:
+                break
+        assert joined
+        assert most < 8  # of twelve or more
+    finally:
+        run.close()
+
+
+def test_a_league_in_a_world_with_one_side_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has one: leave it empty"):
+        Run(make_config("navigation", "", ["league.ladder=[straight]", "env.num_envs=4"]), Ranks())
+
+
+def test_a_league_without_an_opponent_s_seat_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"set env\.opponent"):
+        Run(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
+
+
+def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
+    """An exploiter, say: trained against the learner alone, then met by it."""
+    short = [word for word in WORDS if not word.startswith(("total", "league"))]
+    asked = ["aircombat", "--preset", "", *short, f"total_frames={2 * 32 * 16}", "ranks=1", "--folder"]
+    done = subprocess.run(command(*asked, str(tmp_path / "other")), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    other = tmp_path / "other"
+    run = Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[placeholder,{other}]", "ranks=1"]), Ranks())
+    try:
+        theirs, _ = CheckpointHistory(other / "checkpoints").load_latest()
+        met = run.curriculum.league.agents[1]  # type: ignore[attr-defined]
+        assert all(torch.equal(value, theirs["model"][name]) for name, value in met.state_dict().items())
+    finally:
+        run.close()
+    with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
+    with pytest.raises(ConfigError, match=r"other', which does not fit this env: .*missiles"):  # at once, not later
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks())
+
+
+@pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
+def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
+    with pytest.raises(FledgeError, match=r"no such scripted policy or file|missing\.fledge"):
+        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())
