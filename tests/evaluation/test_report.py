@@ -12,7 +12,7 @@ from fledge.evaluation.comparison import EvalRequest, save_picture
 from fledge.evaluation.episodes import evaluate
 from fledge.evaluation.report import Report, command_line, curves_figure, details_table, smooth, write_report
 from fledge.evaluation.tables import detail_tables as details
-from fledge.tasks.labels import env_label
+from fledge.tasks.metrics import env_label
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask

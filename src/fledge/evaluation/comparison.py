@@ -18,7 +18,7 @@ from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.evaluation.tables import detail_tables, results_table
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
+from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
 from fledge.tasks.policy import TrainedEnv
 from fledge.tasks.registry import find_task, task_names

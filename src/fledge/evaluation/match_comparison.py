@@ -10,7 +10,7 @@ from fledge.evaluation.match_figures import explain_losses
 from fledge.evaluation.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluation.matches import Match, cross_table
 from fledge.evaluation.recordings import numbered_path, save_recording
-from fledge.tasks.labels import env_label
+from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import LoadedPolicy
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fledge.evaluation.matches import Match, cross_table
 from fledge.evaluation.page import cell, heading, html_table, image, note, tint, write_page
 from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, read_curves
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
+from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import LoadedPolicy
 from fledge.tasks.view.trajectory import LossReason, Trajectory
 

@@ -21,7 +21,7 @@ from fledge.evaluation.episodes import TEST_SEED
 from fledge.evaluation.page import heading, html_table, image, note, table_row, write_page
 from fledge.evaluation.tables import class_score, classes_of, outcome_labels
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
+from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import load_policy
 from fledge.tasks.view.trajectory import Trajectory
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fledge.agents.base import Action
 from fledge.envs.base import TensorEnv
+
+if TYPE_CHECKING:
+    from fledge.tasks.base import Task
 
 
 class EpisodeMetrics:
@@ -92,3 +95,8 @@ class TaskMetrics:
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return rows of `fledge eval` of other projects' policies, for comparison without their files."""
         return []
+
+
+def env_label(task: Task, cfg: Any) -> str:
+    """Return a short label of an env: the task's own, or the task's name."""
+    return task.metrics.env_label(cfg) or task.name
