@@ -133,15 +133,16 @@ def make_pilot(task: Task, name: str) -> BaseAgent | None:
         ConfigError: if a parameter is not known, or its value does not fit.
     """
     found, pilots = PILOT.fullmatch(name.strip()), task.pilots()
-    if found is None or found[1] not in pilots:
+    kind = task.policy.pilot_aliases.get(found[1], found[1]) if found else ""
+    if found is None or kind not in pilots:
         return None
-    options = read_parameters(found[1], found[2] or "")
+    options = read_parameters(kind, found[2] or "")
     try:
-        return pilots[found[1]](**options)
+        return pilots[kind](**options)
     except TypeError as error:
         if not options:
             raise
-        raise ConfigError(f"{found[1]} has no parameter {' or '.join(options)}: {error}.") from None
+        raise ConfigError(f"{kind} has no parameter {' or '.join(options)}: {error}.") from None
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:

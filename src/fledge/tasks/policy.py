@@ -57,6 +57,8 @@ class PolicyFactory:
     """Folder of the shipped policies, NAME.fledge."""
     shields: Mapping[str, Callable[[BaseAgent], BaseAgent]] = {}
     """Wrappers that check and correct an agent's actions, by name."""
+    pilot_aliases: Mapping[str, str] = {}
+    """Other projects' names of scripted policies -> ours."""
 
     def describe(self, task: Task, algo: str, env: Any, policy: Any) -> dict[str, Any]:
         """Return a description, as plain values, of the network that an algorithm ("ppo", "sac", "td3", "dqn") trains.

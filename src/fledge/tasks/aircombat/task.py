@@ -37,6 +37,7 @@ class DuelPolicies(PolicyFactory):
 
     config = AircombatPolicyConfig
     folder = HERE / "policies"
+    pilot_aliases = OTHER_NAMES
 
     def describe(self, task: Task, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
         observation, action = env_specs(task, dataclasses.replace(env, opponent="placeholder"))
@@ -86,4 +87,4 @@ class AircombatTask(Task):
         return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
-        return {name: functools.partial(make_pilot, name) for name in (*PILOTS, *OTHER_NAMES)}
+        return {name: functools.partial(make_pilot, name) for name in PILOTS}
