@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fledge.app.recordings.episode_packer import text
 from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pack_beams, pack_episode, stage_key
-from fledge.app.recordings.trajectory import stride_of
+from fledge.app.recordings.trajectory import stride_of, text
 from fledge.app.server.assets import STATIC
 from fledge.app.server.bundle import DATA_ID, make_page, three_script
 from fledge.core.errors import ConfigError

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fledge.app.recordings.episode_packer import deep, plain, text
-from fledge.app.recordings.episode_payload import episode_row
-from fledge.app.recordings.trajectory import checked_frames, read_track
+from fledge.app.recordings.episode_payload import deep, episode_row
+from fledge.app.recordings.trajectory import checked_frames, plain, read_track, text
 from fledge.core.extras import extra
 from fledge.storage import Recording
 from fledge.storage.disk.durable import durable_file
