@@ -17,8 +17,7 @@ from typing import Any
 
 from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pack_beams, pack_episode, stage_key
 from fledge.app.recordings.trajectory import stride_of, text
-from fledge.app.server.assets import STATIC
-from fledge.app.server.bundle import DATA_ID, make_page, three_script
+from fledge.app.server.assets import DATA_ID, STATIC, make_page, three_script
 from fledge.core.errors import ConfigError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
