@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.commands import main as benchmarks
-from fledge.app.play.play_args import read_play_args
+from fledge.app.play.match_manager import read_play_args
 from fledge.cli import main
 from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings

@@ -26,7 +26,7 @@ def play(overrides: tuple[str, ...], **options: Any) -> None:
     """
     with extra("ui"):
         import nicegui  # noqa: F401
-    from fledge.app.play.play_args import read_play_args
+    from fledge.app.play.match_manager import read_play_args
 
     matches, path = read_play_args(overrides)
 

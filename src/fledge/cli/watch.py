@@ -29,7 +29,7 @@ def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options:
     places = places or (Path("runs"),)
     if save is None and not as_json:
         return open_app(places, lambda server: "/", **options)
-    from fledge.app.runs.saved_run import save_runs
+    from fledge.app.runs.runs import save_runs
 
     data = save_runs(places, save)
     if as_json:

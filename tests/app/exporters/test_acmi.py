@@ -145,7 +145,7 @@ def test_text_with_commas_bars_and_line_ends_stays_one_value(recording: Recordin
 
 def test_a_task_without_words_of_its_own_shows_what_has_positions() -> None:
     frames = duel()
-    found = Task("any", NavigationConfig).objects(Trajectory(frames, {}, "win"))
+    found = Task("any", NavigationConfig).view.objects(Trajectory(frames, {}, "win"))
     assert [thing.name for thing in found[:4]] == ["thing 1", "thing 2", "missile 1 1", "missile 1 2"]
     assert len(found) == 2 + 12
     assert [thing.parent for thing in found] == [None, None, *[0] * 6, *[1] * 6]

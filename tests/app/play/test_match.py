@@ -16,8 +16,7 @@ import pytest
 from fledge import find_task
 from fledge.app.play import match as match_module
 from fledge.app.play.match import Match
-from fledge.app.play.match_manager import MAX_MATCHES, MatchManager
-from fledge.app.play.play_args import read_play_args
+from fledge.app.play.match_manager import MAX_MATCHES, MatchManager, read_play_args
 from fledge.app.play.roster import Roster
 from fledge.core.errors import ConfigError
 
@@ -190,7 +189,7 @@ def test_the_arguments_of_play() -> None:
         (["red=crank", "opponent=drag"], "same seat"),
         (["navigation"], "a match needs 2"),
         (["env.speed=3"], "speed"),
-        (["env.reward=os:system"], "no reward"),
+        (["env.reward=os:system"], "not a known reward"),
     ):
         with pytest.raises(ConfigError, match=told):
             read_play_args(words)

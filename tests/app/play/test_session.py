@@ -13,7 +13,7 @@ import torch
 
 from fledge import TensorEnv, find_task
 from fledge.app.play import session
-from fledge.app.play.seats import Hands, Seat
+from fledge.app.play.fight_state import Hands, Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec

@@ -24,8 +24,8 @@ def test_runs_and_recordings_are_found_below_a_folder(tmp_path: Path) -> None:
     (tmp_path / "runs" / "notes.txt").write_text("private")
     files = FileIndex([tmp_path / "runs"])
     assert [entry.name for entry in files.runs()] == ["deep/first"]
-    found = {entry.name: (entry.run, entry.live) for entry in files.recordings()}
-    assert found == {"deep/first/live/now.frec": (make_id(run), True), "alone.frec": (None, False)}
+    found = {entry.name: entry.live for entry in files.recordings()}
+    assert found == {"deep/first/live/now.frec": True, "alone.frec": False}
 
 
 def test_an_id_is_looked_up_and_never_a_path(tmp_path: Path) -> None:

@@ -13,9 +13,18 @@ import torch
 
 from fledge.app.runs.chart_list import lay_out
 from fledge.app.runs.file_index import Entry, FileIndex, make_id
-from fledge.app.runs.runs import RunCache, compare_settings, describe_fully, examine, list_checkpoints, read_settings
-from fledge.app.runs.saved_run import MODULE, as_page, collect
-from fledge.app.server.bundle import as_data, join_modules
+from fledge.app.runs.runs import (
+    MODULE,
+    RunCache,
+    as_page,
+    collect,
+    compare_settings,
+    describe_fully,
+    examine,
+    list_checkpoints,
+    read_settings,
+)
+from fledge.app.server.assets import as_data, join_modules
 from fledge.storage import CheckpointHistory
 
 

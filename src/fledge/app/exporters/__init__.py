@@ -38,10 +38,8 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
             raise ConfigError(f"{target.name} must end in {', '.join(FORMATS)}.")
         if not len(recording):
             raise ConfigError(f"{source} holds no episodes (yet): there is nothing to export.")
-        known = find_task(task) if task else None
-        if known is None:
-            known = task_of(recording) if name in ANY_TASK else find_named_task(recording.task, str(source))
+        find = task_of if name in ANY_TASK else lambda recording: find_named_task(recording.task, str(source))
         export = getattr(import_module(f"{__name__}.{name}"), f"export_{name}")
-        figures = export(recording, known, target, episode)
+        figures = export(recording, find_task(task) if task else find(recording), target, episode)
         told = {"source": str(source), "target": str(target), "episodes": len(recording)}
         return {**told, **figures, "bytes": target.stat().st_size}

@@ -8,13 +8,10 @@
     -3                                                  it is removed
     0,Event=Destroyed|3|                                an event
 
-Contract
-    `T` is longitude | latitude | altitude | roll | pitch | yaw | u | v | heading (degrees, metres; yaw and heading clockwise
-    from north; u, v: our own x and y), or longitude | latitude | altitude | u | v of what has no heading. Metres become
-    degrees by the ellipsoid's (WGS 84) two radii of curvature at the reference point: exact there, and at the
-    equator 80 km away to 3 m; in high latitudes less, as meridians draw together (u and v are exact everywhere). The
-    default, on the equator off Africa, has sea below and no mountains. A world without altitude flies at `altitude_m`.
-    Text is escaped: a backslash before commas and line ends. An object's event comes before its removal.
+`T` is longitude | latitude | altitude | roll | pitch | yaw | u | v | heading (degrees, metres; yaw and heading clockwise from
+north; u, v: our own x and y), or longitude | latitude | altitude | u | v of what has no heading. Metres become degrees by the
+radii of curvature of WGS 84 at the reference point: to 3 m at 80 km on the equator, less exact in high latitudes; u and v are
+exact everywhere. The default reference has sea below. An object's event comes before its removal.
 """
 
 from __future__ import annotations
@@ -70,9 +67,8 @@ def export_acmi(
         times = flown.times() if told is None or told.ndim != 1 else told.astype(np.float64)
         objects = task.view.objects(track)
         if not objects:
-            raise InputError(
-                f"{recording.path} holds no positions ({', '.join(recording.fields)}): there is nothing to export."
-            )
+            fields = ", ".join(recording.fields)
+            raise InputError(f"{recording.path} holds no positions ({fields}): there is nothing to export.")
         title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"
         text = "".join(acmi_lines(objects, times, title, recording.seconds_per_frame, reference, altitude_m))
     write_text(target, text)
@@ -102,9 +98,7 @@ def acmi_lines(
     """Yield the text of a file: objects with a frame at each of `times` (s)."""
     lon, lat = reference
     if not -180 <= lon <= 180 or not -85 <= lat <= 85:
-        raise InputError(
-            f"reference={lon}, {lat} is not valid: the longitude must lie within ±180°, the latitude within ±85°."
-        )
+        raise InputError(f"reference={lon}, {lat} must be a longitude within ±180° and a latitude within ±85°.")
     yield "FileType=text/acmi/tacview\nFileVersion=2.2\n"
     yield f"0,ReferenceTime=2000-01-01T00:00:00Z,ReferenceLongitude={lon:.7f},ReferenceLatitude={lat:.7f}\n"
     yield f"0,Title={escape(title)},DataSource=Fledge,DataRecorder=Fledge,Category=Simulation\n"
@@ -130,14 +124,13 @@ def acmi_lines(
 def _stays(objects: Sequence[SceneObject], count: int) -> list[_Stay]:
     """Return all stays of all objects, each with an id of its own and that of the stay that launched it."""
     stays: list[_Stay] = []
-    of: dict[int, list[_Stay]] = {}
+    of: dict[int | None, list[_Stay]] = {}
     for k, thing in enumerate(objects):
         there = np.ones(count, bool) if thing.present is None else np.asarray(thing.present, bool)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
         of[k] = []
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            owners = of.get(thing.parent, []) if thing.parent is not None else []
-            parent = next((owner.id for owner in reversed(owners) if owner.first <= first), None)
+            parent = next((owner.id for owner in reversed(of.get(thing.parent, [])) if owner.first <= first), None)
             of[k].append(_Stay(f"{len(stays) + 1:x}", thing, first, last, parent))
             stays.append(of[k][-1])
     return stays
@@ -171,17 +164,14 @@ def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> 
     north = _A * (1 - _E2) / (1 - _E2 * sin * sin) ** 1.5  # radius of curvature along the meridian
     east = _A / math.sqrt(1 - _E2 * sin * sin) * math.cos(math.radians(lat_deg))
     lon, lat = np.degrees(x / east), np.degrees(y / north)
-    if thing.heading is None:
-        return [f"{o:.7f}|{a:.7f}|{h:.2f}|{u:.2f}|{v:.2f}" for o, a, h, u, v in zip(lon, lat, z, x, y, strict=True)]
-    yaw = (90.0 - np.degrees(np.broadcast_to(np.asarray(thing.heading, np.float64), count))) % 360.0
-    return [
-        f"{o:.7f}|{a:.7f}|{h:.2f}|0|0|{w:.2f}|{u:.2f}|{v:.2f}|{w:.2f}"
-        for o, a, h, w, u, v in zip(lon, lat, z, yaw, x, y, strict=True)
-    ]
+    form, values = "{:.7f}|{:.7f}|{:.2f}|{:.2f}|{:.2f}", [lon, lat, z, x, y]
+    if thing.heading is not None:
+        yaw = (90.0 - np.degrees(np.broadcast_to(np.asarray(thing.heading, np.float64), count))) % 360.0
+        form, values = "{:.7f}|{:.7f}|{:.2f}|0|0|{:.2f}|{:.2f}|{:.2f}|{:.2f}", [lon, lat, z, yaw, x, y, yaw]
+    return [form.format(*row) for row in zip(*values, strict=True)]
 
 
 def escape(text: str) -> str:
     """Escape text as a property value. | would start the next part of an event, so it is replaced, like unprintables."""
     shown = "".join(char if char.isprintable() or char == "\n" else " " for char in text.replace("\r\n", "\n"))
-    plain = shown.replace("\\", "/").replace("|", "/")
-    return plain.replace(",", "\\,").replace("\n", "\\\n")
+    return shown.translate({ord("\\"): "/", ord("|"): "/", ord(","): "\\,", ord("\n"): "\\\n"})

@@ -15,18 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fledge.app.recordings.episode_packer import text
 from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pack_beams, pack_episode, stage_key
-from fledge.app.recordings.trajectory import stride_of
-from fledge.app.server.assets import STATIC
-from fledge.app.server.bundle import DATA_ID, make_page, three_script
+from fledge.app.recordings.trajectory import stride_of, text
+from fledge.app.server.assets import DATA_ID, STATIC, make_page, three_script
 from fledge.core.errors import ConfigError
 from fledge.storage import Recording
 from fledge.storage.disk.durable import write_text
 from fledge.tasks.base import Task
 from fledge.tasks.view.base import TaskView
 
-PLAYER = STATIC / "player" / "player.js"
 MAX_EPISODES = 64
 MAX_BYTES = 64 * 2**20  # of payloads and beams, compressed
 MAX_GRAPHS = 600  # in a page; each takes some hundredths of a second to compute
@@ -41,27 +38,22 @@ def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> d
     """Return the data of a page: the list, and as many payloads, beams and graphs as fit."""
     payloads: dict[int, str] = {}
     beams: dict[int, str] = {}
-    stages: set[str | None] = {None}
+    stages: set[str] = set()
     size = 0
     for number in numbers:
         key = stage_key(recording[number].scene)
-        payload = compressed(pack_episode(recording, task, number, 0, key not in stages or key is None))
+        payload = compressed(pack_episode(recording, task, number, with_stage=key not in stages))
         seen = compressed(pack_beams(recording, task, number, 0, recording[number].length))
-        if payloads and size + len(payload) + len(seen) > MAX_BYTES:
+        size += len(payload) + len(seen)
+        if payloads and size > MAX_BYTES:
             break
         payloads[number], beams[number] = payload, seen
-        stages.add(key)
-        size += len(payload) + len(seen)
+        stages |= {key} if key is not None else set()
     listed = list_episodes(recording, task)
-    listed["episodes"] = [row for row in listed["episodes"] if row["number"] in payloads]
-    listed["left_out"] = len(recording) - len(payloads)
-    listed["closed"] = True
-    return {
-        "list": listed,
-        "payloads": payloads,
-        "beams": beams,
-        "graphs": pack_graphs(recording, task, list(payloads)),
-    }
+    rows = [row for row in listed["episodes"] if row["number"] in payloads]
+    listed |= {"episodes": rows, "left_out": len(recording) - len(payloads), "closed": True}
+    graphs = pack_graphs(recording, task, list(payloads))
+    return {"list": listed, "payloads": payloads, "beams": beams, "graphs": graphs}
 
 
 def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[int, str]:
@@ -94,20 +86,15 @@ def slim(graph: Any, without: Sequence[str] = ("rings", "fan", "points")) -> Any
 
 def export_html(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
     """Write the page of a recording, or of one of its episodes, and return how many episodes it has."""
-    if episode is None:
-        numbers = [each.number for each in recording if each.recorded][:MAX_EPISODES]
-    else:
-        numbers = [recording[episode].number]
+    chosen = recording if episode is None else [recording[episode]]
+    numbers = [each.number for each in chosen if each.recorded or episode is not None][:MAX_EPISODES]
     data = pack_episodes(recording, task, numbers)
     if not data["payloads"]:
         raise ConfigError(f"{recording.path} holds no frames (yet): there is nothing to show.")
     facts = ", ".join(f"{k} {v}" for k, v in data["list"]["facts"].items() if k != "settings")
     body = f'<p class="fl-note fp-facts">{html.escape(facts)}</p>'
     body += f'<fledge-player data-options="{html.escape(json.dumps({"embedded": DATA_ID}))}"></fledge-player>'
-    modules = [PLAYER]
-    if data["graphs"] and task.view.page is not None:
-        modules = [task.view.page / "graph.js", PLAYER]
-    page = make_page(text(recording.path.name), body, data, "player", modules, before=three_script())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, page)
+    drawing = [task.view.page / "graph.js"] if data["graphs"] and task.view.page is not None else []
+    modules = [*drawing, STATIC / "player" / "player.js"]
+    write_text(target, make_page(text(recording.path.name), body, data, "player", modules, before=three_script()))
     return {"drawn": len(numbers)}

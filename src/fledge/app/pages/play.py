@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from fledge.app.play.match_manager import MatchManager
 
 LABEL, PATH, ORDER = "Play", "/play", 30
-SIDES = ("blue", "red")
 FILES = {"fight.frec": "application/octet-stream", "fight.acmi": "text/plain; charset=utf-8"}
 OVER = "This match is over and was removed."
 
@@ -66,15 +65,10 @@ def register(server: Server) -> None:
         from fledge.app.play.roster import PERSON
 
         matches = await asyncio.to_thread(matches_of, server)
-        options = {
-            "names": matches.roster.names(),
-            "starts": matches.roster.starts(),
-            "matches": matches.listed(),
-            "person": PERSON,
-        }
+        choices = {"names": matches.roster.names(), "starts": matches.roster.starts()}
         with frame(PATH):
             if add_task_page(server):
-                mount("fledge-lobby", options)
+                mount("fledge-lobby", {**choices, "matches": matches.listed(), "person": PERSON})
 
     @ui.page("/play/{match}", title="Play · Fledge")
     async def match_page(match: str) -> None:
@@ -113,7 +107,9 @@ def add_routes(server: Server) -> None:
     async def begin(request: Request) -> Response:
         try:
             asked = json.loads(await request.body())
-            names = [read_name(asked, side) for side in SIDES]
+            names = [asked.get(side, "you") for side in ("blue", "red")]
+            if not all(isinstance(name, str) for name in names):
+                raise ConfigError("blue and red must be names.")
             start, seed = asked.get("start") or None, asked.get("seed")
             if not isinstance(start, str | None) or not isinstance(seed, int | None) or isinstance(seed, bool):
                 raise ConfigError("The start must be a name, and the seed a whole number.")
@@ -139,21 +135,12 @@ def add_routes(server: Server) -> None:
         if found is None or file not in FILES:
             return answer({"error": "This file does not exist."}, 404)
         content = await asyncio.to_thread(as_file, found, file)
-        name = f"fight-{found.fight.seed}{Path(file).suffix}"
-        return Response(
-            content, media_type=FILES[file], headers={"content-disposition": f'attachment; filename="{name}"'}
-        )
+        saved_as = f'attachment; filename="fight-{found.fight.seed}{Path(file).suffix}"'
+        return Response(content, media_type=FILES[file], headers={"content-disposition": saved_as})
 
     @server.api.websocket("/play/{match}/socket")
     async def socket(websocket: WebSocket, match: str) -> None:
         await serve_player(websocket, find(server, match))
-
-
-def read_name(asked: Any, side: str) -> str:
-    name = asked.get(side, "you")
-    if not isinstance(name, str):
-        raise ConfigError(f"{side} must be a name.")
-    return name
 
 
 def answer(content: Any, status: int = 200) -> Response:

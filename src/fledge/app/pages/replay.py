@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from nicegui import run, ui
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from fledge.app.runs.file_index import Entry
-from fledge.app.server.bundle import three_path
+from fledge.app.server.assets import three_path
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 from fledge.core.errors import FledgeError
@@ -58,9 +59,8 @@ def register(server: Server) -> None:
     @ui.page(PATH, title="Watch · Fledge", response_timeout=60.0)  # loading a task may take that long
     async def list_page() -> None:
         recordings = [entry for entry in server.files.recordings() if not entry.live][:MAX_SHOWN]
-        summaries = await run.io_bound(
-            lambda: [recordings_of(server).summary(entry) for entry in recordings[:MAX_SUMMARIES]]
-        )
+        some = recordings[:MAX_SUMMARIES]
+        summaries = await run.io_bound(lambda: [recordings_of(server).summary(entry) for entry in some])
         with frame(PATH):
             add_styles("player")
             show_list(server.files.runs()[:MAX_SHOWN], recordings, summaries or [])
@@ -130,8 +130,7 @@ def show_list(runs: Sequence[Entry], recordings: Sequence[Entry], summaries: Seq
     if recordings:
         ui.label("Recordings").classes("fp-heading")
         with ui.element("div").classes("fp-cards"):
-            for place, entry in enumerate(recordings):
-                summary = summaries[place] if place < len(summaries) else ""
+            for entry, summary in zip(recordings, chain(summaries, repeat("")), strict=False):
                 show_card(entry, f"{size_of(entry)}, {ago(entry.changed)}", False, summary)
 
 

@@ -11,9 +11,9 @@ from fastapi import HTTPException
 from fastapi.responses import JSONResponse, Response
 from nicegui import ui
 
+from fledge.app.runs import runs as shown
 from fledge.app.runs.file_index import Entry
-from fledge.app.runs.runs import RunCache, compare_settings, describe_fully, examine, list_checkpoints
-from fledge.app.runs.saved_run import as_page, collect
+from fledge.app.runs.runs import RunCache, describe_fully
 from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 
@@ -53,18 +53,18 @@ def register(server: Server) -> None:
 
     @server.api.get("/api/settings")
     def settings(ids: str = "") -> Any:
-        return JSONResponse(compare_settings(runs_of(ids)))
+        return JSONResponse(shown.compare_settings(runs_of(ids)))
 
     @server.api.get("/api/checkpoints/{id}")
     def checkpoints(id: str) -> Any:
-        return JSONResponse({"files": list_checkpoints(run_of(id))})
+        return JSONResponse({"files": shown.list_checkpoints(run_of(id))})
 
     @server.api.get("/api/doctor/{id}")
     def doctor(id: str) -> Any:
-        return JSONResponse(examine(run_of(id)))
+        return JSONResponse(shown.examine(run_of(id)))
 
     @server.api.get("/api/save")
     def save(ids: str = "") -> Any:
-        page = as_page(collect(runs_of(ids)))
+        page = shown.as_page(shown.collect(runs_of(ids)))
         headers = {"content-disposition": 'attachment; filename="fledge-run.html"'}
         return Response(page, media_type="text/html", headers=headers)

@@ -4,8 +4,6 @@
     match.enter("browser 1")                              a person joins, and takes the first empty seat
     match.do("browser 1", {"do": "hands", "rudder": 1})   a person's action
     match.leave("browser 1")                              the seat stays reserved for a while, and the fight waits
-    match.state("browser 1")                              the state of the match, as plain data
-    match.close()
 
 One thread simulates the fight in real time, and another computes the task's graph a few times a second while people are
 connected. Nothing is sent from here: `socket.py` polls, so a slow page delays no other.
@@ -17,10 +15,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from fledge.app.play.fight_state import Seat
 from fledge.app.play.roster import MAX_SEED, PERSON, Roster
-from fledge.app.play.seats import Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError, FledgeError
 
@@ -74,21 +73,15 @@ class Match:
     # ---- people ------------------------------------------------------------------------------------------------------
 
     def enter(self, who: str) -> None:
-        """Add a connection of a person, who gets their former seat or the first empty one.
-
-        Raises:
-            ConfigError: There are too many people.
-        """
+        """Add a connection of a person, who gets their former seat or the first empty one; ConfigError if it is full."""
         with self.lock:
             if who not in self.people and len(self.people) >= MAX_PEOPLE:
                 raise ConfigError(f"This match is full: it has {MAX_PEOPLE} people.")
             self.people[who] = self.people.get(who, 0) + 1
             self._free_seats()
-            if who not in self.owners:
-                for side, seat in enumerate(self.fight.seats):
-                    if seat.agent is None and self.owners[side] is None:
-                        self.owners[side] = who
-                        break
+            free = [side for side in self.waiting_for() if self.owners[side] is None]
+            if who not in self.owners and free:
+                self.owners[free[0]] = who
             self._changed()
 
     def leave(self, who: str) -> None:
@@ -109,11 +102,8 @@ class Match:
 
     def waiting_for(self) -> list[int]:
         """Return the sides without a pilot: seats that are empty, or whose person is not connected."""
-        return [
-            side
-            for side, seat in enumerate(self.fight.seats)
-            if seat.agent is None and self.owners[side] not in self.people
-        ]
+        owned = zip(self.fight.seats, self.owners, strict=True)
+        return [side for side, (seat, who) in enumerate(owned) if seat.agent is None and who not in self.people]
 
     def _changed(self, note: str = "") -> None:
         self.note = note
@@ -136,19 +126,14 @@ class Match:
                 return verb(who, message)
             try:
                 note = ""
-                if verb not in (self._look_at, self._take):
-                    self._check_may_control(who)
+                flying = {owner for owner in self.owners if owner in self.people}
+                if verb not in (self._look_at, self._take) and flying and who not in flying:
+                    raise ConfigError("Only people who fly can do this; you are watching.")
                 verb(who, message)
             except FledgeError as error:
                 note = str(error)
             if verb != self._look_at or note:
                 self._changed(note)
-
-    def _check_may_control(self, who: str) -> None:
-        """Raise ConfigError if a spectator tries to control the match while people fly."""
-        flying = {owner for owner in self.owners if owner in self.people}
-        if flying and who not in flying:
-            raise ConfigError("Only people who fly can do this; you are watching.")
 
     def _hands(self, who: str, message: Mapping[str, Any]) -> None:
         for side, owner in enumerate(self.owners):
@@ -156,11 +141,10 @@ class Match:
                 self.fight.hands[side].put(message)
 
     def _look_at(self, who: str, message: Mapping[str, Any]) -> None:
-        tick = message.get("tick")
-        if tick is None:
+        if message.get("tick") is None:
             self.looking.pop(who, None)
         else:
-            self.looking[who] = _whole(tick, "tick")
+            self.looking[who] = _whole(message, "tick")
 
     def _pause(self, who: str, message: Mapping[str, Any]) -> None:
         self.fight.paused = message.get("on") is not False
@@ -179,7 +163,7 @@ class Match:
     def _rewind(self, who: str, message: Mapping[str, Any]) -> None:
         """Return to a tick, but keep the present seats."""
         before = list(self.fight.seats)
-        self.fight.rewind(_whole(message.get("tick"), "tick"))
+        self.fight.rewind(_whole(message, "tick"))
         self.looking.clear()
         for side, seat in enumerate(before):
             if seat is not self.fight.seats[side]:
@@ -193,18 +177,14 @@ class Match:
                 raise ConfigError("The start must be a name.")
             agents = [None if seat.agent is None else self.roster.load(seat.name) for seat in self.fight.seats]
             cfg = self.roster.env_config(agents, start)
-        seed = message.get("seed")
-        self.fight.restart(cfg, None if seed is None else _whole(seed, "seed", MAX_SEED))
+        self.fight.restart(cfg, None if message.get("seed") is None else _whole(message, "seed", MAX_SEED))
         self.start = start if start is not None else self.start
         self.looking.clear()
         self.fight.paused = False
 
-    def _side(self, message: Mapping[str, Any]) -> int:
-        return _whole(message.get("seat"), "seat", len(self.fight.seats) - 1)
-
     def _take(self, who: str, message: Mapping[str, Any]) -> None:
         """Take a seat that no other person has; a person with a seat swaps."""
-        side = self._side(message)
+        side = _whole(message, "seat", len(self.owners) - 1)
         self._free_seats()
         owner, seat = self.owners[side], self.fight.seats[side]
         if owner == who:
@@ -220,10 +200,10 @@ class Match:
 
     def _give(self, who: str, message: Mapping[str, Any]) -> None:
         """Give a seat to an agent, or leave it empty for a person."""
-        side, name = self._side(message), message.get("to")
+        side = _whole(message, "seat", len(self.owners) - 1)
         if self.owners[side] not in (None, who) and self.owners[side] in self.people:
             raise ConfigError("Another person has this seat.")
-        self.fight.sit(side, self.roster.seat(str(name)))
+        self.fight.sit(side, self.roster.seat(str(message.get("to"))))
         self.owners[side] = None
 
     # ---- state ---------------------------------------------------------------------------------------------------------
@@ -236,24 +216,18 @@ class Match:
                 {
                     "name": seat.name,
                     "person": seat.agent is None,
-                    "yours": seat.agent is None and self.owners[side] == who,
-                    "here": seat.agent is not None or self.owners[side] in self.people,
+                    "yours": seat.agent is None and owner == who,
+                    "here": seat.agent is not None or owner in self.people,
                 }
-                for side, seat in enumerate(fight.seats)
+                for seat, owner in zip(fight.seats, self.owners, strict=True)
             ]
-            over = fight.over
+            shown = ("paused", "speed", "tick", "first", "branch", "seed", "scene")
             return {
+                **{name: getattr(fight, name) for name in shown},
                 "seats": seats,
-                "paused": fight.paused,
                 "waiting": self.waiting_for(),
-                "speed": fight.speed,
-                "tick": fight.tick,
-                "first": fight.first,
-                "branch": fight.branch,
-                "over": None if over is None else {"outcomes": over.outcomes, "tick": over.tick},
-                "seed": fight.seed,
+                "over": None if fight.over is None else asdict(fight.over),
                 "start": self.start,
-                "scene": fight.scene,
                 "people": len(self.people),
                 "note": self.note,
             }
@@ -301,12 +275,9 @@ class Match:
                 return
             fight, branch = self.fight, self.fight.branch
             last = fight.first + len(fight.frames) - 1
-            wanted = {min(max(tick, fight.first), last) for tick in self.looking.values()}
-            if len(self.looking) < len(self.people):
-                wanted.add(last)
+            self.looking = {who: min(max(tick, fight.first), last) for who, tick in self.looking.items()}
+            wanted = {*self.looking.values(), *([last] if len(self.looking) < len(self.people) else [])}
             frames = {t: fight.frame_at(t) for t in wanted if self.graphs.get(t, (None,))[0] != branch}
-            for who, tick in self.looking.items():
-                self.looking[who] = min(max(tick, fight.first), last)
         for tick, frame in frames.items():
             try:
                 graph = fight.task.view.graph(fight.cfg, frame)
@@ -318,7 +289,9 @@ class Match:
                 self.graphs = {t: g for t, g in self.graphs.items() if g[0] == branch and (t in live or t == tick)}
 
 
-def _whole(value: Any, what: str, most: int = 2**31) -> int:
+def _whole(message: Mapping[str, Any], key: str, most: int = 2**31) -> int:
+    """Return a whole number of a message; raise ConfigError if it is none, or out of range."""
+    value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ConfigError(f"The {what} must be a whole number between 0 and {most}.")
+        raise ConfigError(f"The {key} must be a whole number between 0 and {most}.")
     return value

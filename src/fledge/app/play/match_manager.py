@@ -1,4 +1,9 @@
-"""The match manager: the matches of a server by id. Their number is limited, and abandoned ones are closed."""
+"""The match manager: the matches of a server by id. Their number is limited, and abandoned ones are closed.
+
+The arguments of `fledge play` become one here, and the link to a match:
+    fledge play aircombat opponent=crank            you fly blue
+    fledge play aircombat blue=runs/duel red=envelope seed=7 start=head_on env.missile.carried=2
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,16 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from fledge.app.play.match import Match
-from fledge.app.play.roster import PERSON, Roster
+from fledge.app.play.roster import MAX_SEED, PERSON, Roster
 from fledge.core.errors import ConfigError
 from fledge.tasks.registry import find_task
 
 MAX_MATCHES = 8
 DEFAULT_TASK = "aircombat"
+KEYS = ("blue", "red", "opponent", "start", "seed")  # arguments that are not settings
 IDLE_S = 900.0  # after which a match without people is closed
 CROWDED_S = 30.0  # the same when there are too many
 
@@ -29,10 +36,8 @@ class MatchManager:
 
     def __init__(self, task: str = DEFAULT_TASK, overrides: Sequence[str] = ()) -> None:
         self.roster = Roster(find_task(task), overrides)
-        if self.roster.task.match.sides != 2:
-            raise ConfigError(
-                f"{task} cannot be played: it has {self.roster.task.match.sides} side, and a match needs 2."
-            )
+        if (sides := self.roster.task.match.sides) != 2:
+            raise ConfigError(f"{task} cannot be played: it has {sides} side, and a match needs 2.")
         self.matches: dict[str, Match] = {}
         self._lock = threading.Lock()
 
@@ -43,20 +48,15 @@ class MatchManager:
             ConfigError: There are too many matches, or the names, start or seed are not valid.
         """
         with self._lock:
-            self._tidy()
+            limit = CROWDED_S if len(self.matches) >= MAX_MATCHES else IDLE_S
+            for name, match in list(self.matches.items()):
+                if not match.people and time.monotonic() - match.used > limit:
+                    self.matches.pop(name).close()
             if len(self.matches) >= MAX_MATCHES:
                 raise ConfigError(f"There are {MAX_MATCHES} matches already: join one of them, or wait until one ends.")
-            match = Match(self.roster, names, start, secrets.randbelow(2**31) if seed is None else seed)
             name = secrets.token_urlsafe(6)
-            self.matches[name] = match
+            self.matches[name] = Match(self.roster, names, start, secrets.randbelow(2**31) if seed is None else seed)
             return name
-
-    def _tidy(self) -> None:
-        """Close matches without people, sooner when there are too many."""
-        limit = CROWDED_S if len(self.matches) >= MAX_MATCHES else IDLE_S
-        for name, match in list(self.matches.items()):
-            if not match.people and time.monotonic() - match.used > limit:
-                self.matches.pop(name).close()
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the running matches as plain data."""
@@ -77,3 +77,31 @@ class MatchManager:
         with self._lock:
             while self.matches:
                 self.matches.popitem()[1].close()
+
+
+def read_play_args(overrides: Sequence[str]) -> tuple[MatchManager, str]:
+    """Return a match manager, and the path of the page that starts the match, or of the lobby if no one is named.
+
+    Raises:
+        ConfigError: An argument is not valid; the match is tried before anything is served.
+    """
+    pairs = [each.split("=", 1) for each in overrides if "=" in each]
+    given = {key: value for key, value in pairs if key in KEYS}
+    settings = [f"{key}={value}" for key, value in pairs if key not in KEYS]
+    tasks = [each for each in overrides if "=" not in each]
+    if len(tasks) > 1:
+        raise ConfigError(f"Give one task, not {' and '.join(tasks)}.")
+    if "opponent" in given:
+        if "red" in given:
+            raise ConfigError("opponent and red name the same seat: give one of them.")
+        given["red"] = given.pop("opponent")
+    matches = MatchManager(tasks[0] if tasks else DEFAULT_TASK, settings)
+    seed = given.get("seed")
+    if seed is not None and not (seed.isdigit() and int(seed) <= MAX_SEED):
+        raise ConfigError(f"seed={seed} must be a whole number between 0 and {MAX_SEED}.")
+    names = [matches.roster.add(given.get(side, PERSON)) for side in ("blue", "red")]
+    matches.roster.begin(names, given.get("start"), int(seed or 0)).close()
+    if not given:
+        return matches, "/play"
+    query = {"blue": names[0], "red": names[1]} | {k: given[k] for k in ("start", "seed") if k in given}
+    return matches, f"/play?{urlencode(query)}"

@@ -1,9 +1,8 @@
 """The roster: pilots and policies that a match may use, and the envs that matches start in.
 
-    roster = Roster(task, overrides)         overrides: `env.key=value` from the command line
+    roster = Roster(task)
     roster.add("runs/duel")                  add a run or a policy file; it is called duel
-    roster.names()                           the task's pilots, shipped policies, and those
-    fight = roster.begin(["you", "crank"], start="head_on", seed=7)
+    fight = roster.begin(["you", "duel"], start="head_on", seed=7)
 
 Names come from links and pages, so only names on the roster are accepted; a path is not one.
 """
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fledge.agents.base import BaseAgent
-from fledge.app.play.seats import Seat
+from fledge.app.play.fight_state import Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError
 from fledge.evaluation.env_config import eval_env
@@ -69,11 +68,7 @@ class Roster:
         return self.task.presets.names("env")
 
     def load(self, name: str) -> LoadedPolicy:
-        """Load an agent by its name.
-
-        Raises:
-            ConfigError: The name is not on the roster.
-        """
+        """Load an agent by its name; raise ConfigError if it is not on the roster."""
         if len(name) <= MAX_NAME:
             if name in self._files:
                 return load_policy(self._files[name], self.task)
@@ -82,13 +77,12 @@ class Roster:
         known = ", ".join(self.names())
         raise ConfigError(f"{name[:MAX_NAME]!r} is not a known pilot or policy. Choose one of {known}.")
 
-    def seat(self, name: str) -> Seat:
-        """Return a seat with this agent, or an empty one for a person."""
-        return Seat(PERSON) if name == PERSON else self._seat(name, self.load(name))
-
-    def _seat(self, name: str, policy: LoadedPolicy) -> Seat:
-        decision_s = policy.env.decision_s if policy.env is not None else None
-        return Seat(name, policy.agent.eval(), decision_s or 1.0)
+    def seat(self, name: str, policy: LoadedPolicy | None = None) -> Seat:
+        """Return a seat with this agent, or an empty one for a person; `policy` if it is loaded already."""
+        if name == PERSON:
+            return Seat(PERSON)
+        policy = policy or self.load(name)
+        return Seat(name, policy.agent.eval(), (policy.env.decision_s if policy.env is not None else None) or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
         """Start a fight, in the env that the first learned agent was trained in, if there is one.
@@ -99,7 +93,7 @@ class Roster:
         if not 0 <= seed <= MAX_SEED:
             raise ConfigError(f"seed={seed} must lie between 0 and {MAX_SEED}.")
         policies = [None if name == PERSON else self.load(name) for name in names]
-        seats = [Seat(PERSON) if p is None else self._seat(n, p) for n, p in zip(names, policies, strict=True)]
+        seats = [self.seat(name, policy) for name, policy in zip(names, policies, strict=True)]
         return Fight(self.task, self.env_config(policies, start), seats, seed)
 
     def env_config(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:

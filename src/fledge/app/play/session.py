@@ -3,9 +3,6 @@
     fight = Fight(task, cfg, [Seat("you"), Seat("crank", agent)], seed=7)
     fight.hands[0].put({"rudder": 1.0})      set a person's controls
     fight.advance(0.05)                      simulate so much real time
-    fight.rewind(200)                        return to the state of tick 200; later ticks are dropped
-    fight.sit(1, Seat("you"))                another pilot flies a side from here on
-    fight.save(path)                         write a recording
 
 A tick is shorter than a decision if the env can be stepped by parts (`env.step(dt=...)`), else it is one decision. Agents
 decide at their own rate, and their command is held in between (`TaskView.hold`); people act in every tick.
@@ -16,7 +13,9 @@ restored by simulating the log from the last kept state on, so the same seed and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ import numpy as np
 import torch
 
 from fledge.agents.base import Action
-from fledge.app.play.history import Checkpoint, Ending, Layout, save_fight
-from fledge.app.play.seats import Hands, Seat
+from fledge.app.play.fight_state import Checkpoint, Ending, Hands, Layout, Seat
 from fledge.core.errors import ConfigError, InputError
+from fledge.core.settings import flat_settings
 from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 from fledge.envs.placement import EnvPlacement
+from fledge.storage.recordings.writer import RecordingWriter
 from fledge.tasks.base import Task
 from fledge.tasks.policies import check_fit
 
@@ -56,14 +56,17 @@ class Fight:
             raise ConfigError(f"{task.name} has {task.match.sides} sides, got {len(seats)} seats.")
         self.task, self.wanted_tick_s, self.seats = task, tick_s, list(seats)
         self.speed, self.paused = 1.0, False
-        self.branch = 0
-        """Incremented whenever the past is changed."""
         self.cuts: list[int] = []
         """For each branch, the last tick that it shares with the one before; -1 for none."""
         self.closed = False
         self.env: TensorEnv
         self.cfg, self.seed = cfg, seed
         self.restart()
+
+    @property
+    def branch(self) -> int:
+        """Number of times that the past was changed."""
+        return len(self.cuts)
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
@@ -95,7 +98,7 @@ class Fight:
         self.due = [0] * len(self.seats)
         self.over: Ending | None = None
         self._changed, self._owed_s = True, 0.0
-        self._branch_off(-1)
+        self.cuts.append(-1)
 
     def close(self) -> None:
         """Close the env."""
@@ -134,8 +137,10 @@ class Fight:
             self._keep()
         actions = make_action_buffer(self.env.action_spec, (len(self.seats),), self.env.device)
         for side, seat in enumerate(self.seats):
-            own = self._decide(side) if seat.agent is not None else None
-            _put(actions, side, own if own is not None else self.task.view.command(self.env, self.hands[side].take()))
+            view, row = self.task.view, slice(side, side + 1)
+            own = view.command(self.env, self.hands[side].take()) if seat.agent is None else self._decide(side)
+            one = isinstance(actions, torch.Tensor)
+            write_action(actions[row] if one else {name: part[row] for name, part in actions.items()}, own)
         self._fly(actions)
         self.log.append(actions)
         if self.over is None:
@@ -144,9 +149,8 @@ class Fight:
 
     def _decide(self, side: int) -> Action:
         """Return an agent's command for this tick: a new one, or the held one."""
-        seat = self.seats[side]
+        seat, held = self.seats[side], self.held[side]
         assert seat.agent is not None
-        held = self.held[side]
         if held is not None and self.tick < self.due[side]:
             return held
         seen = {name: value[side : side + 1] for name, value in self.out["obs"].items()}
@@ -160,8 +164,7 @@ class Fight:
         self.env.step(actions, dt=self.tick_s, out=self.out)
         self.tick += 1
         if bool((self.out["terminated"] | self.out["truncated"])[0]):
-            numbers = self.out["outcome"].tolist()
-            names = [self.env.outcomes.get(number, str(number)) for number in numbers]
+            names = [self.env.outcomes.get(number, str(number)) for number in self.out["outcome"].tolist()]
             self.over = Ending(names, self.tick)
 
     def look(self) -> dict[str, np.ndarray]:
@@ -234,10 +237,6 @@ class Fight:
             self._fly(actions)
         self.hands = [Hands(self.controls) for _ in self.seats]
         self._owed_s = 0.0
-        self._branch_off(tick)
-
-    def _branch_off(self, tick: int) -> None:
-        self.branch += 1
         self.cuts.append(tick)
 
     def still_holds(self, branch: int) -> int:
@@ -269,26 +268,26 @@ class Fight:
 
     def save(self, path: Path) -> None:
         """Write the history as a recording."""
-        save_fight(self, path)
+        frames = [self.layout.unpack(row) for row in self.frames]
+        now = self.look()
+        stacked = {n: np.stack([frame[n] for frame in frames]).astype(now[n].dtype) for n in self.layout.shapes}
+        names = [seat.name for seat in self.seats]
+        settings = json.loads(json.dumps(flat_settings(self.cfg), default=str))
+        facts = {"policies": names, "policy": names[0], "seed": self.seed, "settings": settings}
+        with RecordingWriter(
+            path, self.task.reference, now, self.tick_s, facts=facts, when_full="wait", max_episodes=1
+        ) as writer:
+            number = writer.begin(self.scene)
+            writer.add_many(number, stacked)
+            outcome = self.over.outcomes[0] if self.over is not None else "running"
+            writer.end(number, outcome=outcome, total_return=0.0)
 
 
 def _tick_of(env: TensorEnv, wanted: float) -> float:
     """Return `wanted` if the env can be stepped by it, else the length of a decision."""
-    setter = getattr(env.unwrapped, "set_duration", None)
-    if setter is None:
-        return env.decision_s
-    try:
-        setter(wanted)
-        setter(env.decision_s)
-    except InputError:
-        return env.decision_s
-    return wanted
-
-
-def _put(actions: Any, side: int, action: Action) -> None:
-    """Copy the action of one row to its place in the batch."""
-    if isinstance(action, torch.Tensor):
-        write_action(actions[side : side + 1], action.to(actions.dtype))
-    else:
-        for name, part in action.items():
-            actions[name][side : side + 1].copy_(part)
+    if (setter := getattr(env.unwrapped, "set_duration", None)) is not None:
+        with suppress(InputError):
+            setter(wanted)
+            setter(env.decision_s)
+            return wanted
+    return env.decision_s

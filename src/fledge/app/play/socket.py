@@ -36,20 +36,6 @@ FRAMES_AT_ONCE = 1000
 WHO = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
-class Rate:
-    """Limits the number of messages per second."""
-
-    def __init__(self) -> None:
-        self.since, self.count = time.monotonic(), 0
-
-    def allows(self) -> bool:
-        now = time.monotonic()
-        if now - self.since > 1.0:
-            self.since, self.count = now, 0
-        self.count += 1
-        return self.count <= MAX_RATE
-
-
 async def serve_player(socket: Any, match: Match | None) -> None:
     """Serve one page until it disconnects or sends invalid messages."""
     from starlette.websockets import WebSocketDisconnect
@@ -60,7 +46,7 @@ async def serve_player(socket: Any, match: Match | None) -> None:
         message = await read(socket)
         given = str((message or {}).get("who"))
         if match is None or message is None or message.get("do") != "hello" or not WHO.fullmatch(given):
-            await socket.send_text(json.dumps({"say": "gone"}))
+            await socket.send_text(said("gone"))
             return await socket.close(1008)
         await asyncio.to_thread(match.enter, given)
         who = given
@@ -72,7 +58,7 @@ async def serve_player(socket: Any, match: Match | None) -> None:
             with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
                 await sender
     except FledgeError as error:
-        await socket.send_text(json.dumps({"say": "gone", "note": str(error)}))
+        await socket.send_text(said("gone", note=str(error)))
         await socket.close(1008)
     except (WebSocketDisconnect, RuntimeError):
         pass  # the page was closed
@@ -93,10 +79,13 @@ async def read(socket: Any) -> dict[str, Any] | None:
 
 async def listen(socket: Any, match: Match, who: str) -> None:
     """Carry out the page's messages; close the socket if one is invalid or there are too many."""
-    rate = Rate()
+    since, count = time.monotonic(), 0
     while True:
         message = await read(socket)
-        if message is None or not rate.allows():
+        if time.monotonic() - since > 1.0:
+            since, count = time.monotonic(), 0
+        count += 1
+        if message is None or count > MAX_RATE:
             return await socket.close(1008)
         if message.get("do") == "hands" and match.lock.acquire(timeout=LOCK_S):
             try:
@@ -112,24 +101,28 @@ class Sender:
 
     def __init__(self, socket: Any, match: Match, who: str) -> None:
         self.socket, self.match, self.who = socket, match, who
-        self.seen = -1  # tick
+        self.seen = self.changes = -1  # tick; of the state
         self.branch = match.fight.branch
-        self.changes = -1
         self.graph: tuple[int, int] | None = None
 
     async def run(self) -> None:
-        await self.socket.send_text(said("welcome", **welcome(self.match)))
+        fight, roster = self.match.fight, self.match.roster
+        layout = [[name, list(shape)] for name, shape in fight.layout.shapes.items()]
+        controls = [control.told() for control in fight.controls]
+        once = {"task": fight.task.name, "tick_s": fight.tick_s, "layout": layout, "controls": controls}
+        await self.socket.send_text(said("welcome", **once, names=roster.names(), starts=roster.starts()))
         while True:
             if self.match.lock.acquire(timeout=LOCK_S):
                 try:
-                    told = [*self.frames(), *self.state(), *self.graphs()]
+                    news = list(self.news())
                 finally:
                     self.match.lock.release()
-                for part in told:
+                for part in news:
                     await (self.socket.send_text(part) if isinstance(part, str) else self.socket.send_bytes(part))
             await asyncio.sleep(POLL_S)
 
-    def frames(self) -> Iterator[str | bytes]:
+    def news(self) -> Iterator[str | bytes]:
+        """Yield the messages that the page has not got yet."""
         fight = self.match.fight
         if fight.branch != self.branch:
             cut = fight.still_holds(self.branch)
@@ -142,31 +135,14 @@ class Sender:
             yield struct.pack("<II", self.branch, first) + np.stack(rows).astype("<f4").tobytes()
         elif fight.over is not None and self.changes < 0:
             self.seen = fight.over.tick
-
-    def state(self) -> Iterator[str]:
         if self.match.changes != self.changes:
             self.changes = self.match.changes
             yield said("state", **self.match.state(self.who))
-
-    def graphs(self) -> Iterator[str]:
         found = self.match.graph_for(self.who)
-        if found is not None and (found[0], found[1]) != self.graph:
-            self.graph = (found[0], found[1])
+        if found is not None and found[:2] != self.graph:
+            self.graph = found[:2]
             yield said("graph", tick=found[0], branch=found[1], graph=found[2])
 
 
 def said(what: str, **rest: Any) -> str:
     return json.dumps({"say": what, **rest}, default=float)
-
-
-def welcome(match: Match) -> dict[str, Any]:
-    """Return what a page needs to know once."""
-    fight, roster = match.fight, match.roster
-    return {
-        "task": fight.task.name,
-        "tick_s": fight.tick_s,
-        "layout": [[name, list(shape)] for name, shape in fight.layout.shapes.items()],
-        "controls": [control.told() for control in fight.controls],
-        "names": roster.names(),
-        "starts": roster.starts(),
-    }

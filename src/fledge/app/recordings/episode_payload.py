@@ -4,45 +4,130 @@
     header["arrays"]   name -> [dtype, shape, offset after the header]; dtype is one of f4, i2, u1
 
 A payload has at most `trajectory.MAX_FRAMES` frames: of a longer episode every n-th one (`stride`). With `start`, it has
-those from this frame on, for a client that has the others. Text and numbers are made harmless by `episode_packer`.
+those from this frame on, for a client that has the others.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import xxhash
 
-from fledge.app.recordings import episode_packer as parts
-from fledge.app.recordings.episode_packer import EpisodePacker, number, plain, text
-from fledge.app.recordings.trajectory import checked_frames, env_config_of, read_track, stride_of
+from fledge.app.recordings.trajectory import checked_frames, env_config_of, finite, plain, read_track, stride_of, text
 from fledge.core.errors import FormatError
 from fledge.storage import Recording
 from fledge.storage.recordings.episode import Episode
 from fledge.tasks.base import Task
 from fledge.tasks.view.base import TaskView
-from fledge.tasks.view.stage import track_seconds
-from fledge.tasks.view.trajectory import Trajectory
+from fledge.tasks.view.objects import SceneObject
+from fledge.tasks.view.stage import MAX_SHAPES, Crowd, track_seconds
 
 MAX_ACTORS = 256
 MAX_LISTED = 2000  # episodes that a page lists
 NOTHING_HIT = 255  # byte of a beam that hits nothing
 
 
-@dataclass
-class Beginning:
-    """What is known of an episode from its start on; computed once, as a live page asks for it repeatedly."""
-
-    row: dict[str, Any]  # its part of the row in the list
-    flat: bool | None = None  # whether its stage is; None if not computed yet
+# known of an episode from its start on, and computed once, as a live page asks for it repeatedly
+_ROWS: WeakKeyDictionary[Episode, dict[str, Any]] = WeakKeyDictionary()  # part of its row in the list
+_FLAT: WeakKeyDictionary[Episode, bool] = WeakKeyDictionary()  # whether its stage is a map from above
 
 
-_BEGINNINGS: WeakKeyDictionary[Episode, Beginning] = WeakKeyDictionary()
+class EpisodePacker:
+    """Collects arrays, and writes them after a JSON header."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.arrays: dict[str, tuple[str, list[int], int]] = {}
+        self.size = 0
+
+    def add(self, name: str, values: np.ndarray) -> str:
+        """Add an array, and return its name."""
+        whole = "<i2" if values.dtype.itemsize <= 2 else "<f4"
+        kind = {"i": whole, "u": "<u1", "b": "<u1"}.get(values.dtype.kind, "<f4")
+        data = np.ascontiguousarray(values, dtype=kind).tobytes()
+        self.arrays[name] = (kind[1:], list(values.shape), self.size)
+        padded = data + bytes(-len(data) % 8)
+        self.parts.append(padded)
+        self.size += len(padded)
+        return name
+
+    def packed(self, head: Mapping[str, Any]) -> bytes:
+        """Return the header and the arrays as bytes."""
+        data = json.dumps({**head, "arrays": self.arrays}, allow_nan=False, ensure_ascii=True).encode()
+        return b"".join([b"EPIS", struct.pack("<I", len(data)), data, bytes(-(8 + len(data)) % 8), *self.parts])
+
+
+def bounds_of(actors: Sequence[SceneObject]) -> list[list[float]]:
+    """Return the bounds of all positions, with a margin."""
+    points = [deep(actor.pos)[np.isfinite(actor.pos).all(axis=1)] for actor in actors]
+    found = np.concatenate([np.zeros((0, 3)), *points])
+    if not len(found):
+        return [[-1.0, -1.0, 0.0], [1.0, 1.0, 1.0]]
+    low, high = found.min(axis=0), found.max(axis=0)
+    room = max(0.08 * float((high - low).max()), 1.0)
+    return [(low - [room, room, 0.0]).tolist(), (high + room).tolist()]
+
+
+def deep(pos: np.ndarray) -> np.ndarray:
+    """Return positions with a height, [T, 3]."""
+    return pos if pos.shape[1] == 3 else np.concatenate([pos, np.zeros((len(pos), 1), pos.dtype)], axis=1)
+
+
+def pack_actor(packer: EpisodePacker, place: int, actor: SceneObject, frames: int) -> dict[str, Any]:
+    """Return an actor's part of the header."""
+    if len(actor.pos) not in (1, frames):
+        raise ValueError(f"{actor.name} has {len(actor.pos)} positions for {frames} frames")
+    pos = deep(actor.pos)
+    there = np.isfinite(pos).all(axis=1)
+    if actor.present is not None:
+        there &= actor.present.astype(bool)
+    told = {
+        "name": text(actor.name),
+        "kind": text(actor.kind),
+        "colour": text(actor.colour),
+        "size_m": actor.size_m,
+        "parent": actor.parent,
+        "destroyed": bool(actor.destroyed),
+        "pos": packer.add(f"{place}/pos", np.where(there[:, None], pos, 0.0)),
+    }
+    if not there.all():
+        told["present"] = packer.add(f"{place}/present", there)
+    if actor.heading is not None:
+        told["heading"] = packer.add(f"{place}/heading", np.nan_to_num(actor.heading))
+    if actor.energy is not None:
+        told["energy"] = packer.add(f"{place}/energy", np.clip(np.nan_to_num(actor.energy), 0.0, 1.0))
+    return told
+
+
+def pack_crowd(packer: EpisodePacker, crowd: Crowd) -> dict[str, Any]:
+    return {
+        "seen": None if crowd.seen is None else packer.add("crowd/seen", crowd.seen),
+        "ids": packer.add("crowd/ids", crowd.ids.astype(np.int16)),
+        "pos": packer.add("crowd/pos", np.nan_to_num(crowd.pos)),
+        "sizes": packer.add("crowd/sizes", crowd.sizes),
+        "round": packer.add("crowd/round", crowd.round),
+    }
+
+
+def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[str, Any]]:
+    """Return marks for the timeline: the launches."""
+    marks: list[dict[str, Any]] = []
+    for actor in actors:
+        if actor.parent is None or actor.present is None or len(actor.present) != len(seconds):
+            continue
+        there = actor.present.astype(bool)
+        for k in np.flatnonzero(there & ~np.concatenate([[False], there[:-1]])).tolist()[:50]:
+            owner = actors[actor.parent].name if actor.parent < len(actors) else ""
+            what = text(f"{owner} launches".strip())
+            marks.append({"t": finite(seconds[k]), "text": what, "colour": text(actor.colour)})
+    return sorted(marks, key=lambda mark: mark["t"])[:200]
 
 
 def list_episodes(recording: Recording, task: Task) -> dict[str, Any]:
@@ -74,21 +159,20 @@ def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
         "frames": episode.length,
         "recorded": episode.recorded,
         "return": round(total, 4) if total is not None and math.isfinite(total) else None,
-        **beginning_of(episode).row,
+        **first_row(episode),
     }
 
 
-def beginning_of(episode: Episode) -> Beginning:
-    """Return an episode's `Beginning`, computed when it is first needed."""
-    known = _BEGINNINGS.get(episode)
-    if known is None:
+def first_row(episode: Episode) -> dict[str, Any]:
+    """Return the part of an episode's row that is known from its start on."""
+    if episode not in _ROWS:
         try:
             scene, facts = episode.scene, plain(episode.facts)
         except FormatError as error:
             scene, facts = {}, {"damaged": text(str(error))}
-        row = {"stage": stage_key(scene), "clock_s": number(scene.get("clock_s", 0.0)), "facts": facts}
-        known = _BEGINNINGS[episode] = Beginning(row)
-    return known
+        row = {"stage": stage_key(scene), "clock_s": finite(scene.get("clock_s", 0.0)), "facts": facts}
+        _ROWS[episode] = row
+    return _ROWS[episode]
 
 
 def stage_key(scene: Mapping[str, Any]) -> str | None:
@@ -115,10 +199,17 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
         packer = EpisodePacker()
         seconds = track_seconds(track)
         actors = task.view.actors(track)[:MAX_ACTORS]
-        known = beginning_of(episode)
-        if with_stage or known.flat is None:  # a live page asks for more frames on the same stage
+        crowd, shapes = task.view.crowd(track), None
+        if with_stage or episode not in _FLAT:  # a live page asks for more frames on the same stage
             stage = task.view.stage(track.scene)
-            known.flat = stage.flat
+            _FLAT[episode] = stage.flat
+        if with_stage:
+            bounds = stage.bounds if stage.bounds is not None else bounds_of(actors)
+            shapes = {
+                "boxes": packer.add("stage/boxes", stage.boxes[:MAX_SHAPES]),
+                "cylinders": packer.add("stage/cylinders", stage.cylinders[:MAX_SHAPES]),
+                "bounds": [[finite(x) for x in corner] for corner in bounds],
+            }
         head = {
             **episode_row(episode, task),
             "task": text(task.name),
@@ -130,14 +221,21 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
             "next": episode.length,
             "frames_here": len(seconds),
             "time": packer.add("time", seconds),
-            "stage_shapes": parts.pack_stage(packer, stage, actors) if with_stage else None,
-            "flat": parts.is_flat(known.flat, actors),
-            "actors": [parts.pack_actor(packer, k, actor, len(seconds)) for k, actor in enumerate(actors)],
-            "crowd": parts.pack_crowd(packer, task.view.crowd(track)),
+            "stage_shapes": shapes,
+            "flat": bool(_FLAT[episode]) or (bool(actors) and all(actor.pos.shape[1] == 2 for actor in actors)),
+            "actors": [pack_actor(packer, k, actor, len(seconds)) for k, actor in enumerate(actors)],
+            "crowd": None if crowd is None else pack_crowd(packer, crowd),
             "beams": "heading" in track.frames and "lidar" in track.scene,
             "graph": type(task.view).graph is not TaskView.graph,
-            "instruments": parts.pack_instruments(packer, task, track),
-            "marks": parts.marks_of(actors, seconds),
+            "instruments": [
+                {
+                    "name": text(each.name),
+                    "unit": text(each.unit),
+                    "values": packer.add(f"figure/{k}", each.values.astype("f4")),
+                }
+                for k, each in enumerate(task.view.instruments(track))
+            ],
+            "marks": marks_of(actors, seconds),
         }
         return packer.packed(head)
 
@@ -150,8 +248,8 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
     first = 0 if whole else start
     frames = {name: value[first : first + stop - start] for name, value in track.frames.items()}
     with checked_frames(recording.path, task):
-        part = Trajectory(frames, track.scene, track.outcome, track.facts)
-        beams = task.view.beams(part) if frames and len(next(iter(frames.values()))) else None
+        some = bool(frames) and len(next(iter(frames.values()))) > 0
+        beams = task.view.beams(replace(track, frames=frames)) if some else None
         packer = EpisodePacker()
         if beams is None:
             return packer.packed({"beams": None})
@@ -173,8 +271,7 @@ def frame_graph(recording: Recording, task: Task, number: int, frame: int) -> di
     stride = stride_of(recording, episode)
     nearest = episode.index(frame * stride, frame * stride + 1)
     if not len(nearest):  # this frame was dropped: take it by its place
-        numbers = episode.index()
-        nearest = numbers[min(frame, len(numbers) - 1) :][:1]
+        nearest = episode.index()[: frame + 1][-1:]
     if not len(nearest):
         return None
     seen = episode.frames(None, int(nearest[0]), int(nearest[0]) + 1)

@@ -10,16 +10,14 @@ training record them.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
-from fledge.app.recordings.episode_packer import text
 from fledge.app.recordings.episode_payload import frame_graph, list_episodes, pack_beams, pack_episode
-from fledge.app.recordings.trajectory import task_of
+from fledge.app.recordings.trajectory import task_of, text
 from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.server.assets import TaskPages
 from fledge.core.errors import FledgeError, InputError
@@ -32,6 +30,7 @@ MAX_OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # without live frames for so long, a training counts as ended
 CLOSE_S = 30.0  # after which a recording that left the cache is closed: a request may still read it
 MAX_BEAM_FRAMES = 512
+GONE = "This recording does not exist any more: go back to the list."
 
 
 class RecordingCache:
@@ -44,37 +43,30 @@ class RecordingCache:
     """
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
-        self.files, self.task = files, task
-        self.task_pages = TaskPages() if task_pages is None else task_pages
+        self.files, self.task, self.task_pages = files, task, TaskPages() if task_pages is None else task_pages
         self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
         self._leaving: deque[tuple[float, Recording]] = deque()  # with the time at which each left the cache
         self._asked: dict[str, float] = {}  # by run, the time since which live frames are asked for
         self._lock, self._graph_lock = threading.Lock(), threading.Lock()
         # loading a task's code takes seconds: start before the first page needs it
-        threading.Thread(target=self._warm_up, daemon=True).start()
-
-    def _warm_up(self) -> None:
-        with contextlib.suppress(FledgeError):
-            for entry in self.files.recordings()[:1]:
-                self._recording(entry.path)
+        threading.Thread(target=lambda: [self.summary(each) for each in files.recordings()[:1]], daemon=True).start()
 
     def entry(self, id: str) -> Entry:
-        """Return the entry of an id.
-
-        Raises:
-            InputError: There is none.
-        """
-        found = self.files.find(id)
-        if found is None:
-            raise InputError("This recording does not exist any more: go back to the list.")
+        """Return the entry of an id; raise InputError if there is none."""
+        if (found := self.files.find(id)) is None:
+            raise InputError(GONE)
         return found
 
     def list(self, id: str) -> dict[str, Any]:
         """Return the episodes of an entry with their outcomes, and what the player needs to know once."""
         entry = self.entry(id)
-        path = entry.path if entry.kind == "recording" else self._newest_live(entry)
+        path: Path | None = entry.path
+        if entry.kind == "run":
+            request_frames(entry.path)
+            path, now = newest_capture(entry.path), time.monotonic()
+            self._asked[id] = now if path is not None else self._asked.get(id, now)
         if path is None:
-            quiet = time.monotonic() - self._asked[id] > QUIET_S
+            quiet = now - self._asked[id] > QUIET_S
             waiting = "This training sends no frames: it has ended." if quiet else "Asking the training for frames…"
             nothing: dict[str, Any] = {"episodes": [], "outcomes": {}, "known_outcomes": [], "facts": {}, "left_out": 0}
             texts = {"headline": "", "task": "", "damage": "", "generation": "", "waiting": waiting, "name": entry.name}
@@ -84,14 +76,6 @@ class RecordingCache:
         script = next(iter(self.task_pages.urls(task.name, "graph.js")), None)
         return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
 
-    def _newest_live(self, entry: Entry) -> Path | None:
-        request_frames(entry.path)
-        self._asked.setdefault(entry.id, time.monotonic())
-        path = newest_capture(entry.path)
-        if path is not None:
-            self._asked[entry.id] = time.monotonic()
-        return path
-
     def summary(self, entry: Entry) -> str:
         """Return a recording in a few words for a list, or why it cannot be read."""
         try:
@@ -100,9 +84,7 @@ class RecordingCache:
             return self.files.hide_path(str(error), entry.id)
         found = sorted(recording.outcomes().items(), key=lambda pair: -pair[1])
         counts = ", ".join(f"{count} {text(name).replace('_', ' ')}" for name, count in found[:4])
-        return (
-            f"{text(task.name)}, {len(recording)} episodes: {counts}" if counts else f"{text(task.name)}, no episodes"
-        )
+        return f"{text(task.name)}, " + (f"{len(recording)} episodes: {counts}" if counts else "no episodes")
 
     def episode(self, id: str, number: int, start: int = 0, with_stage: bool = True, generation: str = "") -> bytes:
         """Return the payload of an episode, from frame `start` on; `generation` is the list's."""
@@ -147,7 +129,7 @@ class RecordingCache:
         try:
             stat = path.stat()
         except OSError as error:
-            raise InputError("This recording does not exist any more: go back to the list.") from error
+            raise InputError(GONE) from error
         key = (str(path), stat.st_dev, stat.st_ino)
         with self._lock:
             if key not in self._open:

@@ -1,4 +1,4 @@
-"""Reading a recording for display: its task, and an episode's frames, thinned out if there are too many.
+"""Reading a recording for display: its task, an episode's frames, thinned out if there are too many, and harmless text.
 
 Recordings may come from strangers: a task is looked up by name and never loaded as code, and frames that do not fit the task
 raise a FormatError.
@@ -6,7 +6,8 @@ raise a FormatError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fledge.app.recordings.episode_packer import text
 from fledge.core.errors import FledgeError, FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.storage import Recording
@@ -24,6 +24,7 @@ from fledge.tasks.registry import find_named_task
 from fledge.tasks.view.trajectory import Trajectory
 
 MAX_FRAMES = 20_000  # of an episode
+MAX_TEXT = 200
 MAX_FRAME_BYTES = 48 * 2**20  # of an episode's frames, unpacked
 
 
@@ -82,19 +83,34 @@ def read_track(recording: Recording, episode: Episode, start: int, stop: int | N
     """Return an episode's frames from `start` on, every n-th of them, and n."""
     stride = stride_of(recording, episode)
     step = max(stride, MAX_FRAMES // stride * stride)
-    parts, index = [], []
+    parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
+    index = [np.zeros(0, np.int64)]
     end = max(episode.length, 1) if stop is None else stop
     for first in range(start - start % stride, end, step):
         numbers = episode.index(first, min(first + step, end))
         chosen = np.flatnonzero((numbers % stride == 0) & (numbers >= start))
-        frames = episode.frames(None, first, min(first + step, end))
-        parts.append({name: value[chosen] for name, value in frames.items()})
+        for name, value in episode.frames(None, first, min(first + step, end)).items():
+            parts[name].append(value[chosen])
         index.append(numbers[chosen])
-    empty = {name: np.zeros((0, *f.shape), f.dtype) for name, f in recording.fields.items()}
-    frames = {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in recording.fields}
-    facts = {
-        **episode.facts,
-        "seconds_per_frame": recording.seconds_per_frame,
-        "index": np.concatenate([np.zeros(0, np.int64), *index]),
-    }
+    frames = {name: np.concatenate(some) for name, some in parts.items()}
+    facts = {**episode.facts, "seconds_per_frame": recording.seconds_per_frame, "index": np.concatenate(index)}
     return Trajectory(frames, episode.scene, episode.outcome or "running", facts), stride
+
+
+def text(value: Any) -> str:
+    """Return a value as printable text of limited length."""
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:MAX_TEXT])
+
+
+def finite(value: Any) -> float:
+    """Return a value as a finite number, 0 if it is none."""
+    try:
+        return found if math.isfinite(found := float(value)) else 0.0
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those facts that are text or finite numbers."""
+    kept = {text(key): text(value) if isinstance(value, str) else value for key, value in list(facts.items())[:40]}
+    return {k: v for k, v in kept.items() if isinstance(v, str | int) or (isinstance(v, float) and math.isfinite(v))}

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -27,30 +28,18 @@ STALE_S = 3.0
 SHARE = 10.0  # a scan is repeated after this many times its duration at the earliest: the place may be a whole disk
 
 PLACES = f"a run's folder, a folder of runs, or a {SUFFIX} file"
-Kind = Literal["run", "recording"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run or a recording.
+    """A run or a recording."""
 
-    Attributes:
-        id: Its id in pages and links.
-        kind: "run" or "recording".
-        name: Its path below the given place, for display.
-        path: Its path; never sent to a page.
-        changed: Time of the last change, seconds since 1970.
-        run: The id of the run that a recording lies in.
-        live: Whether a training writes this recording for live viewing.
-    """
-
-    id: str
-    kind: Kind
-    name: str
-    path: Path
-    changed: float
-    run: str | None = None
-    live: bool = False
+    id: str  # in pages and links
+    kind: Literal["run", "recording"]
+    name: str  # its path below the given place, for display
+    path: Path  # never sent to a page
+    changed: float  # time of the last change, seconds since 1970
+    live: bool = False  # a training writes this recording for live viewing
 
     def file(self, *names: str) -> Path | None:
         """Return a file of a run's folder, or None if it does not exist or is a link that leads out of the folder."""
@@ -124,33 +113,28 @@ class FileIndex:
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:
     """Yield the entries below some places, without following links."""
-    count = 0
-    for place in places:
-        base = place.parent if place.is_file() or is_run(place) else place
-        for entry in _scan(place, base, None, DEPTH):
-            yield entry
-            count += 1
-            if count >= MAX_ENTRIES:
-                return
+    bases = [(place, place.parent if place.is_file() or is_run(place) else place) for place in places]
+    return islice((entry for place, base in bases for entry in _scan(place, base, False, DEPTH)), MAX_ENTRIES)
 
 
-def _scan(path: Path, base: Path, run: str | None, depth: int) -> Iterator[Entry]:
+def _scan(path: Path, base: Path, in_run: bool, depth: int) -> Iterator[Entry]:
     try:
         if path.is_symlink():
             return
         if path.is_file():
             if path.suffix == SUFFIX:
-                changed = path.stat().st_mtime
-                live = run is not None and path.parent.name == "live"
-                yield Entry(make_id(path), "recording", name_of(path, base), path, changed, run, live)
+                live = in_run and path.parent.name == "live"
+                yield Entry(make_id(path), "recording", name_of(path, base), path, path.stat().st_mtime, live)
             return
-        if run is None and is_run(path):
-            run = make_id(path)
-            yield Entry(run, "run", name_of(path, base), path, changed_at(path))
+        if not in_run and is_run(path):
+            in_run = True
+            log, config = path / "metrics.jsonl", path / "config.yaml"
+            changed = (log if log.exists() else config).stat().st_mtime
+            yield Entry(make_id(path), "run", name_of(path, base), path, changed)
         if depth:
             for inner in sorted(path.iterdir()):
                 if (inner.is_dir() and inner.name not in ("checkpoints", "tensorboard")) or inner.suffix == SUFFIX:
-                    yield from _scan(inner, base, run, depth - 1)
+                    yield from _scan(inner, base, in_run, depth - 1)
     except OSError:
         return  # deleted, or not readable
 
@@ -159,13 +143,3 @@ def name_of(path: Path, base: Path) -> str:
     """Return a path below a place as text, whatever bytes it has."""
     name = os.fsencode(path.relative_to(base)).decode(errors="replace")
     return name if name != "." else path.name
-
-
-def changed_at(run: Path) -> float:
-    """Return when a run was last written to."""
-    for name in ("metrics.jsonl", "config.yaml"):
-        try:
-            return (run / name).stat().st_mtime
-        except OSError:
-            continue
-    return 0.0

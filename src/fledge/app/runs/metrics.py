@@ -1,14 +1,9 @@
 """A run's metrics for charts: read while they are written, with at most a thousand points each.
 
-    curves = Curves(Path("runs/first/metrics.jsonl"))
-    curves.refresh()                          reads what was written since, at most `MAX_READ` bytes; True if there is more
-    curves.since(generation, start)           the points from `start` on, as plain data; all, if the generation is outdated
-
-Contract
-    A point is the mean, minimum and maximum of `size` rows. When there are more than `MAX_POINTS`, pairs are merged and
-    `size` doubles, so memory does not grow with the run; `generation` changes whenever earlier points do. An unfinished last
-    line is read when it is complete. Lines that are not JSON objects, values that are not finite numbers, and unprintable
-    names are ignored. A file that was replaced is read from the start.
+A point is the mean, minimum and maximum of `size` rows. When there are more than `MAX_POINTS`, pairs are merged and `size`
+doubles, so memory does not grow with the run; `generation` changes whenever earlier points do. An unfinished last line is read
+when it is complete. Lines that are not JSON objects, values that are not finite numbers, and unprintable names are ignored. A
+file that was replaced is read from the start.
 """
 
 from __future__ import annotations
@@ -34,31 +29,9 @@ DIGITS = 6  # significant digits that are sent
 
 Row = dict[str, float]
 
-
-class Column:
-    """One metric: for each point (sum, count, minimum, maximum), array [4, MAX_POINTS]."""
-
-    EMPTY = np.array([[0.0], [0.0], [np.inf], [-np.inf]])
-    JOIN = (np.add, np.add, np.minimum, np.maximum)
-
-    def __init__(self) -> None:
-        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
-
-    def halve(self) -> None:
-        """Merge pairs of points."""
-        pairs = self.points.reshape(4, MAX_POINTS // 2, 2)
-        self.points = np.repeat(self.EMPTY, MAX_POINTS, axis=1)
-        for row, join in enumerate(self.JOIN):
-            self.points[row, : MAX_POINTS // 2] = join.reduce(pairs[row], axis=1)
-
-    def as_dict(self, start: int, stop: int, spread: bool) -> dict[str, list[float | None]]:
-        """Return points as plain data; with `spread`, their minima and maxima as well."""
-        total, count, least, greatest = self.points[:, start:stop]
-        means = np.divide(total, count, out=np.full(stop - start, np.nan), where=count > 0)
-        told = {"mean": rounded(means)}
-        if spread:
-            told |= {"min": rounded(least), "max": rounded(greatest)}
-        return told
+# a point of a metric: sum, count, minimum, maximum of its rows
+EMPTY = np.array([[0.0], [0.0], [np.inf], [-np.inf]])
+JOIN = (np.add, np.add, np.minimum, np.maximum)
 
 
 class Curves:
@@ -74,7 +47,7 @@ class Curves:
         self.generation += 1
         self.size = 1  # rows to a point
         self.rows = 0
-        self.columns: dict[str, Column] = {}
+        self.columns: dict[str, np.ndarray] = {}  # metric -> its points, [4, MAX_POINTS]
         self.outcomes: list[str] = []
         self.last: Row = {}
         self._axes = np.zeros((len(AXES), MAX_POINTS))
@@ -90,18 +63,8 @@ class Curves:
         """Number of points."""
         return -(-self.rows // self.size)
 
-    @property
-    def primary_metric(self) -> str:
-        """The task's primary metric."""
-        return primary_metric_of(self.columns)
-
-    @property
-    def share_read(self) -> float:
-        """Share of the file that has been read."""
-        return self._place / self.bytes if self.bytes else 1.0
-
     def refresh(self, most: int = MAX_READ) -> bool:
-        """Read what is new; return whether there is more."""
+        """Read what was written since, at most `most` bytes; return whether there is more."""
         with self._lock:
             try:
                 with open(self.path, "rb") as stream:
@@ -125,8 +88,7 @@ class Curves:
             return self._place < self.bytes
 
     def _add(self, line: bytes) -> None:
-        numbers = numbers_in(line)
-        if numbers is None:
+        if (numbers := numbers_in(line)) is None:
             return
         if not self.outcomes and "episodes" in numbers:
             names = list(numbers)
@@ -141,7 +103,7 @@ class Curves:
             if name not in self.columns:
                 if len(self.columns) >= MAX_COLUMNS:
                     continue
-                self.columns[name] = Column()
+                self.columns[name] = np.repeat(EMPTY, MAX_POINTS, axis=1)
             self.last[name] = value
             total, count, least, greatest = self._open.get(name, (0.0, 0, math.inf, -math.inf))
             self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
@@ -153,12 +115,15 @@ class Curves:
         at = (self.rows - 1) // self.size
         self._axes[:, at] = [self.last.get(name, self.last["step"]) for name in AXES]
         for name, point in self._open.items():
-            self.columns[name].points[:, at] = point
+            self.columns[name][:, at] = point
 
     def _halve(self) -> None:
-        for column in self.columns.values():
-            column.halve()
+        """Merge pairs of points."""
         half = MAX_POINTS // 2
+        for points in self.columns.values():
+            pairs = points.reshape(4, half, 2)
+            joined = [join.reduce(pairs[row], axis=1) for row, join in enumerate(JOIN)]
+            points[:, :half], points[:, half:] = joined, EMPTY
         self._axes[:, :half] = self._axes[:, 1::2]
         self.size *= 2
         self.generation += 1
@@ -173,14 +138,21 @@ class Curves:
                 "start": first,
                 "size": self.size,
                 "rows": self.rows,
-                "read": round(self.share_read, 4),
+                "read": round(self._place / self.bytes, 4) if self.bytes else 1.0,
                 "x": {name: rounded(self._axes[i, first:stop], 12) for i, name in enumerate(AXES)},
                 "values": {
-                    name: column.as_dict(first, stop, self.size > 1)
-                    for name, column in self.columns.items()
+                    name: as_dict(points[:, first:stop], self.size > 1)
+                    for name, points in self.columns.items()
                     if name not in AXES
                 },
             }
+
+
+def as_dict(points: np.ndarray, spread: bool) -> dict[str, list[float | None]]:
+    """Return the means of points, [4, n], as plain data; with `spread`, their minima and maxima as well."""
+    total, count, least, greatest = points
+    means = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return {"mean": rounded(means), **({"min": rounded(least), "max": rounded(greatest)} if spread else {})}
 
 
 def primary_metric_of(names: Iterable[str]) -> str:

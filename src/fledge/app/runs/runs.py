@@ -1,4 +1,4 @@
-"""What the training page shows of runs besides their curves: progress, settings, checkpoints.
+"""What the training page shows of runs besides their curves: progress, settings, checkpoints; and the page as one file.
 
 The files of a run's folder are not trusted: settings are plain YAML without anchors, sizes are bounded, and a file that
 cannot be read becomes a message.
@@ -11,17 +11,20 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fledge.app.runs.chart_list import lay_out
-from fledge.app.runs.file_index import Entry
+from fledge.app.runs.file_index import Entry, FileIndex
 from fledge.app.runs.metrics import Curves, Row, is_number, primary_metric_of, read_last
-from fledge.core.errors import FledgeError
+from fledge.app.server.assets import STATIC, make_page
+from fledge.core.errors import ConfigError, FledgeError
 
+MODULE = STATIC / "charts" / "training.js"
 MAX_CONFIG = 200_000  # bytes
 MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
@@ -62,9 +65,9 @@ class RunCache:
 def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
     """Return the key figures of a run; `last` has the newest value of each metric."""
     settings, trouble = read_settings(entry)
-    primary_metric = primary_metric_of(last)
-    total = settings.get("total_frames")
+    metric, total = primary_metric_of(last), settings.get("total_frames")
     figures = ("step", "frames", "seconds", "frames_per_second", "return", "memory_mb")
+    value = last.get(f"{metric}_recent", last.get(metric))
     return {
         "id": entry.id,
         "name": entry.name,
@@ -73,11 +76,7 @@ def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
         "state": state_of(entry, last, total),
         "trouble": trouble,
         "changed": entry.changed,
-        "headline": {
-            "name": primary_metric,
-            "value": last.get(f"{primary_metric}_recent", last.get(primary_metric)),
-            "share": primary_metric != "return",
-        },
+        "headline": {"name": metric, "value": value, "share": metric != "return"},
         "total_frames": total if is_number(total) else None,
         **{name: last.get(name) for name in figures},
         "saves": last.get("checkpoint/saves"),
@@ -87,7 +86,8 @@ def describe(entry: Entry, last: Mapping[str, float]) -> dict[str, Any]:
 
 def describe_fully(entry: Entry, curves: Curves) -> dict[str, Any]:
     """Return the key figures of a run, and the charts of its metrics."""
-    return {**describe(entry, curves.last), "sections": lay_out(curves.columns, curves.primary_metric, curves.outcomes)}
+    sections = lay_out(curves.columns, primary_metric_of(curves.columns), curves.outcomes)
+    return {**describe(entry, curves.last), "sections": sections}
 
 
 def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
@@ -106,8 +106,7 @@ def state_of(entry: Entry, last: Mapping[str, float], total: Any) -> str:
 
 def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
     """Return a run's settings by dotted key, and an error message or ""."""
-    path = entry.file("config.yaml")
-    if path is None:
+    if (path := entry.file("config.yaml")) is None:
         missing = "has no config.yaml" if entry.path.is_dir() else "does not exist any more"
         return {}, f"This run {missing}."
     try:
@@ -153,9 +152,8 @@ def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the settings of several runs side by side: for each key the runs' values, and whether they differ."""
     read = [(entry, *read_settings(entry)) for entry in entries]
-    keys = dict.fromkeys(key for _, settings, _ in read for key in settings)
     rows = []
-    for key in keys:
+    for key in dict.fromkeys(key for _, settings, _ in read for key in settings):
         values = [as_text(settings[key]) if key in settings else None for _, settings, _ in read]
         rows.append({"key": key, "values": values, "differs": len(set(values)) > 1})
     troubles = [f"{entry.name}: {trouble}" for entry, _, trouble in read if trouble]
@@ -219,3 +217,42 @@ def examine(entry: Entry) -> dict[str, Any]:
             return {"trouble": str(error).replace(str(folder), entry.name)}
     lines = [line.replace(str(folder), entry.name) for line in render(report)]
     return {**report.as_dict(), "folder": entry.name, "lines": lines}
+
+
+def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, Any]:
+    """Return what the training page shows of the runs in some places; write it as a page if `target` is given.
+
+    Raises:
+        ConfigError: There is no run, or `target` is not an .html file.
+    """
+    if target is not None and target.suffix != ".html":
+        raise ConfigError(f"{target} must end in .html.")
+    runs = FileIndex(places).runs()
+    if not runs:
+        raise ConfigError(f"{' and '.join(map(str, places))}: no run found. Pass a run's folder, or a folder of runs.")
+    data = collect(runs, verify=True)
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(as_page(data), encoding="utf-8")
+    return data
+
+
+def collect(entries: Sequence[Entry], verify: bool = False) -> dict[str, Any]:
+    """Return all that the training page shows of some runs; with `verify`, also verify their checkpoints (slow)."""
+    runs = []
+    for entry in entries:
+        curves = Curves(entry.path / "metrics.jsonl")
+        if entry.file("metrics.jsonl") is not None:
+            while curves.refresh():
+                pass
+        runs.append({"run": describe_fully(entry, curves), "curves": curves.since()})
+    checkpoints: dict[str, dict[str, Any]] = {entry.id: {"files": list_checkpoints(entry)} for entry in entries}
+    for entry in entries if verify else ():
+        checkpoints[entry.id]["doctor"] = examine(entry)
+    return {"runs": runs, "settings": compare_settings(entries), "checkpoints": checkpoints}
+
+
+def as_page(data: dict[str, Any]) -> str:
+    """Return the page as HTML."""
+    names = ", ".join(each["run"]["name"] for each in data["runs"])
+    return make_page(f"{names} · Fledge", "<fledge-training></fledge-training>", data, "charts", [MODULE])

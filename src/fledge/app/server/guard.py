@@ -70,13 +70,6 @@ def is_local(host: str) -> bool:
     return host == "localhost" or (is_address(address) and ipaddress.ip_address(address).is_loopback)
 
 
-def host_name(value: str) -> str:
-    """Return the name or address in a Host header, without the port."""
-    if value.startswith("["):
-        return value[1:].partition("]")[0].lower()
-    return value.partition(":")[0].lower()
-
-
 def same_token(given: str, token: str) -> bool:
     """Compare in constant time."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
@@ -86,19 +79,16 @@ class Guard:
     """ASGI middleware around the whole app.
 
     Args:
-        app: The app to guard.
-        host: Host that the server is bound to.
+        host, port: Those that the server is bound to.
         token: Token that requests must have; None only on localhost.
         names: Further host names of the server.
-        port: Port that the server is bound to.
     """
 
     def __init__(
         self, app: Any, host: str, token: str | None = None, names: Collection[str] = (), port: int = 0
     ) -> None:
         assert token or is_local(host), "a server that others reach needs a token"
-        self.app = app
-        self.token = token
+        self.app, self.token = app, token
         self._cookie = COOKIE.format(port=port)
         self._local = is_local(host)
         self._names = {name.lower() for name in (*names, *LOCAL)}
@@ -127,19 +117,18 @@ class Guard:
             await refuse(scope, receive, send, refusal)
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
-        name = host_name(headers.get("host", ""))
-        if name in self._names or (not self._local and is_address(name)):
-            return
-        raise Refusal(421, "This is not a name of this server. Open the link that it printed when it started.")
+        host = headers.get("host", "").lower()
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name not in self._names and (self._local or not is_address(name)):
+            raise Refusal(421, "This is not a name of this server. Open the link that it printed when it started.")
 
     def _check_origin(self, scope: Scope, headers: Mapping[str, str]) -> None:
         origin, host = headers.get("origin"), headers.get("host", "")
         ours = origin in (f"http://{host}", f"https://{host}")
         quiet = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if not ours and not (quiet and origin is None):
-            raise Refusal(403, "Requests from other sites are refused. Open the link in a browser.")
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
-        if site in ("cross-site", "same-site") and mode != "navigate":
+        foreign = site in ("cross-site", "same-site") and mode != "navigate"
+        if foreign or not (ours or (quiet and origin is None)):
             raise Refusal(403, "Requests from other sites are refused. Open the link in a browser.")
 
     def _brings_token(self, scope: Scope) -> bool:
@@ -236,11 +225,8 @@ def small_page(sentence: str, link: str = "") -> str:
 async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] | None = None) -> None:
     """Send a small page."""
     body = page.encode()
-    ours = {
-        **HEADERS,
-        "content-security-policy": f"default-src 'none'; style-src {STYLE_HASH}; frame-ancestors 'none'",
-        "cache-control": "no-store",
-    }
+    policy = f"default-src 'none'; style-src {STYLE_HASH}; frame-ancestors 'none'"
+    ours = {**HEADERS, "content-security-policy": policy, "cache-control": "no-store"}
     ours |= {"content-type": "text/html; charset=utf-8", "content-length": str(len(body)), **(headers or {})}
     pairs = [(name.encode(), value.encode()) for name, value in ours.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})

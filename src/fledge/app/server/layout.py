@@ -1,11 +1,9 @@
 """The frame of every page: title bar with navigation, light and dark themes, phone layout.
 
-@ui.page("/watch", title="Watch")
-def page() -> None:
-    with frame("/watch"):
-        add_styles("player")
-        add_module("player/player.js")
-        mount("fledge-player", {"entry": id})
+with frame("/watch"):
+    add_styles("player")
+    add_module("player/player.js")
+    mount("fledge-player", {"entry": id})
 """
 
 from __future__ import annotations

@@ -29,39 +29,25 @@ from fledge.core.extras import extra
 from fledge.core.machine import limit_malloc_arenas
 from fledge.core.parent_process import when_parent_ends
 
+TOKEN_CHARACTERS = {chr(code) for code in range(33, 127)} - set('";,\\&#')
+
 
 @dataclass
 class AppConfig:
-    """How the app is served.
+    """How the app is served."""
 
-    Attributes:
-        host: Address to bind to. Any other than this machine's own requires a token.
-        port: 0 takes a free one.
-        token: Secret that visitors must present; generated if it is None and `host` is not this machine.
-        folders: Runs, recordings, and folders of them that the app may show.
-        names: Further host names of this server, for example that of a proxy.
-        with_parent: Process id of the training that started the server and ends it; 0 for none. The folders may then
-            not exist yet.
-        task: Reference of the task of recordings whose task is code.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    token: str | None = None
-    folders: Sequence[Path] = ()
-    names: Sequence[str] = ()
-    with_parent: int = 0
-    task: str | None = None
+    host: str = "127.0.0.1"  # address to bind to; any other than this machine's own requires a token
+    port: int = 8080  # 0 takes a free one
+    token: str | None = None  # secret that visitors must present; generated if it is required
+    folders: Sequence[Path] = ()  # runs, recordings, and folders of them that the app may show
+    names: Sequence[str] = ()  # further host names of this server, for example that of a proxy
+    with_parent: int = 0  # process id of the training that ends the server, 0 for none; its folder may not exist yet
+    task: str | None = None  # reference of the task of recordings whose task is code
 
     def __post_init__(self) -> None:
         if self.token is None and not is_local(self.host):
             self.token = secrets.token_urlsafe(24)
-        if self.token is not None and (
-            len(self.token) < MIN_TOKEN
-            or not self.token.isascii()
-            or not self.token.isprintable()
-            or set(self.token) & set(' ";,\\&#')
-        ):
+        if self.token is not None and (len(self.token) < MIN_TOKEN or set(self.token) - TOKEN_CHARACTERS):
             raise ConfigError(
                 f"The token must have at least {MIN_TOKEN} characters (letters, digits, -._~). Leave it out to generate one."
             )
@@ -69,29 +55,17 @@ class AppConfig:
 
 @dataclass
 class Server:
-    """The app while it is built and served.
-
-    Attributes:
-        config: How it is served.
-        files: Runs and recordings that may be shown.
-        api: FastAPI app for data routes, `@server.api.get("/api/runs")`, and websockets; the guard checks their origin.
-        app: The complete ASGI app with the guard around it.
-        closing: Functions to call when the server stops.
-        sock: The listening socket, once it is bound.
-        task_pages: Page folders of the tasks that are loaded.
-        matches: The `MatchManager`, once the play page is used.
-        recordings: The `RecordingCache`, once a recording is shown.
-    """
+    """The app while it is built and served."""
 
     config: AppConfig
-    files: FileIndex
-    api: Any
-    app: Any = None
-    closing: list[Any] = field(default_factory=list)
-    sock: socket.socket | None = None
-    task_pages: TaskPages = field(default_factory=TaskPages)
-    matches: Any = None
-    recordings: Any = None
+    files: FileIndex  # runs and recordings that may be shown
+    api: Any  # FastAPI app for data routes, `@server.api.get("/api/runs")`, and websockets; the guard checks their origin
+    app: Any = None  # the complete ASGI app with the guard around it
+    closing: list[Any] = field(default_factory=list)  # functions to call when the server stops
+    sock: socket.socket | None = None  # the listening socket, once it is bound
+    task_pages: TaskPages = field(default_factory=TaskPages)  # of the tasks that are loaded
+    matches: Any = None  # the `MatchManager`, once the play page is used
+    recordings: Any = None  # the `RecordingCache`, once a recording is shown
 
     @property
     def url(self) -> str:
@@ -116,11 +90,8 @@ def build(config: AppConfig) -> Server:
         from nicegui import app as nicegui_app
         from nicegui import ui
 
-    server = Server(
-        config,
-        FileIndex(config.folders, bool(config.with_parent)),
-        FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
-    )
+    files = FileIndex(config.folders, awaited=bool(config.with_parent))
+    server = Server(config, files, FastAPI(docs_url=None, redoc_url=None, openapi_url=None))
     put_nonces()
     refuse_attachments()
     serve_assets(server.api, server.task_pages)
@@ -176,8 +147,7 @@ def refuse_attachments() -> None:
 
     class Plain(known):
         def decode(self, encoded_packet: Any) -> Any:
-            count = super().decode(encoded_packet)
-            if count:
+            if count := super().decode(encoded_packet):
                 raise ValueError("messages with attachments are not accepted")
             return count
 

@@ -1,12 +1,16 @@
-"""Seats of a match, and the controls of a person."""
+"""The state of a fight: seats, a person's controls, kept states to continue from, and frames as rows of numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fledge.agents.base import BaseAgent
+import numpy as np
+import torch
+
+from fledge.agents.base import Action, BaseAgent
 from fledge.tasks.view.controls import Control
 
 
@@ -48,3 +52,45 @@ class Hands:
             if control.kind == "button":
                 self.values[control.name] = control.rest
         return asked
+
+
+@dataclass
+class Checkpoint:
+    """The complete state at the beginning of a tick."""
+
+    tick: int
+    env: dict[str, Any]
+    obs: dict[str, torch.Tensor]
+    seats: list[Seat]
+    memories: list[dict[str, Any]]
+    held: list[Action | None]
+    due: list[int]
+    change: bool  # a seat changed here, so later commands come from another pilot
+
+
+@dataclass
+class Ending:
+    """The outcomes of a fight, one for each side, and its last tick."""
+
+    outcomes: list[str]
+    tick: int
+
+
+@dataclass
+class Layout:
+    """The order of a frame's fields in its row of numbers."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.width = sum(self.sizes)
+
+    def pack(self, frame: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return a frame as one row, float32."""
+        return np.concatenate([np.ravel(frame[name]).astype(np.float32) for name in self.shapes])
+
+    def unpack(self, row: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the frame of a row; flags and counts are float32 as well."""
+        parts = np.split(row, np.cumsum(self.sizes)[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
