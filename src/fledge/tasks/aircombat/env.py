@@ -28,16 +28,7 @@ from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
 from fledge.tasks.aircombat.observations import observation_spec
 from fledge.tasks.aircombat.physics import episode, fight, observe
 from fledge.tasks.aircombat.physics.parameters import physics_of
-from fledge.tasks.aircombat.physics.structs import (
-    SCENARIOS,
-    Controls,
-    Duels,
-    Obs,
-    Outcome,
-    Params,
-    Result,
-    Timing,
-)
+from fledge.tasks.aircombat.physics.structs import SCENARIOS, Controls, Duels, Obs, Outcome, Params, Result, Timing
 from fledge.tasks.aircombat.rewards import create_reward
 from fledge.tasks.aircombat.spacetime.observe import observe_spacetime
 from fledge.tasks.aircombat.spacetime.store import load_table

@@ -7,14 +7,7 @@ from fledge.tasks.aircombat.physics.fight import slew
 from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
 from fledge.tasks.aircombat.physics.structs import FAR, Physics
 from fledge.tasks.aircombat.spacetime.flyout import fly_out, launch_at, unit
-from fledge.tasks.aircombat.spacetime.manoeuvres import (
-    LATE,
-    Manoeuvre,
-    choose_rudder,
-    left_angle,
-    time_to_go,
-    turn_by,
-)
+from fledge.tasks.aircombat.spacetime.manoeuvres import LATE, Manoeuvre, choose_rudder, left_angle, time_to_go, turn_by
 from fledge.tasks.aircombat.spacetime.observe import judge_pair
 from fledge.tasks.aircombat.spacetime.table import ReachTable
 
