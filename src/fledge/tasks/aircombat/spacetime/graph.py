@@ -248,7 +248,7 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
         raise InputError("Not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s.")
     unknown = {"missile_motor_s": np.zeros((2, *slots)), "rudder": np.zeros(2)}
-    seen |= {name: value for name, value in unknown.items() if np.shape(seen.get(name)) != value.shape}
+    seen |= {name: value for name, value in unknown.items() if name not in seen or seen[name].shape != value.shape}
     return {name: np.nan_to_num(seen[name].astype(np.float64)) for name in (*shapes, *unknown)}
 
 
