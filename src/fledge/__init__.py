@@ -77,7 +77,7 @@ _HOMES = {
     "decompress_image_seq": "fledge.replay",
     "decompress_minibatch": "fledge.compat.rollouts",
     "decompress_rollout": "fledge.compat.rollouts",
-    "decompress_single_gridmap": "fledge.compat.images",
+    "decompress_single_gridmap": "fledge.compat.rollouts",
     "evaluate": "fledge.evaluation.evaluate",
     "find_task": "fledge.tasks.registry",
     "format_checkpoint_name": "fledge.monitor",

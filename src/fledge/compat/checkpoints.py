@@ -27,12 +27,11 @@ def load_checkpoint(
         state = storage.load_checkpoint(path, device)
         is_run = isinstance(state, dict) and set(state) >= RUN_KEYS
         return state | {alias: state[key] for alias, key in ALIASES.items()} if is_run else state
-    wanted = [key for key in keys if key in ALIASES]
     try:
         return storage.load_checkpoint(path, device, keys)
     except InputError:
-        if not wanted:
+        if not set(keys) & set(ALIASES):
             raise
     state = storage.load_checkpoint(path, device, [ALIASES.get(key, key) for key in keys])
-    renamed = {alias: state[ALIASES[alias]] for alias in wanted}
+    renamed = {alias: state[ALIASES[alias]] for alias in keys if alias in ALIASES}
     return {key: value for key, value in state.items() if key in keys or key not in ALIASES.values()} | renamed

@@ -1,4 +1,4 @@
-"""NavRL's functions for compressed rollouts, over `CompressedBatch` and the files of rollout archives."""
+"""NavRL's functions for compressed rollouts and grid maps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch, tensor_keys
 from fledge.core.errors import InputError
-from fledge.storage.checkpoint import NATIVE, find_checkpoint, stage_now, write_state
+from fledge.replay.images import decompress_image
+from fledge.storage.checkpoint import find_checkpoint, stage_now, target_path, write_state
 from fledge.storage.format import codecs
 from fledge.storage.format.reader import CheckpointFile
 from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+
+decompress_single_gridmap = decompress_image
 
 
 def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
@@ -30,14 +33,14 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
 
 def decompress_rollout(compressed: CompressedBatch, device: torch.device | str | None = None) -> TensorDictBase:
     """Return the rollout passed to `compress_rollout`, on its own device or on `device`."""
-    return _on(_checked(compressed).decode(), device)
+    return _decode(compressed, None, device)
 
 
 def decompress_minibatch(
     compressed: CompressedBatch, indices: torch.Tensor | Sequence[int], device: torch.device | str | None = None
 ) -> TensorDictBase:
     """Return transitions of a compressed rollout, [len(indices)]; number t * N + n is step t of env n."""
-    return _on(_checked(compressed).decode(transitions=indices), device)
+    return _decode(compressed, indices, device)
 
 
 def save_rollout_compressed(
@@ -46,9 +49,7 @@ def save_rollout_compressed(
     """Write a rollout durably to a file and return its path, with `.fledge` appended to the name if missing."""
     rollout = data.decode() if isinstance(data, CompressedBatch) else data
     check_rollout(rollout)
-    target = Path(path)
-    target = target if target.name.endswith(NATIVE) else target.with_name(target.name + NATIVE)
-    note = describe(rollout)
+    target, note = target_path(path, "native"), describe(rollout)
     node, leaves = stage_now(to_tree(rollout))
     time_last(leaves, note["time_dim"])
     write_state(target, "native", node, leaves, level=compression_level, metadata={"rollout": note, "user": {}})
@@ -61,13 +62,12 @@ def load_rollout_compressed(path: str | os.PathLike[str], device: torch.device |
         return read_rollout(opened, device)
 
 
-def _checked(compressed: CompressedBatch) -> CompressedBatch:
+def _decode(
+    compressed: CompressedBatch, indices: torch.Tensor | Sequence[int] | None, device: torch.device | str | None
+) -> TensorDictBase:
     if not isinstance(compressed, CompressedBatch):
         raise InputError(
             f"compressed is a {type(compressed).__name__}, but must be a CompressedBatch (see compress_rollout)."
         )
-    return compressed
-
-
-def _on(data: TensorDictBase, device: torch.device | str | None) -> TensorDictBase:
+    data = compressed.decode(transitions=indices)
     return data if device is None else data.to(device)

@@ -288,7 +288,8 @@ class WarpEnv(TensorEnv):
     @classmethod
     def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
         """Make an env that may load this state."""
-        raise NotImplementedError
+        place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
+        return cls(cfg, **place)
 
 
 # ---- dumps of the NaN guard: plain arrays and JSON; nothing in them is executed ------------------------------------

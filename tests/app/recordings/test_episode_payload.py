@@ -23,7 +23,7 @@ from fledge.core.errors import FormatError, InputError
 from fledge.core.overrides import from_plain
 from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording, RecordingWriter
-from fledge.tasks.aircombat.view.stage import with_energy
+from fledge.tasks.aircombat.view.view import with_energy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.objects import objects_in
 from fledge.tasks.view.trajectory import Trajectory

@@ -6,7 +6,7 @@ import torch
 
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
-from fledge.tasks.aircombat.match_stats import MERGE_M, DuelStats, figures_of
+from fledge.tasks.aircombat.match_stats import MERGE_M, DuelMatch, DuelStats
 
 
 def fly(env: AircombatEnv, fire: dict[int, set[int]], decisions: int = 300) -> DuelStats:
@@ -103,7 +103,7 @@ def test_figures_of_notes_by_hand() -> None:
         "merge_energy": np.array([45.0, nan, nan, nan]),
         "merge_lead": np.array([5.0, nan, nan, nan]),
     }
-    told = figures_of(notes)
+    told = DuelMatch().summarize(notes)
     assert told["shots"] == 1.75
     assert told["outside_r_max"] == pytest.approx(1 / 7)
     assert told["shots_per_kill"] == 3.0  # 6 shots and 2 kills without a missile given
@@ -111,7 +111,7 @@ def test_figures_of_notes_by_hand() -> None:
     assert told["fired"] == 0.75
     assert (told["merged"], told["merge_speed"], told["merge_lead"]) == (0.25, pytest.approx(300.0), 5.0)
     assert told["survived"] == 0.5
-    silent = figures_of(
+    silent = DuelMatch().summarize(
         {k: v * 0 if k in ("shots", "won") else v * nan if k == "first_shot_s" else v for k, v in notes.items()}
     )
     assert silent["shots_per_kill"] is silent["outside_r_max"] is silent["first_shot_s"] is None

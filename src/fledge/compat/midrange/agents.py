@@ -18,7 +18,7 @@ from fledge.compat.midrange.config import read_config
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.env import RUDDERS
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS
-from fledge.tasks.policies import find_agent, load_policy
+from fledge.tasks.policies import load_policy
 
 
 class PlaceholderAgent(BaseAgent):
@@ -91,13 +91,9 @@ def create_agent(
         task = AircombatTask()
         cfg = read_config(config, num_envs).cfg
         agent = task.policy.build(task.policy.describe(task, "ppo", cfg, task.policy.config()))
-    elif agent_type.endswith(".fledge"):
-        if not Path(agent_type).is_file():
-            raise ConfigError(f"The policy file {agent_type} does not exist.")
-        found = find_agent(AircombatTask(), agent_type)
-        assert found is not None
-        agent = found
-    elif agent_type.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES}:
+    elif agent_type.endswith(".fledge") and not Path(agent_type).is_file():
+        raise ConfigError(f"The policy file {agent_type} does not exist.")
+    elif agent_type.endswith(".fledge") or agent_type.partition("(")[0].strip() in {*PILOTS, *OTHER_NAMES}:
         agent = load_policy(agent_type, AircombatTask()).agent
     else:
         known = ", ".join([*PILOTS, *OTHER_NAMES, "ppo"])

@@ -68,9 +68,8 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
         check_settings(cfg)
         return Midrange(cfg)
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(
-            f"config is a {type(config).__name__}, but must be a dict of settings, or an AircombatConfig."
-        )
+        kind = type(config).__name__
+        raise ConfigError(f"config is a {kind}, but must be a dict of settings, or an AircombatConfig.")
     given = dict(config or {})
     size = next((number_of(name, given[name]) for name in SIZES if name in given), 50_000.0)
     if not size > 2 * EDGE_M:

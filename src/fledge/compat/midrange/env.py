@@ -79,9 +79,8 @@ class MidrangeEnv:
         if env_mask is None:
             env_mask = torch.ones_like(self.done)
         if not isinstance(env_mask, Tensor) or env_mask.dtype != torch.bool or env_mask.shape != self.done.shape:
-            given = type(env_mask).__name__
-            if isinstance(env_mask, Tensor):
-                given = f"{env_mask.dtype} {tuple(env_mask.shape)}"
+            is_tensor = isinstance(env_mask, Tensor)
+            given = f"{env_mask.dtype} {tuple(env_mask.shape)}" if is_tensor else type(env_mask).__name__
             raise InputError(f"env_mask is {given}, but must be a bool tensor of shape ({self.num_envs},).")
         env_mask = env_mask.to(self.device)
         self.duel.reset(env_mask.repeat_interleave(2), out=self._buffers)
@@ -163,10 +162,8 @@ class MidrangeEnv:
 
     def _one(self, value: Any, part: str) -> Tensor:
         try:
-            tensor = torch.as_tensor(
-                DEFAULTS[part] if value is None else value, dtype=torch.float32, device=self.device
-            )
-            return tensor.expand(self.num_envs)
+            given = DEFAULTS[part] if value is None else value
+            return torch.as_tensor(given, dtype=torch.float32, device=self.device).expand(self.num_envs)
         except (TypeError, ValueError, RuntimeError) as error:
             given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             raise InputError(f"A {part} is {given}, but must be a number, or a tensor ({self.num_envs},).") from error

@@ -16,18 +16,10 @@ from gymnasium import spaces
 from fledge.compat.midrange.env import FRAME_S, MidrangeEnv
 from fledge.tasks.aircombat.config import AircombatConfig
 
-LIMITS = {  # of observations; positions have none: fighters may leave the field
-    "x": (-np.inf, np.inf),
-    "y": (-np.inf, np.inf),
-    "angle": (0.0, 1.0),
-    "speed": (0.0, np.inf),
-    "missiles": (0.0, 1.0),
-    "alive": (0.0, 1.0),
-    "enemy_distance": (0.0, np.inf),
-    "enemy_relative_angle": (-1.0, 1.0),
-    "enemy_speed": (0.0, np.inf),
-    "enemy_alive": (0.0, 1.0),
-}
+LIMITS = dict.fromkeys(("x", "y"), (-np.inf, np.inf))  # of observations; fighters may leave the field
+LIMITS |= {"angle": (0.0, 1.0), "speed": (0.0, np.inf), "missiles": (0.0, 1.0), "alive": (0.0, 1.0)}
+LIMITS |= {"enemy_distance": (0.0, np.inf), "enemy_relative_angle": (-1.0, 1.0)}
+LIMITS |= {"enemy_speed": (0.0, np.inf), "enemy_alive": (0.0, 1.0)}
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -53,15 +45,13 @@ class GymWrapper(gymnasium.Env):
         self._options = {"device": device, **options}
         self.env = MidrangeEnv(config, num_envs, **self._options)
         self.device = self.env.device
-        shape = (num_envs,)
         self.observation_space = spaces.Dict(
-            {name: spaces.Box(low, high, shape, np.float32) for name, (low, high) in LIMITS.items()}
+            {name: spaces.Box(*limits, (num_envs,), np.float32) for name, limits in LIMITS.items()}
         )
-        sides = ("p1", "p2")
         actions: dict[str, spaces.Space[Any]] = {}
-        for side in sides:
-            actions[f"{side}_rudder"] = spaces.Box(-1.0, 1.0, shape, np.float32)
-            actions[f"{side}_throttle"] = spaces.Box(0.0, 1.0, shape, np.float32)
+        for side in ("p1", "p2"):
+            actions[f"{side}_rudder"] = spaces.Box(-1.0, 1.0, (num_envs,), np.float32)
+            actions[f"{side}_throttle"] = spaces.Box(0.0, 1.0, (num_envs,), np.float32)
             actions[f"{side}_fire"] = spaces.MultiBinary(num_envs)
         self.action_space = spaces.Dict(actions)
 

@@ -59,8 +59,8 @@ def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tens
     velocity, m_velocity = s["dir"] * s["speed"][:, None], s["m_dir"] * s["m_speed"][..., None]
     alive = s["alive"] > 0
 
-    def shown(value: Tensor, none: float = 0.0) -> Tensor:
-        return torch.where(used, value, none)
+    def shown(value: Tensor) -> Tensor:
+        return torch.where(used, value, 0.0)
 
     return {
         "x": filled(s["pos"][:, 0] + origin_m, shown(s["m_pos"][..., 0] + origin_m)),
@@ -77,14 +77,10 @@ def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tens
         "is_active": filled(alive, active),
         "is_missile": filled(torch.zeros_like(alive), used),
         "is_player1": filled(side == 0, used & (side == 0)[:, None]),
-        "source_idx": _index(filled(torch.zeros_like(side), used * (side[:, None] + 1))),
-        "target_idx": _index(filled(torch.zeros_like(side), used * (2 - side[:, None]))),
+        # slots counted from 1, 0 for none, become slots counted from 0, -1 for none
+        "source_idx": filled(torch.zeros_like(side), used * (side[:, None] + 1)).long() - 1,
+        "target_idx": filled(torch.zeros_like(side), used * (2 - side[:, None])).long() - 1,
     }
-
-
-def _index(number: Tensor) -> Tensor:
-    """Convert slots counted from 1, 0 for none, to slots counted from 0, -1 for none."""
-    return number.long() - 1
 
 
 def side_observations(

@@ -27,7 +27,6 @@ from fledge.envs.warp_env import Programs, Tensors, WarpEnv
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig
 from fledge.tasks.aircombat.observations import observation_spec
 from fledge.tasks.aircombat.physics import episode, fight, observe
-from fledge.tasks.aircombat.physics.parameters import physics_of
 from fledge.tasks.aircombat.physics.structs import (
     SCENARIOS,
     Controls,
@@ -37,6 +36,7 @@ from fledge.tasks.aircombat.physics.structs import (
     Params,
     Result,
     Timing,
+    physics_of,
 )
 from fledge.tasks.aircombat.rewards import create_reward
 from fledge.tasks.aircombat.spacetime.observe import observe_spacetime
@@ -79,15 +79,13 @@ class AircombatEnv(WarpEnv):
         self.params = self._make_params()
         self.table = load_table(cfg, str(self.device)) if cfg.spacetime else None
         self.state = self._make_state()
-        self.duels = self._bind_duels()
+        self.duels = bind(Duels(), {k: v for k, v in self.state.items() if k != "episode_return"})
         self.reward = create_reward(cfg.reward, self.device)
         self._timing_tensors = {
             "dt": torch.zeros(1, device=self.device),
             "steps": torch.zeros(1, dtype=torch.int32, device=self.device),
         }
-        self._timing = Timing()
-        for name, tensor in self._timing_tensors.items():
-            setattr(self._timing, name, wp.from_torch(tensor))
+        self._timing = bind(Timing(), self._timing_tensors)
         self._duration = math.nan  # none yet
         self._controls = {
             "rudder": torch.zeros(self.num_envs, device=self.device),
@@ -95,11 +93,8 @@ class AircombatEnv(WarpEnv):
             "fire": torch.zeros(self.num_envs, dtype=torch.int32, device=self.device),
         }
         self._action: Action = {}
-        self._seen: dict[str, torch.Tensor] = {}  # observations before the step, for rewards that read them
-        if self.reward.looks_back:
-            self._seen = dict(self.make_buffers()["obs"].items())
-
-    # ---- specs -------------------------------------------------------------------------------------------------
+        # observations before the step, for rewards that read them
+        self._seen = dict(self.make_buffers()["obs"].items()) if self.reward.looks_back else {}
 
     @functools.cached_property
     def observation_spec(self) -> dict[str, TensorSpec]:  # read in every step
@@ -131,13 +126,10 @@ class AircombatEnv(WarpEnv):
     def take_action(self, action: Action) -> None:
         self._action = action
         if isinstance(action, torch.Tensor):
-            rudder = torch.tensor(RUDDERS, device=self.device)
-            self._controls["rudder"].copy_(rudder[action.long() // 2])
-            self._controls["throttle"].fill_(1.0)
-            self._controls["fire"].copy_(action % 2)
-        else:
-            for name, place in self._controls.items():
-                place.copy_(action[name])
+            rudder = torch.tensor(RUDDERS, device=self.device)[action.long() // 2]
+            action = {"rudder": rudder, "throttle": torch.ones_like(rudder), "fire": action % 2}
+        for name, place in self._controls.items():
+            place.copy_(action[name])
 
     def before_advance(self) -> None:
         self._clock += 1
@@ -185,12 +177,9 @@ class AircombatEnv(WarpEnv):
         return Call(episode.restart_masked, [self.params, self.duels, mask])
 
     def make_programs(self, tensors: Tensors) -> Programs:
-        obs, final, result = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs"), Result()
-        for name in ("terminated", "truncated", "outcome"):
-            setattr(result, name, wp.from_torch(tensors[(name,)]))
-        controls = Controls()
-        for name, tensor in self._controls.items():
-            setattr(controls, name, wp.from_torch(tensor))
+        obs, final = self._bind_obs(tensors, "obs"), self._bind_obs(tensors, "final_obs")
+        result = bind(Result(), {name: tensors[(name,)] for name in ("terminated", "truncated", "outcome")})
+        controls = bind(Controls(), self._controls)
 
         def look(only_ended: int) -> list[Call]:
             calls = [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
@@ -201,13 +190,8 @@ class AircombatEnv(WarpEnv):
 
         fly = Call(fight.fight, [self.params, self._timing, controls, self.duels, result])
         again = Call(episode.restart, [self.params, self.duels, result, obs, final])
-        record, n = self.launcher.record, self.num_duels
-        return Programs(
-            tensors,
-            advance=record([fly, *look(0)], n),
-            restart=record([again, *look(1)], n),
-            observe=record(look(0), n),
-        )
+        sequences = ([fly, *look(0)], [again, *look(1)], look(0))  # advance, restart, observe
+        return Programs(tensors, *(self.launcher.record(calls, self.num_duels) for calls in sequences))
 
     # ---- state -------------------------------------------------------------------------------------------------
 
@@ -244,11 +228,6 @@ class AircombatEnv(WarpEnv):
             self.launcher.run(programs.observe)
             self._keep_seen(programs)
 
-    @classmethod
-    def from_identity(cls, cfg: AircombatConfig, state: Mapping[str, Any]) -> AircombatEnv:
-        place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
-        return cls(cfg, **place)
-
     # ---- construction ------------------------------------------------------------------------------------------
 
     def _make_params(self) -> Params:
@@ -275,21 +254,19 @@ class AircombatEnv(WarpEnv):
         state["episode"].fill_(-1)
         return state
 
-    def _bind_duels(self) -> Duels:
-        duels = Duels()
-        for name, tensor in self.state.items():
-            if name != "episode_return":
-                vector = name in ("pos", "dir", "m_pos", "m_dir")
-                setattr(duels, name, wp.from_torch(tensor, dtype=wp.vec2 if vector else None))
-        return duels
-
     def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
-        obs = Obs()
-        for name in self.observation_spec:
-            setattr(obs, name, wp.from_torch(tensors[(root, name)]))
+        obs: Obs = bind(Obs(), {name: tensors[(root, name)] for name in self.observation_spec})
         if not self.cfg.spacetime:
             obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
         return obs
+
+
+def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Set the arrays of a Warp struct to tensors by name, and return it."""
+    for name, tensor in tensors.items():
+        vectors = name in ("pos", "dir", "m_pos", "m_dir")
+        setattr(struct, name, wp.from_torch(tensor, dtype=wp.vec2 if vectors else None))
+    return struct
 
 
 def duel_of(env: TensorEnv) -> AircombatEnv:

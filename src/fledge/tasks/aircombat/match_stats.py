@@ -8,6 +8,7 @@ so specific energy is v²/2; 300 m/s are 45 kJ/kg.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -29,13 +30,6 @@ BANDS = 3  # of the range of random starts
 WAYS = ("nose to nose", "behind it", "it behind", "tail to tail")
 """Whether the enemy is ahead of or behind the own wings, and the own fighter ahead of or behind the enemy's."""
 FIXED = ("head_on", "reference", "attacking", "defending", "chasing", "chased")
-ENDED = (int(Outcome.LOSS), int(Outcome.DRAW))
-
-
-def cells_of(cfg: AircombatConfig) -> list[str]:
-    """Return the names of random starts, by range and by directions of the noses."""
-    edges = np.linspace(cfg.min_range_m, cfg.max_range_m, BANDS + 1) / 1000.0
-    return [f"{edges[k]:.0f}-{edges[k + 1]:.0f} km, {way}" for k in range(BANDS) for way in WAYS]
 
 
 class DuelStats(MatchStats):
@@ -43,16 +37,17 @@ class DuelStats(MatchStats):
 
     def __init__(self, env: AircombatEnv) -> None:
         self.env = env
-        self.random_starts = cells_of(env.cfg)
+        edges = np.linspace(env.cfg.min_range_m, env.cfg.max_range_m, BANDS + 1) / 1000.0
+        self.random_starts = [f"{a:.0f}-{b:.0f} km, {way}" for a, b in itertools.pairwise(edges) for way in WAYS]
         self.starts = [*FIXED, *self.random_starts]
         shape = (env.num_duels, 2)
         self._notes: Notes = {name: np.zeros(shape) for name in ("shots", "outside", "won", "survived")}
         self._notes |= {name: np.full(shape, np.nan) for name in ("first_shot_s", "merge_energy", "merge_lead")}
         self._notes |= {"start": self._start(), "given": self._sides("fired").astype(float)}
-        places = zip(("range_m", "off", "aspect"), self._geometry(), strict=True)
-        self._notes |= {name: value.copy() for name, value in places} | {"speed": self._sides("speed").copy()}
-        self._launches: list[np.ndarray] = []  # [shots, 6]: fight, side, speeds, angles, range
-        self._apart = self._geometry()[0][:, 0] > MERGE_M  # [fights] began outside the merge, and is still there
+        away, off, aspect = (values.copy() for values in self._geometry())
+        self._notes |= {"range_m": away, "off": off, "aspect": aspect, "speed": self._sides("speed").copy()}
+        self._launches: list[np.ndarray] = []  # [shots, 7]: fight, side, speeds, angles, range
+        self._apart = away[:, 0] > MERGE_M  # [fights] began outside the merge, and is still there
 
     def _sides(self, name: str) -> np.ndarray:
         """Return a state of both sides, [fights, 2, ...]."""
@@ -109,8 +104,8 @@ class DuelStats(MatchStats):
     def after_step(self, outcome: Tensor, active: Tensor) -> None:
         how = outcome.cpu().numpy().reshape(-1, 2)
         over = active.cpu().numpy() & (how[:, 0] != 0)
-        self._notes["survived"][over] = ~np.isin(how[over], ENDED)
-        self._notes["won"][over] = np.isin(how[over], (int(Outcome.WIN), int(Outcome.DRAW)))
+        self._notes["survived"][over] = ~np.isin(how[over], (Outcome.LOSS, Outcome.DRAW))
+        self._notes["won"][over] = np.isin(how[over], (Outcome.WIN, Outcome.DRAW))
 
     def notes(self) -> Notes:
         if self._launches:
@@ -122,33 +117,6 @@ class DuelStats(MatchStats):
             np.add.at(self._notes["outside"], (shots[:, 0].astype(int), shots[:, 1].astype(int)), shots[:, 6] > reach)
             self._launches = []
         return self._notes
-
-
-def figures_of(notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-    """Return the statistics of a side from its notes of some fights, [fights] each.
-
-    Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
-    """
-    shots, merged, fired = notes["shots"], ~np.isnan(notes["merge_energy"]), ~np.isnan(notes["first_shot_s"])
-    own = notes["given"] == 0
-    kills = float(notes["won"][own].sum())
-
-    def mean(name: str, chosen: np.ndarray) -> float | None:
-        return float(notes[name][chosen].mean()) if chosen.any() else None
-
-    energy = mean("merge_energy", merged)
-    return {
-        "shots": float(shots.mean()),
-        "outside_r_max": float(notes["outside"].sum() / shots.sum()) if shots.sum() else None,
-        "shots_per_kill": float(shots[own].sum() / kills) if kills else None,
-        "fired": float(fired.mean()),
-        "first_shot_s": mean("first_shot_s", fired),
-        "merged": float(merged.mean()),
-        "merge_energy": energy,
-        "merge_speed": None if energy is None else math.sqrt(2000.0 * energy),
-        "merge_lead": mean("merge_lead", merged),
-        "survived": float(notes["survived"].mean()),
-    }
 
 
 class DuelMatch(MatchRules):
@@ -178,4 +146,27 @@ class DuelMatch(MatchRules):
         return DuelStats(duel_of(env))
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        return figures_of(notes)
+        """Return the statistics of a side from its notes of some fights, [fights] each.
+
+        Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
+        """
+        shots, merged, fired = notes["shots"], ~np.isnan(notes["merge_energy"]), ~np.isnan(notes["first_shot_s"])
+        own = notes["given"] == 0
+        kills = float(notes["won"][own].sum())
+
+        def mean(name: str, chosen: np.ndarray) -> float | None:
+            return float(notes[name][chosen].mean()) if chosen.any() else None
+
+        energy = mean("merge_energy", merged)
+        return {
+            "shots": float(shots.mean()),
+            "outside_r_max": float(notes["outside"].sum() / shots.sum()) if shots.sum() else None,
+            "shots_per_kill": float(shots[own].sum() / kills) if kills else None,
+            "fired": float(fired.mean()),
+            "first_shot_s": mean("first_shot_s", fired),
+            "merged": float(merged.mean()),
+            "merge_energy": energy,
+            "merge_speed": None if energy is None else math.sqrt(2000.0 * energy),
+            "merge_lead": mean("merge_lead", merged),
+            "survived": float(notes["survived"].mean()),
+        }

@@ -67,7 +67,12 @@ class DecodedObs:
 
 
 class Pilot(BaseAgent):
-    """Base of the pilots. Subclasses implement `fly`."""
+    """Base of the pilots. Subclasses implement `fly`.
+
+    Args (of the pilots that have them):
+        shot: Range at which it fires, as a share of R_tr.
+        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
+    """
 
     observes: tuple[str, ...] = ("state", "missiles", "spacetime", "mask")
     name = ""
@@ -128,11 +133,7 @@ class RandomPilot(Pilot):
 
 
 class PursuitPilot(Pilot):
-    """Keeps its nose on the enemy and fires within range, one missile at a time.
-
-    Args:
-        shot: Range at which it fires, as a share of R_tr.
-    """
+    """Keeps its nose on the enemy and fires within range, one missile at a time."""
 
     name = "pursuit"
 
@@ -149,8 +150,6 @@ class CrankPilot(Pilot):
     """Fires, turns to its radar's gimbal limit while the missile flies, and turns away when threatened.
 
     Args:
-        shot: Range at which it fires, as a share of R_tr.
-        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
         break_s: Time to go of an incoming missile at which it turns away, s.
     """
 
@@ -173,7 +172,6 @@ class DragPilot(Pilot):
     """Fires early and turns away at once; with `notch`, puts an incoming missile on the beam instead.
 
     Args:
-        shot: Range at which it fires, as a share of R_tr.
         notch: Fly across the missile's path instead of away from it.
     """
 
@@ -197,9 +195,7 @@ class EnvelopePilot(Pilot):
     """Fires within R_tr and turns away as late as still saves it, by the space-time graph.
 
     Args:
-        shot: Range at which it fires, as a share of R_tr.
         miss_km: It turns away when the predicted miss after turning away falls below this, km.
-        angle: Angle at which it keeps the enemy off its nose while a missile flies, degrees.
     """
 
     name = "envelope"

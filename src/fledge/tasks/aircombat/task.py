@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fledge.agents import build
 from fledge.agents.base import BaseAgent
 from fledge.agents.build import LearnedPolicy
@@ -16,14 +18,14 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.envs.placement import EnvPlacement
-from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig
-from fledge.tasks.aircombat.env import AircombatEnv
+from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, Scenario
+from fledge.tasks.aircombat.env import AircombatEnv, duel_of
 from fledge.tasks.aircombat.match_stats import DuelMatch
-from fledge.tasks.aircombat.metrics import AircombatMetrics
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS, make_pilot
 from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_policy
 from fledge.tasks.aircombat.view.view import AircombatView
 from fledge.tasks.base import Task
+from fledge.tasks.metrics import TaskMetrics
 from fledge.tasks.policies import check_fit, find_agent
 from fledge.tasks.policy import PolicyFactory, env_specs
 from fledge.tasks.presets import Presets
@@ -47,6 +49,24 @@ class DuelPolicies(PolicyFactory):
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
         return build_duel_policy(description) if description.get("kind") == "duel" else super().build(description)
+
+
+class AircombatMetrics(TaskMetrics):
+    """Outcomes of duels, by how they began."""
+
+    unit = "duels"
+    labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    classes = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
+
+    def classify(self, env: TensorEnv) -> Tensor:
+        duel = duel_of(env)  # the numbers of scenarios are those of `classes`: mixed, the last, is none of a fight
+        return duel.state["kind"].cpu().long().repeat_interleave(env.num_envs // duel.num_duels)
+
+    def env_facts(self, cfg: AircombatConfig) -> dict[str, Any]:
+        return {"scenario": cfg.scenario.value, "opponent": cfg.opponent or "self-play"}
+
+    def env_label(self, cfg: AircombatConfig) -> str:
+        return f"{cfg.scenario.value} vs {cfg.opponent}" if cfg.opponent else cfg.scenario.value
 
 
 class AircombatTask(Task):

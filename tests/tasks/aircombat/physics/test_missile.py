@@ -9,7 +9,7 @@ import warp as wp
 from fledge.tasks.aircombat.config import MissileConfig
 from fledge.tasks.aircombat.physics.airframe import Flyer
 from fledge.tasks.aircombat.physics.missile import Motor, closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.physics.parameters import motor_of
+from fledge.tasks.aircombat.physics.structs import motor_of
 
 CD0, THRUST = 9.8 / 400**2, 15 * 9.8
 

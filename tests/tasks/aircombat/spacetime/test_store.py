@@ -11,7 +11,7 @@ import pytest
 
 from fledge.core.warp_start import start_warp
 from fledge.tasks.aircombat.config import AircombatConfig, FighterConfig, MissileConfig
-from fledge.tasks.aircombat.physics.parameters import physics_of
+from fledge.tasks.aircombat.physics.structs import physics_of
 from fledge.tasks.aircombat.spacetime import store
 from fledge.tasks.aircombat.spacetime.build import SHAPE, Ranges
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.physics.parameters import physics_of
+from fledge.tasks.aircombat.physics.structs import physics_of
 from fledge.tasks.aircombat.spacetime import store
 from fledge.tasks.aircombat.spacetime.build import SHAPE, farthest_ranges, grid, solve_geometries
-from fledge.tasks.aircombat.spacetime.check import check_table, draw
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.query import check_table, draw
 
 
 def test_the_shipped_table_is_what_fly_outs_give_now() -> None:

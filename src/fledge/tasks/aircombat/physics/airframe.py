@@ -54,15 +54,6 @@ class Leg:
 
 
 @wp.func
-def limit_rudder(frame: Airframe, u: float, speed: float) -> float:
-    """Return the rudder within the load limit at this speed."""
-    bound = float(1.0)
-    if frame.max_load > 0.0:
-        bound = wp.min(1.0, frame.max_load * frame.rmin / wp.max(speed * speed, 1.0))
-    return wp.clamp(u, -bound, bound)
-
-
-@wp.func
 def drag_factor(frame: Airframe, u: float) -> float:
     """Return drag over v², 1/m."""
     cl = u * (1.0 / frame.rmin)
@@ -110,7 +101,8 @@ def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: flo
     if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:
         for _k in range(4):  # each time closer by a factor of some 50
             middle = v0 + speed_gain(drag_factor(frame, rudder), thrust, v0, 0.5 * dt)
-            rudder = limit_rudder(frame, u, middle)
+            bound = wp.min(1.0, frame.max_load * frame.rmin / wp.max(middle * middle, 1.0))
+            rudder = wp.clamp(u, -bound, bound)
     return rudder
 
 

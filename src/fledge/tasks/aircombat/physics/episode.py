@@ -6,25 +6,15 @@ from fledge.core.random import Purpose
 from fledge.envs.kernel_random import uniform4
 from fledge.tasks.aircombat.config import Scenario
 from fledge.tasks.aircombat.physics.airframe import flyer
-from fledge.tasks.aircombat.physics.missile import fly_missile
+from fledge.tasks.aircombat.physics.missile import fly_missile, unit
 from fledge.tasks.aircombat.physics.structs import FAR, SCENARIOS, Duels, Obs, Params, Result
 
-HEAD_ON = wp.constant(SCENARIOS[Scenario.head_on])
-RANDOM = wp.constant(SCENARIOS[Scenario.random])
-DEFENSIVE = wp.constant(SCENARIOS[Scenario.defensive])
-CHASE = wp.constant(SCENARIOS[Scenario.chase])
-REFERENCE = wp.constant(SCENARIOS[Scenario.reference])
-MIXED = wp.constant(SCENARIOS[Scenario.mixed])
+HEAD_ON, RANDOM, DEFENSIVE, CHASE, REFERENCE, MIXED = (wp.constant(SCENARIOS[kind]) for kind in Scenario)
 P_START = wp.constant(wp.uint32(int(Purpose.START)))
 P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_KIND = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
 TURN = wp.constant(6.283185307179586)
 STEP = wp.constant(0.1)  # s at most, of a missile in flight at the start
-
-
-@wp.func
-def direction(angle: float) -> wp.vec2:
-    return wp.vec2(wp.cos(angle), wp.sin(angle))
 
 
 @wp.func
@@ -92,17 +82,17 @@ def begin_fight(i: int, p: Params, d: Duels):
     west = wp.vec2(-1.0, 0.0)
     if kind == RANDOM:
         half = 0.5 * (p.min_range + (p.max_range - p.min_range) * u[0])
-        place(d, 2 * i, -half * east, direction(TURN * u[1]), p.start_speed * (0.8 + 0.6 * w[0]))
-        place(d, 2 * i + 1, half * east, direction(TURN * u[2]), p.start_speed * (0.8 + 0.6 * w[1]))
+        place(d, 2 * i, -half * east, unit(TURN * u[1]), p.start_speed * (0.8 + 0.6 * w[0]))
+        place(d, 2 * i + 1, half * east, unit(TURN * u[2]), p.start_speed * (0.8 + 0.6 * w[1]))
     elif kind == DEFENSIVE:
         half = 0.5 * (12000.0 + 18000.0 * u[0])
         place(d, better, -half * east, east, p.start_speed * (0.9 + 0.4 * w[0]))
-        place(d, worse, half * east, direction(TURN * u[1]), p.start_speed * (0.9 + 0.4 * w[1]))
+        place(d, worse, half * east, unit(TURN * u[1]), p.start_speed * (0.9 + 0.4 * w[1]))
         put_in_flight(p, d, better, 2.0 + 8.0 * u[2])
     elif kind == CHASE:
         half = 0.5 * (6000.0 + 10000.0 * u[0])
-        place(d, better, -half * east, direction(TURN / 12.0 * (u[1] - 0.5)), p.start_speed * (0.9 + 0.4 * w[0]))
-        place(d, worse, half * east, direction(TURN / 6.0 * (u[2] - 0.5)), p.start_speed * (0.9 + 0.4 * w[1]))
+        place(d, better, -half * east, unit(TURN / 12.0 * (u[1] - 0.5)), p.start_speed * (0.9 + 0.4 * w[0]))
+        place(d, worse, half * east, unit(TURN / 6.0 * (u[2] - 0.5)), p.start_speed * (0.9 + 0.4 * w[1]))
     elif kind == REFERENCE:  # midrangeRL's places on its field of 50 km
         place(d, 2 * i, wp.vec2(10000.0, 25000.0), east, p.start_speed)
         place(d, 2 * i + 1, wp.vec2(40000.0, 25000.0), west, p.start_speed)

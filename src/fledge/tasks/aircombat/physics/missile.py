@@ -27,6 +27,11 @@ def cross2(a: wp.vec2, b: wp.vec2) -> float:
 
 
 @wp.func
+def unit(angle: float) -> wp.vec2:
+    return wp.vec2(wp.cos(angle), wp.sin(angle))
+
+
+@wp.func
 def guide(motor: Motor, missile: Flyer, target: Flyer) -> float:
     """Return the rudder towards the target, before limits."""
     r = target.pos - missile.pos

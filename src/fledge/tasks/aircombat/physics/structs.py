@@ -5,16 +5,19 @@ those of `Obs` and `Result`, which the caller passes. Slots 0 to fired - 1 of a 
 """
 
 import enum
+import math
 from typing import Any
 
 import warp as wp
 
-from fledge.tasks.aircombat.config import Scenario
+from fledge.tasks.aircombat.config import GRAVITY, AircombatConfig, FighterConfig, MissileConfig, Scenario
 from fledge.tasks.aircombat.observations import Columns
 from fledge.tasks.aircombat.physics.airframe import Airframe, Flyer, flyer
 from fledge.tasks.aircombat.physics.missile import Motor
 
 FAR = wp.constant(1.0e9)  # m or s
+Floats, Vec2s, Vec3s, Vec4s = (wp.array(dtype=dtype) for dtype in (wp.float32, wp.vec2, wp.vec3, wp.vec4))
+Floats2d, Vec3s2d, Vec4s2d = (wp.array2d(dtype=dtype) for dtype in (wp.float32, wp.vec3, wp.vec4))
 SCENARIOS = {kind: number for number, kind in enumerate(Scenario)}
 
 
@@ -37,6 +40,36 @@ class Physics:
     motor: Motor
     rudder_rate: float  # 1/s, of the fighter; 0: at once
     top_speed: float  # m/s, of the fighter at full throttle without turning
+
+
+def airframe_of(cfg: FighterConfig | MissileConfig, load_limits: bool) -> Airframe:
+    """Return the parameters of an airframe."""
+    frame = Airframe()
+    frame.cd0 = GRAVITY / cfg.terminal_speed**2
+    frame.k = 1.0 / (4.0 * frame.cd0 * cfg.lift_drag**2)
+    frame.rmin = cfg.min_turn_radius_m
+    frame.thrust = cfg.thrust_g * GRAVITY
+    frame.max_load = cfg.load_limit_g * GRAVITY if load_limits else 0.0
+    return frame
+
+
+def motor_of(cfg: MissileConfig, load_limits: bool) -> Motor:
+    """Return the parameters of a missile."""
+    motor = Motor()
+    motor.frame = airframe_of(cfg, load_limits)
+    motor.navigation, motor.burn = cfg.navigation, cfg.burn_s
+    motor.min_speed, motor.kill_radius = cfg.min_speed, cfg.kill_radius_m
+    return motor
+
+
+def physics_of(cfg: AircombatConfig) -> Physics:
+    """Return the parameters of fighters and missiles."""
+    physics = Physics()
+    physics.fighter = airframe_of(cfg.fighter, cfg.load_limits)
+    physics.motor = motor_of(cfg.missile, cfg.load_limits)
+    physics.rudder_rate = cfg.rudder_rate
+    physics.top_speed = math.sqrt(cfg.fighter.thrust_g) * cfg.fighter.terminal_speed
+    return physics
 
 
 def limits_of(columns: type[Columns]) -> Any:

@@ -11,7 +11,7 @@ import warp as wp
 from fledge.core.machine import default_threads
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.aircombat.physics.structs import Physics
-from fledge.tasks.aircombat.spacetime.solve import solve_ranges
+from fledge.tasks.aircombat.spacetime.flyout import solve_ranges
 
 DT = 0.1  # s, of the fly-outs
 OWN = (150, 250, 350, 450, 550)  # m/s

@@ -4,17 +4,10 @@ import warp as wp
 
 from fledge.tasks.aircombat.physics.airframe import Flyer, flyer, move
 from fledge.tasks.aircombat.physics.fight import slew
-from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide
-from fledge.tasks.aircombat.physics.structs import FAR, Physics
-from fledge.tasks.aircombat.spacetime.flyout import fly_out, launch_at, unit
-from fledge.tasks.aircombat.spacetime.manoeuvres import (
-    LATE,
-    Manoeuvre,
-    choose_rudder,
-    left_angle,
-    time_to_go,
-    turn_by,
-)
+from fledge.tasks.aircombat.physics.missile import closest_approach, fly_missile, guide, unit
+from fledge.tasks.aircombat.physics.structs import FAR, Floats, Floats2d, Physics, Vec2s, Vec3s, Vec3s2d, Vec4s, Vec4s2d
+from fledge.tasks.aircombat.spacetime.flyout import fly_out, launch_at
+from fledge.tasks.aircombat.spacetime.manoeuvres import LATE, Manoeuvre, choose_rudder, left_angle, time_to_go, turn_by
 from fledge.tasks.aircombat.spacetime.observe import judge_pair
 from fledge.tasks.aircombat.spacetime.table import ReachTable
 
@@ -23,26 +16,19 @@ from fledge.tasks.aircombat.spacetime.table import ReachTable
 class Shots:
     """Missiles, fired now or in flight, each with a target; position and direction in one vector, speed beside it."""
 
-    missile: wp.array(dtype=wp.vec4)  # [C] m; unit vector
-    missile_speed: wp.array(dtype=wp.float32)  # [C] m/s
-    burn: wp.array(dtype=wp.float32)  # [C] s that the motor still burns
-    target: wp.array(dtype=wp.vec4)  # [C]
-    target_speed: wp.array(dtype=wp.float32)  # [C]
-    rudder: wp.array(dtype=wp.float32)  # [C] position of the target's rudder
+    missile: Vec4s  # [C] m; unit vector
+    missile_speed: Floats  # [C] m/s
+    burn: Floats  # [C] s that the motor still burns
+    target: Vec4s  # [C]
+    target_speed: Floats  # [C]
+    rudder: Floats  # [C] position of the target's rudder
     manoeuvre: wp.array(dtype=wp.int32)  # [C] of the target
-    delay: wp.array(dtype=wp.float32)  # [C] s that the target holds its course before
+    delay: Floats  # [C] s that the target holds its course before
 
 
 @wp.kernel(enable_backward=False)
 def reach_missile(
-    first: int,
-    p: Physics,
-    speed: float,
-    rudder: float,
-    dt: float,
-    steps: int,
-    directions: wp.array(dtype=wp.float32),
-    out: wp.array2d(dtype=wp.float32),
+    first: int, p: Physics, speed: float, rudder: float, dt: float, steps: int, directions: Floats, out: Floats2d
 ):
     """Distance from the launch along each direction (rad from the nose) [direction, time], m; -1 once the missile is spent.
 
@@ -66,14 +52,7 @@ def reach_missile(
 
 @wp.kernel(enable_backward=False)
 def trace_target(
-    first: int,
-    p: Physics,
-    manoeuvre: int,
-    dt: float,
-    steps: int,
-    geometries: wp.array(dtype=wp.vec4),
-    ranges: wp.array(dtype=wp.float32),
-    out: wp.array2d(dtype=wp.vec3),
+    first: int, p: Physics, manoeuvre: int, dt: float, steps: int, geometries: Vec4s, ranges: Floats, out: Vec3s2d
 ):
     """The target's place and speed [geometry, time], as it flies a manoeuvre against a threat that stays at the launch."""
     i = first + wp.tid()
@@ -91,13 +70,7 @@ def trace_target(
 
 @wp.kernel(enable_backward=False)
 def hold_both(
-    first: int,
-    p: Physics,
-    dt: float,
-    geometries: wp.array(dtype=wp.vec4),
-    ranges: wp.array(dtype=wp.float32),
-    later: wp.array2d(dtype=wp.vec4),
-    later_ranges: wp.array2d(dtype=wp.float32),
+    first: int, p: Physics, dt: float, geometries: Vec4s, ranges: Floats, later: Vec4s2d, later_ranges: Floats2d
 ):
     """Geometry and range [geometry, time], every dt, as both sides hold their course at full throttle."""
     i = first + wp.tid()
@@ -124,14 +97,7 @@ def flyer_at(place: wp.vec4, speed: float) -> Flyer:
 
 @wp.kernel(enable_backward=False)
 def fly_on(
-    first: int,
-    p: Physics,
-    manoeuvre: int,
-    dt: float,
-    missiles: wp.array(dtype=wp.vec4),
-    burns: wp.array(dtype=wp.float32),
-    targets: wp.array(dtype=wp.vec4),
-    out: wp.array(dtype=wp.float32),
+    first: int, p: Physics, manoeuvre: int, dt: float, missiles: Vec4s, burns: Floats, targets: Vec4s, out: Floats
 ):
     """Closest approach of missiles in flight; both as x, y, heading, speed."""
     i = first + wp.tid()
@@ -139,15 +105,7 @@ def fly_on(
 
 
 @wp.kernel(enable_backward=False)
-def trace_shots(
-    first: int,
-    p: Physics,
-    dt: float,
-    steps: int,
-    shots: Shots,
-    paths: wp.array2d(dtype=wp.vec4),
-    ends: wp.array(dtype=wp.vec3),
-):
+def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, paths: Vec4s2d, ends: Vec3s):
     """Places of target and missile [shot, time], and the end [shot]: killed, time, closest approach; flown as the env flies.
 
     A missile that is gone stays at its last place; the target flies on.
@@ -191,14 +149,7 @@ def trace_shots(
 
 @wp.kernel(enable_backward=False)
 def judge_pairs(
-    first: int,
-    p: Physics,
-    t: ReachTable,
-    ones: wp.array(dtype=wp.vec4),
-    twos: wp.array(dtype=wp.vec4),
-    speeds: wp.array(dtype=wp.vec2),
-    ranges: wp.array2d(dtype=wp.vec3),
-    times: wp.array(dtype=wp.vec2),
+    first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
     """R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
     i = first + wp.tid()

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.machine import default_threads
-from fledge.core.warp_start import start_warp
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.physics.parameters import physics_of
+from fledge.tasks.aircombat.physics.structs import physics_of
 from fledge.tasks.aircombat.spacetime import curves, table
 from fledge.tasks.aircombat.spacetime.build import farthest_ranges, solve_geometries
+from fledge.tasks.aircombat.spacetime.flyout import NEAREST, fly_outs
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
-from fledge.tasks.aircombat.spacetime.solve import NEAREST, fly_outs
 from fledge.tasks.aircombat.spacetime.store import load_table
 
 Numbers = float | Tensor
+RANGES = ("r_max_m", "r_tr_m", "r_ne_m")
 RUDDERS = (1.0, 0.5, 0.25, 0.12, 0.06)  # turns of the missiles whose reach is drawn
 DECIDE_DT, DECIDE_HORIZON = 0.25, 240.0  # s
 
@@ -43,7 +43,6 @@ class Envelope:
     """
 
     def __init__(self, cfg: AircombatConfig | None = None, device: str = "cpu", num_threads: int | None = None) -> None:
-        start_warp()
         self.cfg, self.device = cfg or AircombatConfig(), device
         self.physics = physics_of(self.cfg)
         self.launcher = Launcher(device, num_threads or default_threads())
@@ -59,7 +58,9 @@ class Envelope:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # ---- ranges ------------------------------------------------------------------------------------------------------
+    def run(self, kernel: Any, args: list[Any], count: int) -> None:
+        """Run a kernel over `count` threads."""
+        self.launcher.run(self.launcher.record([Call(kernel, args)], count))
 
     def lookup(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
@@ -67,9 +68,9 @@ class Envelope:
         """Return `r_max_m`, `r_tr_m`, `r_ne_m` from the table, which is built first if this physics has none yet."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         found = torch.empty(len(geometries), 3, device=self.device)
-        args = [load_table(self.cfg, self.device), _vectors(geometries), wp.from_torch(found, dtype=wp.vec3)]
-        self.launcher.run(self.launcher.record([Call(table.look_up, args)], len(geometries)))
-        return {name: found[:, k].reshape(shape) for k, name in enumerate(("r_max_m", "r_tr_m", "r_ne_m"))}
+        reach_table, given = load_table(self.cfg, self.device), _arrays(geometries)
+        self.run(table.look_up, [reach_table, *given, wp.from_torch(found, dtype=wp.vec3)], len(found))
+        return {name: found[:, k].reshape(shape) for k, name in enumerate(RANGES)}
 
     def solve(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
@@ -78,15 +79,10 @@ class Envelope:
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         if self._farthest is None:
             self._farthest = farthest_ranges(self.physics, self.launcher, self.cfg.dt_s)
-        found, _ = solve_geometries(
-            self.physics, geometries.cpu().numpy(), self.launcher, self._farthest, self.cfg.dt_s
-        )
-        r_max, r_left, r_right, r_ne = (
-            torch.from_numpy(np.maximum(column, NEAREST)).reshape(shape) for column in found.T
-        )
-        return {"r_max_m": r_max, "r_tr_m": torch.minimum(r_left, r_right), "r_ne_m": r_ne}
-
-    # ---- shots -------------------------------------------------------------------------------------------------------
+        given = geometries.cpu().numpy()
+        found, _ = solve_geometries(self.physics, given, self.launcher, self._farthest, self.cfg.dt_s)
+        r_max, r_left, r_right, r_ne = torch.from_numpy(np.maximum(found.T, NEAREST)).reshape(4, *shape)
+        return dict(zip(RANGES, (r_max, torch.minimum(r_left, r_right), r_ne), strict=True))
 
     def fly(
         self,
@@ -99,14 +95,14 @@ class Envelope:
     ) -> dict[str, Tensor]:
         """Return `killed`, `time_s` and `miss_m` (closest approach) of a shot at a target that flies a manoeuvre."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
-        return {k: v.reshape(shape) for k, v in self._fly(geometries[:, :4], geometries[:, 4], manoeuvre).items()}
+        killed, time, miss = self._fly(geometries, manoeuvre).reshape(*shape, 3).unbind(-1)
+        return {"killed": killed > 0, "time_s": time, "miss_m": miss}
 
-    def _fly(self, geometries: Tensor, ranges: Tensor, manoeuvre: Manoeuvre) -> dict[str, Tensor]:
+    def _fly(self, geometries: Tensor, manoeuvre: Manoeuvre) -> Tensor:
         out = torch.empty(len(geometries), 3, device=self.device)
-        args = [self.physics, int(manoeuvre), self.cfg.dt_s, _vectors(geometries), _floats(ranges)]
-        calls = [Call(fly_outs, [*args, wp.from_torch(out, dtype=wp.vec3)])]
-        self.launcher.run(self.launcher.record(calls, len(geometries)))
-        return {"killed": out[:, 0] > 0, "time_s": out[:, 1], "miss_m": out[:, 2]}
+        args = [self.physics, int(manoeuvre), self.cfg.dt_s, *_arrays(geometries), wp.from_torch(out, dtype=wp.vec3)]
+        self.run(fly_outs, args, len(out))
+        return out
 
     def time_to_decide(
         self,
@@ -123,25 +119,16 @@ class Envelope:
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         count, looks = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
         later, ranges = torch.empty(count, looks, 4, device=self.device), torch.empty(count, looks, device=self.device)
-        args = [self.physics, DECIDE_DT, _vectors(geometries[:, :4]), _floats(geometries[:, 4])]
-        args += [wp.from_torch(later, dtype=wp.vec4), wp.from_torch(ranges)]
-        self.launcher.run(self.launcher.record([Call(curves.hold_both, args)], count))
-        killed = torch.ones(count, looks, dtype=torch.bool, device=self.device)
-        for manoeuvre in (Manoeuvre.AWAY_LEFT, Manoeuvre.AWAY_RIGHT):
-            flown = self._fly(later.reshape(-1, 4), ranges.reshape(-1), manoeuvre)
-            killed &= flown["killed"].reshape(count, looks)
+        args = [self.physics, DECIDE_DT, *_arrays(geometries), wp.from_torch(later, dtype=wp.vec4)]
+        self.run(curves.hold_both, [*args, wp.from_torch(ranges)], count)
+        shots = torch.cat([later, ranges[..., None]], -1).reshape(-1, 5)
+        flown = [self._fly(shots, manoeuvre)[:, 0] > 0 for manoeuvre in (Manoeuvre.AWAY_LEFT, Manoeuvre.AWAY_RIGHT)]
+        killed = (flown[0] & flown[1]).reshape(count, looks)
         first = killed.int().argmax(dim=1) * DECIDE_DT
         return torch.where(killed.any(dim=1), first, torch.inf).reshape(shape)
 
-    # ---- curves ------------------------------------------------------------------------------------------------------
-
     def missile_reach(
-        self,
-        own_speed: float,
-        directions_deg: Tensor,
-        duration_s: float,
-        every_s: float = 0.5,
-        dt_s: float | None = None,
+        self, own_speed: float, directions_deg: Tensor, duration_s: float, every_s: float = 0.5, dt_s: float = 0.0
     ) -> Tensor:
         """Return how far a missile fired now gets along directions from the nose [direction, time], m; NaN once it is spent.
 
@@ -150,11 +137,9 @@ class Envelope:
         points, steps, dt = self._times(duration_s, every_s, dt_s)
         directions = torch.deg2rad(directions_deg.to(torch.float32)).contiguous()
         out = torch.empty(len(RUDDERS), len(directions), points, device=self.device)
-        calls = []
         for rudder, reach in zip(RUDDERS, out, strict=True):
-            args = [self.physics, float(own_speed), rudder, dt, steps, _floats(directions), wp.from_torch(reach)]
-            calls.append(Call(curves.reach_missile, args))
-        self.launcher.run(self.launcher.record(calls, len(directions)))
+            args = [self.physics, float(own_speed), rudder, dt, steps, wp.from_torch(directions)]
+            self.run(curves.reach_missile, [*args, wp.from_torch(reach)], len(directions))
         spent = (out < 0) & (torch.arange(points) * every_s > self.physics.motor.burn)
         best = torch.where(spent, -torch.inf, out).amax(0)
         return torch.where(torch.isinf(best), torch.nan, best + self.physics.motor.kill_radius)
@@ -174,12 +159,11 @@ class Envelope:
         points, steps, dt = self._times(duration_s, every_s)
         geometries, _ = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         out = torch.empty(1, points, 3, device=self.device)
-        args = [self.physics, int(manoeuvre), dt, steps, _vectors(geometries[:, :4]), _floats(geometries[:, 4])]
-        calls = [Call(curves.trace_target, [*args, wp.from_torch(out, dtype=wp.vec3)])]
-        self.launcher.run(self.launcher.record(calls, 1))
+        args = [self.physics, int(manoeuvre), dt, steps, *_arrays(geometries), wp.from_torch(out, dtype=wp.vec3)]
+        self.run(curves.trace_target, args, 1)
         return out[0, :, :2]
 
-    def _times(self, duration_s: float, every_s: float, dt_s: float | None = None) -> tuple[int, int, float]:
+    def _times(self, duration_s: float, every_s: float, dt_s: float = 0.0) -> tuple[int, int, float]:
         """Return the points of a curve, physics steps between them, and their length."""
         steps = max(1, round(every_s / (dt_s or self.cfg.dt_s)))
         return int(duration_s / every_s) + 1, steps, every_s / steps
@@ -199,9 +183,7 @@ class Envelope:
         return columns, tensors[0].shape
 
 
-def _vectors(columns: Tensor) -> Any:
-    return wp.from_torch(columns[:, :4].contiguous(), dtype=wp.vec4)
-
-
-def _floats(column: Tensor) -> Any:
-    return wp.from_torch(column.contiguous())
+def _arrays(columns: Tensor) -> list[Any]:
+    """Return the first four columns as vectors, and any further ones as numbers."""
+    vectors = wp.from_torch(columns[:, :4].contiguous(), dtype=wp.vec4)
+    return [vectors, *(wp.from_torch(column.contiguous()) for column in columns.T[4:])]

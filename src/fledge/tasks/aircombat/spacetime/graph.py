@@ -29,10 +29,9 @@ import torch
 import warp as wp
 
 from fledge.core.errors import InputError
-from fledge.envs.launch import Call
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime.curves import Shots, judge_pairs, trace_shots
-from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.envelope import RANGES, Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 from fledge.tasks.aircombat.spacetime.store import load_table
 from fledge.tasks.aircombat.spacetime.verdict import describe_shot, give_verdict
@@ -57,16 +56,11 @@ Plain = dict[str, Any]
 
 
 class GraphSolver:
-    """Computes the graphs of one world.
-
-    Args:
-        cfg: Settings of the duel.
-    """
+    """Computes the graphs of duels with one physics."""
 
     def __init__(self, cfg: AircombatConfig | None = None) -> None:
         self.envelope = Envelope(cfg, num_threads=1)
-        self.cfg, self.launcher = self.envelope.cfg, self.envelope.launcher
-        self.table = load_table(self.cfg, "cpu")
+        self.table = load_table(self.envelope.cfg, "cpu")
 
     def close(self) -> None:
         """Stop the worker threads."""
@@ -88,23 +82,23 @@ class GraphSolver:
         curves, incoming = self._trace(seen)
         reach, fans = self._reach(seen)
         rings = self._rings(seen)
-        sides: list[Plain] = []
-        for side in (0, 1):
-            shot = dict(zip(("r_max_m", "r_tr_m", "r_ne_m"), _rounded(ranges[side]), strict=True))
-            sides.append(
-                {
-                    "name": NAMES[side],
-                    "shot": shot | {"words": describe_shot(away, shot)},
-                    "decide_s": None if decide[side] > NEVER_S else round(float(decide[side]), 1),
-                    "rings": rings[side],
-                    "reach_m": reach[side],
-                    "fan": {"off_nose_deg": FAN_DEG.tolist(), "every_s": FAN_EVERY * EVERY_S, "m": fans[side]},
-                    "curves": curves[side],
-                    "incoming": incoming[side],
-                }
-            )
+        shots = [dict(zip(RANGES, _rounded(ranges[side]), strict=True)) for side in (0, 1)]
+        sides: list[Plain] = [
+            {
+                "name": NAMES[side],
+                "shot": shot | {"words": describe_shot(away, shot)},
+                "decide_s": None if decide[side] > NEVER_S else round(float(decide[side]), 1),
+                "rings": rings[side],
+                "reach_m": reach[side],
+                "fan": {"off_nose_deg": FAN_DEG.tolist(), "every_s": FAN_EVERY * EVERY_S, "m": fans[side]},
+                "curves": curves[side],
+                "incoming": incoming[side],
+            }
+            for side, shot in enumerate(shots)
+        ]
         for side, told in enumerate(sides):
-            told["verdict"] = give_verdict(told, away, sides[1 - side]["shot"])
+            level, text = give_verdict(told, away, shots[1 - side])
+            told["verdict"] = {"level": level, "text": text}
         return {
             "range_m": round(away, 1),
             "closing": round(float(line @ (velocity[0] - velocity[1])), 1),
@@ -112,15 +106,13 @@ class GraphSolver:
             "sides": sides,
         }
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
-
     def _judge(self, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
         """Return the ranges of both sides' shots [2, 3], and both times to decide [2]."""
         places = [_array(_place(seen["pos"][side], seen["heading"][side])[None], wp.vec4) for side in (0, 1)]
         ranges, times = torch.empty(1, 2, 3), torch.empty(1, 2)
         args = [self.envelope.physics, self.table, *places, _array(seen["speed"][None], wp.vec2)]
         args += [wp.from_torch(ranges, dtype=wp.vec3), wp.from_torch(times, dtype=wp.vec2)]
-        self.launcher.run(self.launcher.record([Call(judge_pairs, args)], 1))
+        self.envelope.run(judge_pairs, args, 1)
         return ranges[0].numpy(), times[0].numpy()
 
     def _rings(self, seen: Seen) -> list[Plain]:
@@ -153,27 +145,26 @@ class GraphSolver:
 
     def _trace(self, seen: Seen) -> tuple[list[list[Plain]], list[list[Plain]]]:
         """Return each side's curves, and the missiles that fly at it."""
-        batch = ShotBatch(seen, self.cfg.missile.burn_s)
+        batch = ShotBatch(seen, self.envelope.cfg.missile.burn_s)
         curves = [batch.add_manoeuvres(side, None) for side in (0, 1)]
         incoming = [batch.add_incoming(side) for side in (0, 1)]
-        paths, ends = torch.empty(len(batch.rows), POINTS, 4), torch.empty(len(batch.rows), 3)
-        steps = max(1, round(EVERY_S / self.cfg.dt_s))
-        args = [self.envelope.physics, EVERY_S / steps, steps, batch.make_struct()]
-        args += [wp.from_torch(paths, dtype=wp.vec4), wp.from_torch(ends, dtype=wp.vec3)]
-        self.launcher.run(self.launcher.record([Call(trace_shots, args)], len(batch.rows)))
-        flown = Flown(seen, paths.numpy(), ends.numpy())
+        batch.fly(self.envelope)
         return (
-            [flown.curves(side, curves[side]) for side in (0, 1)],
-            [[flown.incoming(side, *missile) for missile in incoming[side]] for side in (0, 1)],
+            [batch.curves(side, curves[side]) for side in (0, 1)],
+            [[batch.incoming(side, *missile) for missile in incoming[side]] for side in (0, 1)],
         )
 
 
 class ShotBatch:
-    """Shots to fly out: at each side, for each manoeuvre, one that the enemy fires now, and each missile in flight."""
+    """Shots at each side, for each manoeuvre: one that the enemy fires now, and each missile in flight.
+
+    `add_manoeuvres` and `add_incoming` collect them, `fly` flies them out, `curves` and `incoming` give plain data.
+    """
 
     def __init__(self, seen: Seen, burn_s: float) -> None:
         self.seen, self.burn_s = seen, burn_s
         self.rows: list[tuple[np.ndarray, float, float, np.ndarray, float, float, int, float]] = []
+        self.paths, self.ends = np.zeros((0, POINTS, 4)), np.zeros((0, 3))
 
     def add_manoeuvres(self, side: int, slot: int | None) -> dict[str, int]:
         """Add all manoeuvres of a side against the enemy's missile in a slot (None: fired now); return their rows."""
@@ -199,22 +190,18 @@ class ShotBatch:
         self.rows.append((missile, speeds[0], burn, target, speeds[1], rudder, manoeuvre, delay))
         return len(self.rows) - 1
 
-    def make_struct(self) -> Shots:
-        """Return all shots for the kernel."""
+    def fly(self, envelope: Envelope) -> None:
         shots = Shots()
         names = ("missile", "missile_speed", "burn", "target", "target_speed", "rudder", "manoeuvre", "delay")
         for name, column in zip(names, zip(*self.rows, strict=True), strict=True):
             values = np.array(column)
             kind = wp.int32 if name == "manoeuvre" else wp.vec4 if values.ndim == 2 else wp.float32
             setattr(shots, name, _array(values, kind, np.int32 if name == "manoeuvre" else np.float32))
-        return shots
-
-
-class Flown:
-    """Shots that were flown out, as plain data."""
-
-    def __init__(self, seen: Seen, paths: np.ndarray, ends: np.ndarray) -> None:
-        self.seen, self.paths, self.ends = seen, paths, ends
+        paths, ends = torch.empty(len(self.rows), POINTS, 4), torch.empty(len(self.rows), 3)
+        steps = max(1, round(EVERY_S / envelope.cfg.dt_s))
+        args = [envelope.physics, EVERY_S / steps, steps, shots, wp.from_torch(paths, dtype=wp.vec4)]
+        envelope.run(trace_shots, [*args, wp.from_torch(ends, dtype=wp.vec3)], len(self.rows))
+        self.paths, self.ends = paths.numpy(), ends.numpy()
 
     def curves(self, side: int, rows: Mapping[str, int]) -> list[Plain]:
         """Return the paths of a side by manoeuvre."""
@@ -261,9 +248,7 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
         raise InputError("Not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s.")
     unknown = {"missile_motor_s": np.zeros((2, *slots)), "rudder": np.zeros(2)}
-    for name, value in unknown.items():
-        given = seen.get(name)
-        seen[name] = given if given is not None and given.shape == value.shape else value
+    seen |= {name: value for name, value in unknown.items() if name not in seen or seen[name].shape != value.shape}
     return {name: np.nan_to_num(seen[name].astype(np.float64)) for name in (*shapes, *unknown)}
 
 

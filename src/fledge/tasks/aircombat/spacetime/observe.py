@@ -121,23 +121,14 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 
 @wp.func
 def observe_row(
-    p: Physics,
-    d: Duels,
-    obs: Obs,
-    row: int,
-    me: Flyer,
-    mine: wp.vec3,
-    theirs: wp.vec3,
-    away: float,
-    my_time: float,
-    their_time: float,
+    p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
     """Write what `row` observes: R_max, R_tr, R_ne of its shot and of the enemy's, times to decide, predicted misses."""
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]
-    obs.spacetime[row, Spacetime.TIME_TO_DECIDE] = my_time
-    obs.spacetime[row, Spacetime.ENEMY_TIME_TO_DECIDE] = their_time
+    obs.spacetime[row, Spacetime.TIME_TO_DECIDE] = times[0]
+    obs.spacetime[row, Spacetime.ENEMY_TIME_TO_DECIDE] = times[1]
     obs.spacetime[row, Spacetime.MISS_HOLD] = FAR
     obs.spacetime[row, Spacetime.MISS_AWAY] = FAR
     shooter = row + 1 - 2 * (row % 2)
@@ -165,5 +156,5 @@ def observe_spacetime(first: int, only_ended: int, p: Physics, t: ReachTable, d:
     two = fighter_of(d, b)
     away = wp.length(two.pos - one.pos)
     pair = judge_pair(p, t, one, two)
-    observe_row(p, d, obs, a, one, pair.by_one, pair.by_two, away, pair.times[0], pair.times[1])
-    observe_row(p, d, obs, b, two, pair.by_two, pair.by_one, away, pair.times[1], pair.times[0])
+    observe_row(p, d, obs, a, one, pair.by_one, pair.by_two, away, pair.times)
+    observe_row(p, d, obs, b, two, pair.by_two, pair.by_one, away, wp.vec2(pair.times[1], pair.times[0]))

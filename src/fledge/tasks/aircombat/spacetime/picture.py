@@ -34,11 +34,8 @@ def save_picture(cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any]
     drawn = Figure(figsize=(12, 6.2), dpi=110, layout="constrained")
     _draw_rings(drawn.add_subplot(1, 2, 1), cfg, envelope)
     _draw_ground(drawn.add_subplot(1, 2, 2), cfg, envelope, answer)
-    drawn.suptitle(
-        f"shooter {cfg.own_speed:g} m/s, target {cfg.target_speed:g} m/s, {cfg.off_boresight_deg:g}° off boresight"
-        + ("" if cfg.env.load_limits else ", no load limits"),
-        fontsize=13,
-    )
+    title = f"shooter {cfg.own_speed:g} m/s, target {cfg.target_speed:g} m/s, {cfg.off_boresight_deg:g}° off boresight"
+    drawn.suptitle(title + ("" if cfg.env.load_limits else ", no load limits"), fontsize=13)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path)
 
@@ -57,14 +54,12 @@ def _draw_rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
     place = (-shooter * np.sin(np.radians(cfg.aspect_deg)), shooter * np.cos(np.radians(cfg.aspect_deg)))
     ax.plot(*place, marker="o", color="black", markersize=7)
     ax.annotate(f"shooter, {shooter:g} km", place, textcoords="offset points", xytext=(9, -4), fontsize=10)
-    ax.annotate(
-        "", (0, 3), (0, -3), arrowprops={"arrowstyle": "-|>", "color": "#1f4e9c", "lw": 3, "mutation_scale": 18}
-    )
+    arrow = {"arrowstyle": "-|>", "color": "#1f4e9c", "lw": 3, "mutation_scale": 18}
+    ax.annotate("", (0, 3), (0, -3), arrowprops=arrow)
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.08)
     ax.grid(alpha=0.3)
-    ax.set_xlabel("km")
-    ax.set_ylabel("km")
+    ax.set(xlabel="km", ylabel="km")
     ax.set_title("Shots from here kill a target that ... (nose up)", fontsize=12)
     ax.legend(loc="upper left", fontsize=10, framealpha=0.9)
 
@@ -105,14 +100,11 @@ def _draw_ground(ax: Any, cfg: EnvelopeConfig, envelope: Envelope, answer: dict[
         if (name := {Manoeuvre.HOLD: "hold", Manoeuvre.AWAY: "turn_away"}.get(manoeuvre)) in hits:
             at = int(hits[name] / EVERY_S)
             ax.plot(km[at], times[at], marker="X", color="black", markersize=11)
-            ax.annotate(
-                f"hit, {hits[name]:.0f} s", (km[at], times[at]), (10, -4), textcoords="offset points", fontsize=11
-            )
+            text = f"hit, {hits[name]:.0f} s"
+            ax.annotate(text, (km[at], times[at]), (10, -4), textcoords="offset points", fontsize=11)
     ax.set_title(f"A shot at {cfg.range_m / 1000:g} km: {_verdict(answer)}", fontsize=11)
-    ax.set_xlim(0, 1.2 * farthest)
-    ax.set_ylim(0, until)
-    ax.set_xlabel("distance from where the missile was fired, km")
-    ax.set_ylabel("time, s")
+    ax.set(xlim=(0, 1.2 * farthest), ylim=(0, until))
+    ax.set(xlabel="distance from where the missile was fired, km", ylabel="time, s")
     ax.grid(alpha=0.3)
 
 

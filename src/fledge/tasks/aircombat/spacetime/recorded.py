@@ -12,10 +12,9 @@ import warp as wp
 from fledge.core.errors import FormatError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import check_settings, flat_settings
-from fledge.envs.launch import Call
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime.curves import fly_on
-from fledge.tasks.aircombat.spacetime.envelope import Envelope
+from fledge.tasks.aircombat.spacetime.envelope import RANGES, Envelope
 from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre
 
 PHYSICS = ("fighter.", "missile.", "load_limits", "rudder_rate", "dt_s")  # settings of the physics
@@ -56,7 +55,7 @@ def shot_ranges(frames: Frames, envelope: Envelope) -> np.ndarray:
     off = np.degrees(np.arctan2(enemy[..., 1], enemy[..., 0]) - heading)
     columns = (speed, speed[:, ::-1], off, off[:, ::-1])
     found = envelope.lookup(*(torch.from_numpy(column.astype(np.float32)) for column in columns))
-    return np.stack([found[name].cpu().numpy() for name in ("r_max_m", "r_tr_m", "r_ne_m")], axis=-1)
+    return np.stack([found[name].cpu().numpy() for name in RANGES], axis=-1)
 
 
 def predicted_misses(
@@ -78,12 +77,9 @@ def predicted_misses(
     missiles, targets = flyers("missile_", (steps, owner, slot)), flyers("", (steps, 1 - owner))
     burns = torch.from_numpy(frames["missile_motor_s"][steps, owner, slot].astype(np.float32))
     out = torch.empty(len(manoeuvres), len(steps))
-    calls = []
+    given = [wp.from_torch(missiles, dtype=wp.vec4), wp.from_torch(burns), wp.from_torch(targets, dtype=wp.vec4)]
     for row, manoeuvre in zip(out, manoeuvres, strict=True):
-        args: list[Any] = [envelope.physics, int(manoeuvre), envelope.cfg.dt_s, wp.from_torch(missiles, dtype=wp.vec4)]
-        calls.append(
-            Call(fly_on, [*args, wp.from_torch(burns), wp.from_torch(targets, dtype=wp.vec4), wp.from_torch(row)])
-        )
-    envelope.launcher.run(envelope.launcher.record(calls, len(steps)))
+        args = [envelope.physics, int(manoeuvre), envelope.cfg.dt_s, *given, wp.from_torch(row)]
+        envelope.run(fly_on, args, len(steps))
     found[:, steps] = out.numpy()
     return found

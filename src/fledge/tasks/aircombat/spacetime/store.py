@@ -1,9 +1,8 @@
 """Tables by their physics: the shipped one, one in the cache folder, or a new one.
 
 A file's name has a hash of all that determines its numbers: the physics, the axes, the fly-outs' step, and VERSION, which must
-change with code of `physics/` and this folder that changes ranges. Files are written beside their place and moved there, so
-several processes may build the same table; damaged files are built again. If the folder cannot be written, the table serves
-this process only.
+change with code of `physics/` and this folder that changes ranges. Several processes may build the same table; damaged files
+are built again. If the folder cannot be written, the table serves this process only.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +19,13 @@ from typing import Any
 import numpy as np
 import warp as wp
 
+from fledge.core.errors import StorageError
 from fledge.core.terminal import counting, make_console, say
+from fledge.storage.disk.durable import durable_file
 from fledge.tasks.aircombat.config import AircombatConfig
-from fledge.tasks.aircombat.physics.parameters import physics_of
-from fledge.tasks.aircombat.physics.structs import Physics
+from fledge.tasks.aircombat.physics.structs import Physics, physics_of
 from fledge.tasks.aircombat.spacetime.build import AXES, DT, PARTS, SHAPE, Ranges, build_table, complete
-from fledge.tasks.aircombat.spacetime.solve import NEAREST
+from fledge.tasks.aircombat.spacetime.flyout import NEAREST
 from fledge.tasks.aircombat.spacetime.table import Axis, ReachTable
 
 VERSION = 1
@@ -47,10 +46,8 @@ def load_table(cfg: AircombatConfig, device: str = "cpu", quiet: bool = False) -
 def make_table(middle: np.ndarray, square: np.ndarray, device: str) -> ReachTable:
     """Return nodes [own, target, off-boresight, aspect, 4] as kernels read them."""
     table = ReachTable()
-    degree = 180.0 / np.pi
-    scales = {"own": 1.0, "target": 1.0, "off_boresight": degree, "aspect": degree}
-    for (name, per_unit), nodes in zip(scales.items(), AXES, strict=True):
-        setattr(table, name, make_axis(nodes, per_unit, device))
+    table.own, table.target = (make_axis(nodes, 1.0, device) for nodes in AXES[:2])
+    table.off_boresight, table.aspect = (make_axis(nodes, 180.0 / np.pi, device) for nodes in AXES[2:])
     pairs = np.stack([middle, square], axis=-1).astype(np.float32)  # [..., range, 2]
     table.turning = wp.array(pairs[..., 1:3, :].reshape(*SHAPE, 4), dtype=wp.vec4, device=device)
     table.others = wp.array(pairs[..., 0::3, :].reshape(*SHAPE, 4), dtype=wp.vec4, device=device)
@@ -83,19 +80,16 @@ def find_ranges(physics: Physics, device: str = "cpu", quiet: bool = False) -> R
         found = build_table(physics, device, on_progress)
     try:
         write_ranges(kept, key, found)
-    except OSError as error:
-        warnings.warn(f"The space-time table is not cached: {kept} cannot be written ({error.strerror}).", stacklevel=2)
+    except StorageError as error:
+        warnings.warn(f"The space-time table is not cached: {error}", stacklevel=2)
     return found
 
 
-# ---- what decides a table's numbers ----------------------------------------------------------------------------------
-
-
-def numbers_of(physics: Physics) -> dict[str, Any]:
-    """Return all that determines a table's numbers, as plain values."""
+def key_of(physics: Physics) -> str:
+    """Return a short hash of all that determines a table's numbers."""
     frame = ("cd0", "k", "rmin", "thrust", "max_load")
     motor = ("navigation", "burn", "min_speed", "kill_radius")
-    return {
+    numbers = {
         "version": VERSION,
         "axes": [list(axis) for axis in AXES],
         "dt": DT,
@@ -104,14 +98,7 @@ def numbers_of(physics: Physics) -> dict[str, Any]:
         | {name: float(getattr(physics.motor, name)) for name in motor},
         "rudder_rate": float(physics.rudder_rate),
     }
-
-
-def key_of(physics: Physics) -> str:
-    """Return a short hash of `numbers_of`."""
-    return hashlib.sha256(json.dumps(numbers_of(physics), sort_keys=True).encode()).hexdigest()[:16]
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cache_folder() -> Path:
@@ -136,8 +123,7 @@ def read_ranges(path: Path, key: str) -> Ranges | None:
         return None
     if nodes.shape != (2, *SHAPE, 4) or hashlib.sha256(nodes.tobytes()).digest() != digest:
         return None
-    largest, smallest = 1000 * nodes.astype(np.float32)
-    return largest, smallest
+    return tuple(1000 * nodes.astype(np.float32))
 
 
 def write_ranges(path: Path, key: str, ranges: Ranges) -> None:
@@ -145,12 +131,5 @@ def write_ranges(path: Path, key: str, ranges: Ranges) -> None:
     nodes = (np.stack(ranges) / 1000).astype(np.float16)  # km, to 0.05 %
     arrays: dict[str, Any] = {"ranges": nodes, "key": np.frombuffer(key.encode(), np.uint8)}
     arrays["digest"] = np.frombuffer(hashlib.sha256(nodes.tobytes()).digest(), np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with durable_file(path) as file:
+        np.savez_compressed(file, **arrays)

@@ -1,4 +1,4 @@
-"""Kill ranges of any geometry, interpolated in a table of solved ones (`solve`).
+"""Kill ranges of any geometry, interpolated in a table of solved ones (`flyout`).
 
 Axes: own speed, target's speed, off-boresight 0 to pi, aspect -pi to pi. Negative off-boresights are the mirror image, with
 left and right swapped. Speeds outside the axes are clipped.
@@ -13,7 +13,7 @@ import warp as wp
 PI = wp.constant(3.14159265358979)
 BOTH_WAYS = wp.constant(
     1.0471976
-)  # rad, 60 degrees; with the shooter farther off its nose, a target turns the shorter way
+)  # rad, 60 degrees; with the shooter farther off its nose, a target turns the short way
 
 
 @wp.struct

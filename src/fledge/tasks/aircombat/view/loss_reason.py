@@ -42,37 +42,36 @@ class Kill:
 def find_kill(frames: Frames, side: int) -> Kill:
     """Return the enemy's missile that was about to hit a side at the last frame."""
     enemy, time = 1 - side, frames["time_s"]
-    slots = np.flatnonzero(frames["missile_alive"][-1, enemy])
     last = len(time) - 1
-    best: tuple[float, int] | None = None
-    for slot in slots.tolist():
-        togo = time_to_go(frames, side, slot, last)
-        if best is None or togo < best[0]:
-            best = togo, slot
+    flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
+    togo, slot = min(((time_to_go(frames, side, slot, last), slot) for slot in flying), default=(np.inf, -1))
     step = float(np.median(np.diff(time))) if last else 1.0
-    if best is None or best[0] > 3.0 * step:
+    if togo > 3.0 * step:
         return Kill(None, last, float(time[-1]) + 0.5 * step)
-    first = int(np.flatnonzero(frames["missile_alive"][:, enemy, best[1]])[0])
-    return Kill(best[1], first - 1 if first else None, float(time[-1]) + min(best[0], step))
+    first = int(np.flatnonzero(frames["missile_alive"][:, enemy, slot])[0])
+    return Kill(slot, first - 1 if first else None, float(time[-1]) + min(togo, step))
+
+
+def unit(heading: Any) -> np.ndarray:
+    """Return the directions [..., 2] of headings [...]."""
+    return np.stack([np.cos(heading), np.sin(heading)], axis=-1)
 
 
 def time_to_go(frames: Frames, side: int, slot: int, frame: int) -> float:
     """Return the seconds until a missile reaches a side at its closing speed; inf if it does not close."""
     enemy = 1 - side
     r = frames["pos"][frame, side] - frames["missile_pos"][frame, enemy, slot]
-    course, missile = frames["heading"][frame, side], frames["missile_heading"][frame, enemy, slot]
-    v = frames["missile_speed"][frame, enemy, slot] * np.array([np.cos(missile), np.sin(missile)])
-    v = v - frames["speed"][frame, side] * np.array([np.cos(course), np.sin(course)])
-    closing = float(v @ r)
+    missile = unit(frames["missile_heading"][frame, enemy, slot])
+    v = frames["missile_speed"][frame, enemy, slot] * missile
+    closing = float((v - frames["speed"][frame, side] * unit(frames["heading"][frame, side])) @ r)
     return float(r @ r) / closing if closing > 0 else np.inf
 
 
 def away_cosine(frames: Frames, side: int, slot: int) -> np.ndarray:
     """Return the cosine of the angle between a side's course and straight away from an enemy missile, [T]."""
     away = frames["pos"][:, side] - frames["missile_pos"][:, 1 - side, slot]
-    course = np.stack([np.cos(frames["heading"][:, side]), np.sin(frames["heading"][:, side])], axis=-1)
-    cosine: np.ndarray = (away * course).sum(-1) / np.maximum(np.linalg.norm(away, axis=-1), 1.0)
-    return cosine
+    along: np.ndarray = (away * unit(frames["heading"][:, side])).sum(-1)
+    return along / np.maximum(np.linalg.norm(away, axis=-1), 1.0)
 
 
 def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
@@ -85,9 +84,8 @@ def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
         kind, chance = describe_chance(frames, side, kill, envelope)
         launch = describe_launch(frames, side, kill, envelope)
     both = "; its own missile hit in the same moment" if track.outcome == "draw" else ""
-    return LossReason(
-        kind, f"Killed {kill.end_s:.0f} s in by a missile {launch}: {chance}{both}. {describe_shots(frames, side)}"
-    )
+    killed = f"Killed {kill.end_s:.0f} s in by a missile {launch}: {chance}{both}."
+    return LossReason(kind, f"{killed} {describe_shots(frames, side)}")
 
 
 def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> str:
@@ -116,20 +114,16 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
     flown = f"it flew towards the missile until {before[towards[-1]]:.0f} s before the hit" if len(towards) else ""
     if saves[away].any():
         last = int(np.flatnonzero(saves[away])[-1])
+        when = f"{before[last]:.0f} s before the hit"
         if cosine[last] > RUNNING:
-            return (
-                "did not run on",
-                f"{before[last]:.0f} s before the hit it was running, and did not run on, which saves",
-            )
+            return "did not run on", f"{when} it was running, and did not run on, which saves"
         done = flown or "it did not turn its tail to it"
-        return "turned away too late", f"turning away saved until {before[last]:.0f} s before the hit, but {done}"
+        return "turned away too late", f"turning away saved until {when}, but {done}"
     if saves.any():
         last = int(np.flatnonzero(saves.any(axis=0))[-1])
-        way = DEFENCES[list(DEFENCES)[int(saves[:, last].argmax())]]
-        return (
-            "missed the way out",
-            f"turning away no longer helped, but {way} did until {before[last]:.0f} s before the hit",
-        )
+        way = list(DEFENCES.values())[int(saves[:, last].argmax())]
+        helped = f"turning away no longer helped, but {way} did until {before[last]:.0f} s before the hit"
+        return "missed the way out", helped
     kind, came = describe_approach(frames, side, kill, envelope)
     return kind, f"no defence helped any more; {came}" + (f", and {flown}" if flown else "")
 
@@ -143,10 +137,8 @@ def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope)
     if not len(outside):
         return "began inside R_tr", "it began inside the enemy's R_tr"
     seconds = float(frames["time_s"][kill.fired] - frames["time_s"][outside[-1]])
-    came = (
-        "it came into the enemy's R_tr as that fired" if seconds <= 1.5 else f"it had been in R_tr for {seconds:.0f} s"
-    )
-    return "came inside R_tr", came
+    late = f"it had been in R_tr for {seconds:.0f} s"
+    return "came inside R_tr", "it came into the enemy's R_tr as that fired" if seconds <= 1.5 else late
 
 
 def describe_shots(frames: Frames, side: int) -> str:

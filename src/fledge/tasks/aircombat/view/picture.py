@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.patches import Patch
 
 from fledge.tasks.aircombat.spacetime.envelope import Envelope
 from fledge.tasks.aircombat.spacetime.recorded import config_of, distances, shot_ranges
+from fledge.tasks.aircombat.view.loss_reason import DEAD
 from fledge.tasks.view.trajectory import Trajectory
 
 SIDES = ("#2f6db3", "#c8433f")
@@ -19,40 +21,30 @@ NAMES = ("blue", "red")
 TINTS = ("#df8676", "#f1bda6", "#fbe8c6")  # inside R_ne, R_tr, R_max
 REACHES = ("inside R_ne: no escape", "R_tr: not by turning away", "R_max: not by keeping on")
 TICK_S = 20.0
-OUTCOMES = {
-    "win": "blue wins",
-    "loss": "red wins",
-    "draw": "both die",
-    "spent": "no missiles left",
-    "timeout": "time is up",
-}
+OUTCOMES = {"win": "blue wins", "loss": "red wins", "draw": "both die"}
+OUTCOMES |= {"spent": "no missiles left", "timeout": "time is up"}
 
 
 def draw_fight(axes: Any, track: Trajectory) -> None:
     """Draw one fight. Blue is the side of `track.outcome`."""
     pos, time = track.frames["pos"] / 1000.0, track.frames["time_s"]
-    flying, missiles = track.frames["missile_alive"], track.frames["missile_pos"] / 1000.0
+    flying, missiles = track.frames["missile_alive"].astype(bool), track.frames["missile_pos"] / 1000.0
     ticks = [int(np.argmin(np.abs(time - t))) for t in np.arange(0.0, time[-1] + 1e-3, TICK_S)]
     for side, colour in enumerate(SIDES):
         path = pos[:, side]
         axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=1.6)
         axes.plot(path[ticks, 0], path[ticks, 1], ".", color=colour, markersize=5)
         axes.plot(path[0, 0], path[0, 1], "o", color=colour, markersize=6, markerfacecolor="white")
-        for slot in range(flying.shape[2]):
-            steps = np.flatnonzero(flying[:, side, slot])
-            if len(steps):
-                way = missiles[steps, side, slot]
-                axes.plot(way[:, 0], way[:, 1], color=colour, linewidth=0.9, linestyle=(0, (3, 1.5)), alpha=0.8)
-                axes.plot(way[0, 0], way[0, 1], "^", color=colour, markersize=4)
-        lost = {"win": 1, "loss": 0}.get(track.outcome)
-        if lost == side or track.outcome == "draw":
+        for slot in np.flatnonzero(flying[:, side].any(axis=0)):
+            way = missiles[flying[:, side, slot], side, slot]
+            axes.plot(way[:, 0], way[:, 1], color=colour, linewidth=0.9, linestyle=(0, (3, 1.5)), alpha=0.8)
+            axes.plot(way[0, 0], way[0, 1], "^", color=colour, markersize=4)
+        if track.outcome in DEAD[side]:
             axes.plot(path[-1, 0], path[-1, 1], "X", color="#222", markersize=9, markeredgecolor="white")
     axes.set(xlabel="east, km", ylabel="north, km")
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_title(
-        f"{track.scene.get('scenario', 'fight').replace('_', ' ')}: {OUTCOMES[track.outcome]}, {time[-1]:.0f} s",
-        fontsize=10,
-    )
+    kind = track.scene.get("scenario", "fight").replace("_", " ")
+    axes.set_title(f"{kind}: {OUTCOMES[track.outcome]}, {time[-1]:.0f} s", fontsize=10)
     axes.grid(alpha=0.25)
     axes.margins(0.08)
 
@@ -62,11 +54,8 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
     by_ending: dict[str, list[Trajectory]] = {}
     for track in tracks:
         by_ending.setdefault(track.outcome, []).append(track)
-    chosen: list[Trajectory] = []
-    while len(chosen) < min(shown, len(tracks)):
-        for fights in by_ending.values():
-            if fights and len(chosen) < shown:
-                chosen.append(fights.pop(0))
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*by_ending.values()))
+    chosen = [track for track in turns if track is not None][:shown]
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     figure = Figure(figsize=(4.6 * columns, 4.2 * rows + 0.9), dpi=100, layout="constrained")
@@ -76,6 +65,11 @@ def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6)
     signs = [("o", "start"), (".", f"every {TICK_S:.0f} s"), ("^", "missile fired"), ("X", "killed")]
     entries += [Line2D([], [], color="#222", marker=m, linestyle="", markersize=7, label=t) for m, t in signs]
     entries.append(Line2D([], [], color="#222", linestyle=(0, (3, 1.5)), label="missile's path"))
+    return finish(figure, entries, title)
+
+
+def finish(figure: Figure, entries: Sequence[Any], title: str) -> Figure:
+    """Add the legend and the title."""
     figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=12)
@@ -100,10 +94,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
         Line2D([], [], color="#111", marker="^", linestyle="", label="fired"),
         Line2D([], [], color="#222", marker="X", linestyle="", markersize=8, label="killed"),
     ]
-    figure.legend(handles=entries, loc="outside lower center", ncols=7, fontsize=9, frameon=False)
-    if title:
-        figure.suptitle(title, fontsize=12)
-    return figure
+    return finish(figure, entries, title)
 
 
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
@@ -116,19 +107,15 @@ def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> No
         inner = np.maximum(outer, inner)
     axes.plot(away, time, color="#111", linewidth=2.2)
     gap = np.linalg.norm(frames["missile_pos"][:, side] - frames["pos"][:, None, enemy], axis=-1) / 1000.0  # [T, S]
-    for slot in range(gap.shape[1]):
-        steps = np.flatnonzero(frames["missile_alive"][:, side, slot])
-        if not len(steps):
-            continue
+    flying = frames["missile_alive"][:, side].astype(bool)
+    for slot in np.flatnonzero(flying.any(axis=0)):
+        steps = np.flatnonzero(flying[:, slot])
         axes.plot(gap[steps, slot], time[steps], color=SIDES[side], linewidth=1.3, linestyle=(0, (3, 1.5)))
-        if steps[0] > 0:
-            axes.plot(
-                away[steps[0] - 1], time[steps[0] - 1], "^", color=SIDES[side], markersize=8, markeredgecolor="white"
-            )
-    if track.outcome == "draw" or track.outcome == ("win", "loss")[side]:
+        if (fired := steps[0] - 1) >= 0:
+            axes.plot(away[fired], time[fired], "^", color=SIDES[side], markersize=8, markeredgecolor="white")
+    if track.outcome in DEAD[enemy]:
         axes.plot(0.0, time[-1], "X", color="#222", markersize=10, markeredgecolor="white", clip_on=False, zorder=5)
-    axes.set_xlim(0.0, 1.12 * float(away.max()))
-    axes.set_ylim(0.0, max(float(time[-1]), 1.0) * 1.02)
+    axes.set(xlim=(0.0, 1.12 * float(away.max())), ylim=(0.0, max(float(time[-1]), 1.0) * 1.02))
     axes.set(xlabel="km from the enemy", ylabel="time, s")
     axes.set_title(f"{NAMES[side]}'s missile could kill {NAMES[enemy]} ...", fontsize=10, color=SIDES[side])
     axes.grid(alpha=0.25)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,33 @@ import torch
 from torch import Tensor
 
 from fledge.agents.base import Action
+from fledge.core.overrides import to_plain
 from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
-from fledge.tasks.aircombat.config import AircombatConfig, Scenario
-from fledge.tasks.aircombat.env import duel_of
-from fledge.tasks.aircombat.spacetime.recorded import physics_settings
-from fledge.tasks.aircombat.view import controls
-from fledge.tasks.aircombat.view.loss_reason import explain_loss
-from fledge.tasks.aircombat.view.stage import fight_instruments, with_energy
+from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
+from fledge.tasks.aircombat.env import RUDDERS, duel_of
+from fledge.tasks.aircombat.spacetime.recorded import distances, physics_settings
+from fledge.tasks.aircombat.view.loss_reason import DEAD, explain_loss
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.controls import Control
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Instrument, Stage
 from fledge.tasks.view.trajectory import LossReason, Trajectory
+
+SIDES = ("blue", "red")
+FAST, SPENT = 1200.0, 200.0  # m/s of a missile with all its energy, and with none left to manoeuvre
+CONTROLS = (
+    Control(
+        "rudder", "stick", -1.0, 1.0, 0.0, "rudder", "right", "left", ("ArrowRight", "KeyD"), ("ArrowLeft", "KeyA")
+    ),
+    Control(
+        "throttle", "lever", 0.0, 1.0, 1.0, "throttle", "slower", "faster", ("ArrowDown", "KeyS"), ("ArrowUp", "KeyW")
+    ),
+    Control("fire", "button", label="fire", more="fire", keys_more=("Space",)),
+)
+MAX_SOLVERS = 4  # kept ready, one for each physics
+_lock = threading.Lock()
+_solvers: dict[str, Any] = {}
 
 
 class AircombatView(TaskView):
@@ -77,16 +93,26 @@ class AircombatView(TaskView):
     def objects(self, track: Trajectory) -> list[SceneObject]:
         """Fighters, and missiles with their energy; who died is destroyed at the end."""
         found = super().objects(with_energy(track))
-        lost = {"win": (1,), "loss": (0,), "draw": (0, 1)}.get(track.outcome, ())
         for side in (0, 1):
-            found[side].name, found[side].destroyed = ("blue", "red")[side], side in lost
+            found[side].name, found[side].destroyed = SIDES[side], track.outcome in DEAD[side]
         return found
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
         return Stage(flat=True)
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        return fight_instruments(track)
+        """Distance, speeds and missiles in flight."""
+        frames, flying = track.frames, track.frames["missile_alive"].astype(bool)
+        shown = [Instrument("range", distances(frames) / 1000.0, "km")]
+        shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
+        counts = flying.sum(axis=-1)
+        shown += [Instrument(f"{name} missiles in the air", counts[:, side]) for side, name in enumerate(SIDES)]
+        fastest = np.where(flying, frames["missile_speed"], -1.0).max(axis=-1)
+        for side, name in enumerate(SIDES):
+            if flying[:, side].any():
+                best = np.where(fastest[:, side] < 0, np.nan, fastest[:, side])
+                shown.append(Instrument(f"{name}'s fastest missile", best, "m/s"))
+        return shown
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
         from fledge.tasks.aircombat.view.picture import fights_figure  # Matplotlib takes a while to load
@@ -102,14 +128,35 @@ class AircombatView(TaskView):
         return explain_loss(track, side)
 
     def controls(self, env: TensorEnv) -> Sequence[Control]:
-        return controls.CONTROLS
+        return CONTROLS
 
     def command(self, env: TensorEnv, values: Mapping[str, float]) -> Action:
-        return controls.command_duel(duel_of(env).cfg, values)
+        fire = int(values["fire"] > 0.5)
+        if duel_of(env).cfg.action_form is ActionForm.discrete:
+            nearest = min(range(3), key=lambda k: abs(RUDDERS[k] - values["rudder"]))
+            return torch.tensor([2 * nearest + fire])
+        return super().command(env, {**values, "fire": fire})
 
     def hold(self, env: TensorEnv, action: Action) -> Action:
-        return controls.hold_duel(action)
+        return action - action % 2 if isinstance(action, Tensor) else super().hold(env, action)
 
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The space-time graph (`spacetime/moment.py`)."""
-        return controls.graph_duel(cfg, frame)
+        """The space-time graph of a frame; safe from any thread, one at a time."""
+        from fledge.tasks.aircombat.spacetime.graph import GraphSolver
+
+        with _lock:
+            plain = to_plain(cfg)
+            key = repr([plain[name] for name in ("fighter", "missile", "load_limits", "rudder_rate", "dt_s")])
+            if key not in _solvers:
+                while len(_solvers) >= MAX_SOLVERS:
+                    _solvers.pop(next(iter(_solvers))).close()
+                _solvers[key] = GraphSolver(cfg)
+            return _solvers[key].solve(frame)
+
+
+def with_energy(track: Trajectory) -> Trajectory:
+    """Return the track with `missile_energy`, 0 to 1: kinetic energy above that of a spent missile."""
+    if "missile_speed" not in track.frames:
+        return track
+    share = (np.square(track.frames["missile_speed"], dtype=np.float32) - SPENT**2) / (FAST**2 - SPENT**2)
+    return replace(track, frames={**track.frames, "missile_energy": np.clip(share, 0.0, 1.0)})
