@@ -1,5 +1,7 @@
 """`make demo`: learn to fly from nothing, in minutes, and show it.
 
+    python examples/demo.py --out demo
+
 Trains the `fast` preset, evaluates the result beside a straight-flying pilot and NavRL's released policy (the file when it
 is there, else its results recorded with `fledge eval`), and writes one HTML report.
 """
