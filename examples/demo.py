@@ -72,7 +72,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
                 request.picture = Path("unused")  # asks for paths to be recorded
             flight = eval_env(policy, preset, [f"env.moving_obstacles={movers}"], home)
             result = fly_with_progress(policy, flight.cfg, request, console, label)
-            tracks = result.tracks or tracks
+            tracks = result.trajectories or tracks
             rows.append({**row_of(policy, flight, result, request, label), "ours": ours})
     worlds = list(dict.fromkeys(row["world"] for row in rows))
     if navrl is None:

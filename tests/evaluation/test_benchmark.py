@@ -13,7 +13,6 @@ from fledge.core.errors import ConfigError
 from fledge.evaluation.benchmark import draw, labels
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.export import export_policy
-from fledge.tasks.labels import env_label
 from fledge.tasks.policies import load_policy
 from fledge.tasks.registry import find_task
 
@@ -25,7 +24,7 @@ FEW = ["--episodes", "2", "--threads", "1", "env.num_envs=2", "env.max_episode_s
 def test_every_world_of_a_benchmark_can_be_made_for_every_reference_agent(name: str) -> None:
     benchmark = TASK.metrics.benchmarks[name]
     for policy in (load_policy(p, TASK) for p in benchmark.policies):
-        labels = {env_label(TASK, eval_env(policy, benchmark.preset, w).cfg) for w in benchmark.worlds.values()}
+        labels = {TASK.env_label(eval_env(policy, benchmark.preset, w).cfg) for w in benchmark.worlds.values()}
         assert len(labels) == len(benchmark.worlds)
     for rates in benchmark.published.values():
         assert set(rates) <= set(benchmark.worlds)
@@ -58,7 +57,7 @@ def test_the_table_names_whose_figures_are_whose() -> None:
 def test_misuse_gets_one_sentence() -> None:
     for words, sentence in (
         (["benchmark", "racing"], "has no benchmark 'racing'; there are: crossing"),
-        (["benchmark", "crossing", "--only"], "Nobody flies"),
+        (["benchmark", "crossing", "--only"], "There is no policy to evaluate"),
         (["benchmark", "crossing", "--task", "aircombat"], "aircombat has no benchmark"),
     ):
         done = CliRunner().invoke(main, words)

@@ -8,8 +8,7 @@ from typing import Any
 
 from fledge.advise.decide import decide
 from fledge.advise.measure import measure
-from fledge.advise.plot import save_plot
-from fledge.advise.render import render, settings_line
+from fledge.advise.render import render, save_plot, settings_line
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import doing, make_console, say
 from fledge.training.config import TrainConfig, make_config

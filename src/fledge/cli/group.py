@@ -12,6 +12,7 @@ import click
 from fledge.core.errors import FledgeError
 
 OVERRIDES = "Change settings with key=value, for example env.num_envs=512; --help-config lists them all."
+PATH = click.Path(path_type=Path)
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 

@@ -13,12 +13,11 @@ from rich.console import Console
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
-from fledge.evaluation.env_config import EvalEnv, eval_env
+from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences
 from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.evaluation.tables import detail_tables, results_table
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
 from fledge.tasks.policies import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
 from fledge.tasks.policy import TrainedEnv
 from fledge.tasks.registry import find_task, task_names
@@ -71,17 +70,17 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
         label = Path(policy.name).name
         for words in request.env_overrides():
             flight = eval_env(policy, request.env_preset, words, home)
-            if (notice := flight.notice()) and not request.quiet:
-                say(console, f"{label}: {notice}")
+            if flight.changed and not request.quiet:
+                say(console, tell_differences(label, flight.changed))
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             rows.append(row_of(policy, flight, result, request, label))
             if request.record:
                 path = numbered_path(request.record, len(rows), total)
                 rows[-1] |= record(path, policy, flight, result, request, label)
                 say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
-            if request.picture and result.tracks:
+            if request.picture and result.trajectories:
                 path = numbered_path(request.picture, len(rows), total)
-                save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
+                save_picture(path, policy.task, result, label, policy.task.env_label(flight.cfg))
                 say(console, f"picture: {path}")
     if not request.quiet:
         make_console().print(results_table(rows, policies[0].task), *detail_tables(rows, policies[0].task))
@@ -124,13 +123,12 @@ def row_of(
 ) -> dict[str, Any]:
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
-    facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
-    changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
-    return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
+    facts |= {"world": policy.task.env_label(flight.cfg), "headline": result.primary_metric}
+    return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 
 def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
-    label = f"{name} at {env_label(policy.task, cfg)}"
+    label = f"{name} at {policy.task.env_label(cfg)}"
     with counting(console, label, request.episodes, request.quiet) as on_progress:
         return evaluate(
             policy.agent,
@@ -150,7 +148,7 @@ def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """Leave a recording of the most interesting episodes; what a row says about it."""
-    facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
+    facts = {"policy": label, "world": policy.task.env_label(flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
@@ -160,4 +158,4 @@ def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: s
     """Write a PNG of recorded episodes."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
-    task.view.draw(result.tracks, title).savefig(path)
+    task.view.draw(result.trajectories, title).savefig(path)

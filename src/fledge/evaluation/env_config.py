@@ -13,20 +13,21 @@ from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy
 from fledge.tasks.policy import TrainedEnv
 
+Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown": value}
+
 
 @dataclass
 class EvalEnv:
     """The world that a policy is judged in, and how it differs from where it was trained."""
 
     cfg: Any
-    changed: dict[str, tuple[Any, Any]]  # setting -> (trained with, flown with), of what was overridden
+    changed: Differences  # of what was overridden
 
-    def notice(self) -> str | None:
-        """What to tell about the difference."""
-        if not self.changed:
-            return None
-        parts = [f"env.{key}={new} (trained with {old})" for key, (old, new) in self.changed.items()]
-        return f"flown with {', '.join(parts)}"
+
+def tell_differences(label: str, differences: Differences) -> str:
+    """Return a sentence about settings in which a policy's env differs from the one it was trained in."""
+    parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
+    return f"{label}: flown with {', '.join(parts)}"
 
 
 def eval_env(
@@ -52,7 +53,7 @@ def eval_env(
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
     check_settings(cfg, "env.")
     refuse_code(cfg, words, "env.")
-    changed: dict[str, tuple[Any, Any]] = {}
+    changed: Differences = {}
     if policy.env is not None:
         before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
         kinds = changed_settings(before, cfg, observes=policy.agent.observes)
@@ -61,16 +62,15 @@ def eval_env(
             raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
         now = flat_settings(cfg)
         asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
-        changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
+        pairs = {key: {"trained": before[key], "flown": now[key]} for key in asked}
+        changed = {f"env.{key}": pair for key, pair in pairs.items() if pair["trained"] != pair["flown"]}
     return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)
 
 
 def default_env(task: Task) -> Any:
     """The task's `default` preset, or its plain defaults."""
-    presets = (
-        [("preset default", task.presets.load("env", "default"))] if "default" in task.presets.names("env") else []
-    )
-    return build_config(task.config, presets, [])
+    names = [name for name in task.presets.names("env") if name == "default"]
+    return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
 
 
 def check_env_override(word: str, task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections import Counter
 from collections.abc import Sequence
@@ -9,17 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fledge.core.terminal import counting, make_console
 from fledge.evaluation.comparison import EvalRequest
 from fledge.evaluation.league_tree import read_league, tree_figure
 from fledge.evaluation.match_agents import fitting_pilots, match_env
+from fledge.evaluation.match_comparison import fly_cross_table
 from fledge.evaluation.match_tables import figure as shown_figure
 from fledge.evaluation.match_tables import kinds_of_starts, survival
-from fledge.evaluation.matches import Match, cross_table
-from fledge.evaluation.page import cell, heading, html_table, image, note, tint, write_page
-from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, read_curves
+from fledge.evaluation.matches import Match
+from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, tint, write_page
+from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, learning_figures, read_curves
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
 from fledge.tasks.policies import LoadedPolicy
 from fledge.tasks.view.trajectory import LossReason, Trajectory
 
@@ -40,19 +40,14 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     task = ours.task
     cfg = match_env([ours], request)
     agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
-    fights, kept = request.episodes + request.episodes % 2, Fights()
+    request, kept = dataclasses.replace(request, episodes=request.episodes + request.episodes % 2), Fights()
 
     def keep(i: int, j: int, match: Match) -> None:
         if i == 0:
             sort_fights(task, match.highlights, agents[j][0], kept)
 
-    total = fights * len(agents) * (len(agents) + 1) // 2
-    with counting(make_console(stderr=True), f"{len(agents)} agents", total, request.quiet) as on_progress:
-        result = cross_table(
-            agents, task, cfg, fights, request.seed, num_threads=request.threads, deterministic=request.deterministic,
-            highlights=fights, only_first=True, on_match=keep, on_progress=on_progress,
-        )  # fmt: skip
-    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+    options = {"highlights": request.episodes, "only_first": True, "on_match": keep}
+    result = fly_cross_table(agents, task, cfg, request, **options)
     curves = read_curves(run)
     title = f"{task.name}: {run.name}"
     lead = f"What {run.name} learned, and how it does against others in the held-out world: {result['world']}."
@@ -82,8 +77,7 @@ def sort_fights(task: Task, tracks: Sequence[Trajectory], against: str, kept: Fi
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
     """Figures that the page begins with."""
-    found = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
-    found += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
+    found = learning_figures(curves)
     others = range(1, len(result["agents"]))
     if result["elo"] and others:
         elo = result["elo"][0]
@@ -107,11 +101,6 @@ def names_of(result: dict[str, Any]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(result["agents"], 1)]
 
 
-def marked(cells: Sequence[str], ours: bool) -> str:
-    """A row of cells that are HTML."""
-    return f"<tr{' class=ours' if ours else ''}>{''.join(cells)}</tr>"
-
-
 def results(result: dict[str, Any]) -> list[str]:
     """The cross-table."""
     body = []
@@ -127,7 +116,7 @@ def results(result: dict[str, Any]) -> list[str]:
             small = f"{100 * low:.0f}-{100 * high:.0f}\ndecided {100 * row['decided']:.0f}"
             score = row["win"] + 0.5 * row["draw"]
             cells.append(cell("-" if share is None else f"{100 * share:.0f}", small, tint(score)))
-        body.append(marked(cells, i == 0))
+        body.append(table_row(cells, i == 0))
     heads = ["wins, % of decided", "Elo", *(f"against {n}" for n in range(1, len(result["agents"]) + 1))]
     return [
         "<h2>Who beats whom in the held-out world, which no training has met</h2>",
@@ -144,15 +133,13 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
     """How everybody fights, and which starts they survive."""
     if "behaviour" not in result:
         return []
-    body, names = [], names_of(result)
-    for i, row in enumerate(result["behaviour"]):
+    body, names = list[str](), names_of(result)
+    for name, row in zip(names, result["behaviour"], strict=True):
         figures = [cell(shown_figure(row[key], head)) for key, head in task.match.columns.items()]
-        body.append(marked([cell(names[i]), *figures], i == 0))
+        body.append(table_row([cell(name), *figures], not body))
     starts = kinds_of_starts(result)
     shares = [[survival(row, cells) for cells in starts.values()] for row in result["behaviour"]]
-    best = [
-        max((found[0] for found in column if found is not None), default=0.0) for column in zip(*shares, strict=True)
-    ]
+    best = [max((found[0] for found in column if found), default=0.0) for column in zip(*shares, strict=True)]
     survived = []
     for i, row in enumerate(shares):
         cells = [cell(names[i])]
@@ -162,7 +149,7 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
             else:
                 share, low, high = found
                 cells.append(cell(f"{100 * share:.0f} %", f"{100 * low:.0f}-{100 * high:.0f}", best=share >= best[k]))
-        survived.append(marked(cells, i == 0))
+        survived.append(table_row(cells, i == 0))
     return [
         "<h2>How they fight</h2>",
         html_table(["against everybody, itself included", *task.match.columns.values()], body),
@@ -188,13 +175,9 @@ def weaknesses(result: dict[str, Any]) -> list[str]:
             if found is None:
                 cells.append(cell("too few fights"))
                 continue
-            low, high = (100 * x for x in found["score_ci95"])
-            cells.append(
-                cell(
-                    found["name"], f"score {100 * found['score']:.0f} ({low:.0f}-{high:.0f}), {found['fights']} fights"
-                )
-            )
-        body.append(marked(cells, i == 0))
+            score, low, high = (100 * x for x in (found["score"], *found["score_ci95"]))
+            cells.append(cell(found["name"], f"score {score:.0f} ({low:.0f}-{high:.0f}), {found['fights']} fights"))
+        body.append(table_row(cells, i == 0))
     parts = [
         "<h2>Where they are weak</h2>",
         html_table(["lowest score", "opponent", "start", "of random starts"], body),
@@ -220,7 +203,7 @@ def random_starts(result: dict[str, Any]) -> list[str]:
                 continue
             lost = f"lost {100 * found['loss']:.0f} %, {found['fights']} fights"
             cells.append(cell(f"{100 * found['score']:.0f}", lost, tint(found["score"])))
-        body.append(marked(cells, False))
+        body.append(table_row(cells))
     return ["<h3>Score of this run over random starts, everybody as opponent</h3>", html_table(["", *columns], body)]
 
 
@@ -253,14 +236,15 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     kinds = Counter(defeat.kind for _, _, defeat in kept.lost).most_common()
     foes = [name for name in result["agents"] if any(name == against for against, _, _ in kept.lost)]
     met = Counter((defeat.kind, against) for against, _, defeat in kept.lost)
-    body = [
-        marked(
-            [cell(kind), cell(f"{count}"), cell(f"{100 * count / len(kept.lost):.0f} %")]
-            + [cell(str(met[kind, foe] or "")) for foe in foes],
-            False,
-        )
-        for kind, count in kinds
-    ]
+    body = []
+    for kind, count in kinds:
+        texts = [
+            kind,
+            f"{count}",
+            f"{100 * count / len(kept.lost):.0f} %",
+            *(str(met[kind, foe] or "") for foe in foes),
+        ]
+        body.append(table_row(map(cell, texts)))
     parts.append(f"<p>{len(kept.lost)} of {flown} fights against others were lost, or ended with both dead.</p>")
     parts.append(html_table(["", "fights", "share", *(f"against {foe}" for foe in foes)], body))
     parts.append(note("In the pictures, this run is the first side: blue, where sides have colours."))
@@ -285,9 +269,8 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     """Some fights that it won, against the best opponents."""
     strength = {name: row["rating"] for name, row in zip(result["agents"], result["elo"], strict=True)}
     best = sorted(kept.won, key=lambda row: -strength[row[0]])[:SHOWN_WINS]
-    return (
-        ["<h2>Fights it won</h2>", *(picture(task, track, f"Against {foe}", "") for foe, track in best)] if best else []
-    )
+    shown = [picture(task, track, f"Against {foe}", "") for foe, track in best]
+    return ["<h2>Fights it won</h2>", *shown] if shown else []
 
 
 def picture(task: Task, track: Trajectory, title: str, text: str) -> str:

@@ -86,31 +86,29 @@ def describe_recording(path: Path) -> dict[str, Any]:
 
 
 def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for people; what a stranger's file says cannot move their cursor."""
+    """Return a description in lines, whose text from the file may hold any character: print them by `harmless`."""
     outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
-    yield printable(
+    yield (
         f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "
         f"{found['seconds']:,.1f} s in {found['frames']:,} frames"
     )
     if outcomes:
-        yield printable(f"outcomes: {outcomes}")
+        yield f"outcomes: {outcomes}"
     if not found["closed"]:
         yield "it has no end: it is still being written, or was cut, and plays up to there"
     if found["damage"]:
-        yield printable(f"damaged: {found['damage']}")
+        yield f"damaged: {found['damage']}"
     facts = {key: value for key, value in found["facts"].items() if key != "settings"}
     if facts:
-        yield printable(", ".join(f"{key} {value}" for key, value in facts.items()))
-    yield printable("fields: " + ", ".join(f"{name} {kind}" for name, kind in found["fields"].items()))
+        yield ", ".join(f"{key} {value}" for key, value in facts.items())
+    yield "fields: " + ", ".join(f"{name} {kind}" for name, kind in found["fields"].items())
     yield ""
     yield f"{'episode':>7}  {'seconds':>8}  {'frames':>7}  {'return':>9}  outcome"
     for row in found["list"][:LISTED]:
         total = "" if row["return"] is None else f"{row['return']:.3f}"
         part = "" if row["recorded"] == row["frames"] else f", {row['recorded']} of its frames are here"
-        yield printable(
-            f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
-        )
-        yield from (printable(f"         {line}") for line in reasons(row["facts"]))
+        yield f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
+        yield from (f"         {line}" for line in reasons(row["facts"]))
     if found["episodes"] > LISTED:
         yield f"and {found['episodes'] - LISTED} more; --json lists all"
 
@@ -119,10 +117,6 @@ def reasons(facts: Mapping[str, Any]) -> list[str]:
     """Why a recorded match was lost, a line for everybody who lost it."""
     lost = facts.get("lost")
     return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
-
-
-def printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def numbered_path(path: Path, number: int, total: int) -> Path:

@@ -18,10 +18,9 @@ from fledge.core.terminal import make_console
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, load_policies, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.episodes import TEST_SEED
-from fledge.evaluation.page import heading, html_table, image, note, table_row, write_page
-from fledge.evaluation.tables import class_score, classes_of, outcome_labels
+from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, write_page
+from fledge.evaluation.tables import class_score, classes_of, outcome_labels, score_of
 from fledge.tasks.base import Task
-from fledge.tasks.labels import env_label
 from fledge.tasks.policies import load_policy
 from fledge.tasks.view.trajectory import Trajectory
 
@@ -42,7 +41,7 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
     tracks: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
-    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the headline's curve
+    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the curve of the primary metric
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -54,11 +53,7 @@ def write_report(path: Path, report: Report) -> None:
         note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
     ]
     if details := details_table(report.rows, report.task):
-        parts += [
-            "<h2>Where it is weak, and how it flies</h2>",
-            details,
-            note(report.task.metrics.legend),
-        ]
+        parts += ["<h2>Where it is weak, and how it flies</h2>", details, note(report.task.metrics.legend)]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
@@ -76,22 +71,15 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
-        low, high = row[f"{head}_ci95"]
-        score = row["mean_return"] if head == "return" else row[head]
-        cells = [
-            row["policy"],
-            row["world"],
-            f"{score:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            *(f"{row[k]:.3f}" for k in others),
-            str(row["episodes"]),
-        ]
-        body.append(table_row(cells, bool(row.get("ours"))))
+        score, low, high = score_of(row, head)
+        cells = [row["policy"], row["world"], f"{score:.3f}", f"{low:.3f} to {high:.3f}"]
+        cells += [*(f"{row[k]:.3f}" for k in others), str(row["episodes"])]
+        body.append(table_row(map(cell, cells), bool(row.get("ours"))))
     return html_table(names, body)
 
 
 def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
-    """The headline by class of episode and the figures of the task's gauge, as an HTML table; "" where there are none."""
+    """The primary metric by class of episode and the task's metrics, as an HTML table; "" where there are none."""
     classes = classes_of(rows, task)
     figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
     if not classes and not figures:
@@ -100,7 +88,7 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     for row in rows:
         cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
         cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
-        body.append(table_row(cells, bool(row.get("ours"))))
+        body.append(table_row(map(cell, cells), bool(row.get("ours"))))
     return html_table(["policy", "world", *classes, *(task.metrics.columns[name] for name in figures)], body)
 
 
@@ -113,8 +101,14 @@ def read_curves(run: Path) -> list[dict[str, float]]:
     return rows
 
 
+def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:
+    """Time and decisions of a training, as (value, meaning); none without rows."""
+    found = [(f"{row['seconds'] / 60:.1f} min", f"{row['frames'] / 1e6:.2f} M") for row in curves[-1:]]
+    return [pair for minutes, frames in found for pair in ((minutes, "of learning"), (frames, "decisions"))]
+
+
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Headline, endings, return and speed against decisions; where the return is the headline, it is drawn once."""
+    """Primary metric, endings, return and speed against decisions; a return that is the primary metric is drawn once."""
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
@@ -200,37 +194,23 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
     tracks: list[tuple[str, list[Trajectory]]] = []
-    for preset in (
-        [task.metrics.eval_preset, None] if task.metrics.eval_preset else [None]
-    ):  # what counts first, then its own world
+    for preset in dict.fromkeys([task.metrics.eval_preset, None]):  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
             for words in request.env_overrides():
                 flight = eval_env(policy, preset, words, ours.env)
-                if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
-                    continue  # a run that was trained where it is judged
+                if (label, task.env_label(flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
+                    continue  # a run that was trained where it is evaluated
                 shown = dataclasses.replace(request, picture=path if policy is ours else None)
                 result = fly_with_progress(policy, flight.cfg, shown, console, label)
                 row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
                 rows.append(row)
-                if result.tracks and result.tracks[0].frames:
-                    tracks.append((f"Episodes of this run: {row['world']}", result.tracks))
+                if result.trajectories and result.trajectories[0].frames:
+                    tracks.append((f"Episodes of this run: {row['world']}", result.trajectories))
     curves = read_curves(run)
-    figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
-    figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
-    score = rows[0]["mean_return"] if task.primary_metric == "return" else rows[0][task.primary_metric]
-    figures.append((f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}"))
-    write_report(
-        path,
-        Report(
-            title=f"{task.name}: {run.name}",
-            lead=f"What {run.name} learned, and how it does in the held-out world.",
-            command=command_line(run, request, path),
-            task=task,
-            figures=figures,
-            rows=rows,
-            curves=curves,
-            tracks=tracks[:1],
-        ),
-    )
+    score = score_of(rows[0], task.primary_metric)[0]
+    figures = [*learning_figures(curves), (f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}")]
+    title, lead = f"{task.name}: {run.name}", f"What {run.name} learned, and how it does in the held-out world."
+    command = command_line(run, request, path)
+    write_report(path, Report(title, lead, command, task, figures, rows, curves, tracks[:1]))
     return {"report": str(path), "rows": rows}

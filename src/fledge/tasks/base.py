@@ -106,6 +106,10 @@ class Task:
         """Return the settings of the env that a policy trained with `cfg` is judged in."""
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
+    def env_label(self, cfg: Any) -> str:
+        """Return a short label of an env for tables and pictures: that of its metrics, or the task's name."""
+        return self.metrics.env_label(cfg) or self.name
+
     def contract(self, cfg: Any) -> dict[str, Any]:
         """Return what other programs must know to fly a policy of this task, JSON-able; exported files carry it.
 
