@@ -15,10 +15,7 @@ from fledge.training.config import TrainConfig, make_config
 
 
 def advise(
-    cfg: TrainConfig,
-    budget: float = 0.02,
-    seconds: float = 60.0,
-    on_progress: Callable[[str], None] | None = None,
+    cfg: TrainConfig, budget: float = 0.02, seconds: float = 60.0, on_progress: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
     """Return the measured figures and the decisions that follow from them; JSON-able.
 

@@ -40,11 +40,7 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 )
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
 @click.option("--checkpoints", is_flag=True, help="Evaluate every kept checkpoint of one run: the metric over time.")
-@click.option(
-    "--picture",
-    type=PATH,
-    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.",
-)
+@click.option("--picture", type=PATH, help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.")
 @click.option("--record", type=PATH, help="Write a recording of the most interesting episodes (.frec).")
 @click.option("--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="In --record.")
 @threads_option
