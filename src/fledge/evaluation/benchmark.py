@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, home_of, row_of
 from fledge.evaluation.env_config import eval_env
-from fledge.evaluation.tables import score_texts, short, text_table
+from fledge.evaluation.tables import score_of, score_texts, short, text_table
 from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy
 
@@ -95,10 +97,10 @@ def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -
         by_policy.setdefault(row["policy"], []).append(row)
     for number, (name, rows) in enumerate(by_policy.items()):
         x = [columns.index(row["column"]) for row in rows]
-        y = [row[primary_metric] for row in rows]
-        low, high = zip(*(row[f"{primary_metric}_ci95"] for row in rows), strict=True)
-        error = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-        axis.errorbar(x, y, error, marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)])
+        y, low, high = np.array([score_of(row, primary_metric) for row in rows]).T
+        axis.errorbar(
+            x, y, [y - low, high - y], marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)]
+        )
     for number, (who, rates) in enumerate(figures["published"].items()):
         x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
         axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,10 @@ class EvalRequest:
     foreign: str | None = None  # another project's file
     shield: str | None = None  # between each policy and its drones
 
-    def env_overrides(self) -> Iterator[list[str]]:
-        """Overrides of each world in turn."""
-        if self.vary is None:
-            yield self.overrides
-            return
-        key, values = self.vary
-        for value in values:
-            yield [*self.overrides, f"{key}={value}"]
+    def env_overrides(self) -> list[list[str]]:
+        """Return the overrides of each env in turn."""
+        varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
+        return [[*self.overrides, *words] for words in varied]
 
 
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
@@ -65,7 +61,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     console = make_console(stderr=True)
     home = home_of(policies)
-    total = len(policies) * len(list(request.env_overrides()))
+    total = len(policies) * len(request.env_overrides())
     for policy in policies:
         label = Path(policy.name).name
         for words in request.env_overrides():
@@ -88,7 +84,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
-    """The policies asked for, all of one task."""
+    """Load the requested policies, all of one task."""
     task = find_task(request.task) if request.task else task_of(request.policies)
     loaded = [load_policy(name, task) for name in request.policies]
     if request.foreign:
@@ -97,14 +93,13 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
         chosen = task or find_task("navigation")
         known = ", ".join([*chosen.policy.shipped(), *chosen.pilots()])
         raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
-    others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
-    if others:
+    if others := [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
     return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
 
 
 def task_of(names: Sequence[str]) -> Task | None:
-    """The task of the first policy among them that is a file, else of the first pilot: others beside it are of the same."""
+    """Return the task of the first name that is a file, else of the first scripted policy; None if there is none."""
     navigation = find_task("navigation")
     files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
@@ -114,7 +109,7 @@ def task_of(names: Sequence[str]) -> Task | None:
 
 
 def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
-    """Where those fly that are at home anywhere: with the first one that is not."""
+    """Return the env of policies without their own: that of the first one that has one."""
     return next((policy.env for policy in policies if policy.env is not None), None)
 
 

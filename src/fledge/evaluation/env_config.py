@@ -1,4 +1,4 @@
-"""The env that a policy is judged in: the one it was trained in, made into the task's evaluation, with overrides."""
+"""The env that a policy is evaluated in: the one it was trained in, made into the task's evaluation, with overrides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown"
 
 @dataclass
 class EvalEnv:
-    """The world that a policy is judged in, and how it differs from where it was trained."""
+    """The env config that a policy is evaluated in, and how it differs from the one it was trained in."""
 
     cfg: Any
     changed: Differences  # of what was overridden
@@ -33,12 +33,12 @@ def tell_differences(label: str, differences: Differences) -> str:
 def eval_env(
     policy: LoadedPolicy, preset: str | None = None, overrides: Sequence[str] = (), home: TrainedEnv | None = None
 ) -> EvalEnv:
-    """The world that a policy is judged in: its own, made into the task's evaluation, with overrides on top.
+    """Return the env that a policy is evaluated in: its own, made into the task's evaluation, with overrides on top.
 
     Args:
         preset: A preset of the task: what it names is changed in the policy's own world.
         overrides: `env.key=value` words.
-        home: Where a policy flies that is at home anywhere.
+        home: Env of a policy that has none of its own.
 
     Raises:
         ConfigError: when an override changes what the policy's weights depend on.
@@ -55,13 +55,13 @@ def eval_env(
     refuse_code(cfg, words, "env.")
     changed: Differences = {}
     if policy.env is not None:
-        before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
+        before, plain = flat_settings(trained), flat_settings(task.evaluation(trained))
         kinds = changed_settings(before, cfg, observes=policy.agent.observes)
         if bad := kinds["weights"]:
             wrong = ", ".join(f"env.{key}={flat_settings(cfg)[key]} (trained with {before[key]})" for key in bad)
             raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
         now = flat_settings(cfg)
-        asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
+        asked = [key for key in now if now[key] != plain[key] and key != "num_envs"]
         pairs = {key: {"trained": before[key], "flown": now[key]} for key in asked}
         changed = {f"env.{key}": pair for key, pair in pairs.items() if pair["trained"] != pair["flown"]}
     return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)

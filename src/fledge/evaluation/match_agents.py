@@ -31,7 +31,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     """
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
-        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+        raise ConfigError(f"{task.name} is evaluated in a cross-table of one world: leave out --vary and --movers.")
     home = next((policy for policy in policies if policy.env is not None), policies[0])
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
     asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))

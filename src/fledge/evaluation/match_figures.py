@@ -48,7 +48,7 @@ class CrossTableFigures:
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """How each agent fought against everybody, itself included: so all had the same opponents."""
+        """How each agent fought against all, itself included: so all had the same opponents."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]

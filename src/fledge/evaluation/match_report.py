@@ -1,4 +1,4 @@
-"""The report of a run in a world where agents meet: the cross-table, how everybody fights, the league, and lost fights."""
+"""The report of a run in a task of matches: the cross-table, how the agents fight, the league, and lost fights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     request, kept = dataclasses.replace(request, episodes=request.episodes + request.episodes % 2), Fights()
 
     def keep(i: int, j: int, match: Match) -> None:
-        if i == 0:
-            sort_fights(task, match.highlights, agents[j][0], kept)
+        if i == 0:  # all lost fights, with why, and the longest won one
+            reasons = [(episode, task.view.explain(episode, 0)) for episode in match.highlights]
+            kept.lost += [(agents[j][0], episode, reason) for episode, reason in reasons if reason is not None]
+            won = [episode for episode in match.highlights if episode.outcome == task.primary_metric]
+            kept.won += [(agents[j][0], episode) for episode in won[:1]]
 
     options = {"highlights": request.episodes, "only_first": True, "on_match": keep}
     result = fly_cross_table(agents, task, cfg, request, **options)
@@ -64,15 +67,6 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     write_page(path, title, parts)
     kinds = Counter(defeat.kind for _, _, defeat in kept.lost)
     return {"report": str(path), **result, "lost": {"fights": len(kept.lost), "kinds": dict(kinds.most_common())}}
-
-
-def sort_fights(task: Task, tracks: Sequence[Trajectory], against: str, kept: Fights) -> None:
-    """Keep all of the run's lost fights, with why, and its longest won one, of fights against one opponent."""
-    for track in tracks:
-        if (defeat := task.view.explain(track, 0)) is not None:
-            kept.lost.append((against, track, defeat))
-    won = [track for track in tracks if track.outcome == task.primary_metric]
-    kept.won += [(against, won[0])] if won else []
 
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
@@ -130,7 +124,7 @@ def results(result: dict[str, Any]) -> list[str]:
 
 
 def behaviour(result: dict[str, Any], task: Task) -> list[str]:
-    """How everybody fights, and which starts they survive."""
+    """How all agents fight, and which starts they survive."""
     if "behaviour" not in result:
         return []
     body, names = list[str](), names_of(result)
@@ -152,19 +146,19 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
         survived.append(table_row(cells, i == 0))
     return [
         "<h2>How they fight</h2>",
-        html_table(["against everybody, itself included", *task.match.columns.values()], body),
+        html_table(["against all, itself included", *task.match.columns.values()], body),
         note(task.match.legend),
         "<h2>Which starts they survive</h2>",
         html_table(["survived", *starts], survived),
         note(
-            "All had the same opponents: everybody in the table, themselves included. The highest share of a column is bold. "
+            "All had the same opponents: all in the table, themselves included. The highest share of a column is bold. "
             "Intervals count fights that are the same once."
         ),
     ]
 
 
 def weaknesses(result: dict[str, Any]) -> list[str]:
-    """Whom and what everybody does worst against, and the run's random starts."""
+    """The worst opponents and starts of all agents, and the run's random starts."""
     if not result.get("weak"):
         return []
     body = []
@@ -204,7 +198,7 @@ def random_starts(result: dict[str, Any]) -> list[str]:
             lost = f"lost {100 * found['loss']:.0f} %, {found['fights']} fights"
             cells.append(cell(f"{100 * found['score']:.0f}", lost, tint(found["score"])))
         body.append(table_row(cells))
-    return ["<h3>Score of this run over random starts, everybody as opponent</h3>", html_table(["", *columns], body)]
+    return ["<h3>Score of this run over random starts, against all opponents</h3>", html_table(["", *columns], body)]
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -219,7 +213,7 @@ def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[
     if league and any("league/elo" in row for row in curves):
         parts += ["<h2>The league</h2>", image(tree_figure(league, curves), "the league's tree")]
         text = (
-            "Green: the learner's rating as it fought. A dot is where somebody joined, as strong as the learner was then; the "
+            "Green: the learner's rating as it fought. A dot is where an opponent joined, as strong as the learner then; the "
             "line from it leads to the rating by now. Red: pilots; blue: copies of the learner. These ratings follow fights "
             "with exploration, so they are not those of the table above."
         )

@@ -1,7 +1,7 @@
 """Matches: agents against each other in the held-out world, both sides, and the cross-table of all of them.
 
 Every pair flies the same starts twice, with sides swapped, so that nothing in a figure comes from the side or from luck with
-the geometry. A fight is won, lost, or undecided (both died, nobody could win any more, or the clock): the share of decided
+the geometry. A fight is won, lost, or undecided (both died, neither could win any more, or the clock): the share of decided
 fights stands beside every rate, because running away is not winning.
 """
 
@@ -258,7 +258,7 @@ def cross_table(
 
 
 def ratings(table: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Elo of everybody in a cross-table."""
+    """Return the Elo ratings of all agents in a cross-table."""
     others = ~np.eye(len(table), dtype=bool)
     fights = np.array([[row["fights"] for row in rows] for rows in table], float)
     scores = fights * [[row["win"] + 0.5 * row["draw"] for row in rows] for rows in table]

@@ -25,7 +25,7 @@ MAX_OPEN_BYTES = 256 * 2**20
 class Highlights:
     """The most interesting of the episodes offered: of every outcome some, failures first, the longest of each.
 
-    In turns, from each outcome the longest that is left; outcomes that are not the headline come first, the rarest first.
+    In turns, from each outcome the longest that is left; outcomes other than the primary metric first, the rarest first.
     """
 
     def __init__(self, count: int, primary_metric: str) -> None:
@@ -54,8 +54,8 @@ class Recorder:
 
     Args:
         first: Number of the first env's episode.
-        record: Of how many envs, from the first on, the episodes go to `tracks`.
-        tracks: Where these go, in the order in which they end.
+        record: Of how many envs, from the first on, the episodes go to `trajectories`.
+        trajectories: Where these go, in the order in which they end.
         highlights: Gets all others as well; None: only these few are followed.
         rows: Which rows are followed for the highlights; by default all. In a match, those of one side.
     """
@@ -66,14 +66,14 @@ class Recorder:
         env: TensorEnv,
         first: int,
         record: int,
-        tracks: list[Trajectory],
+        trajectories: list[Trajectory],
         highlights: Highlights | None,
         rows: np.ndarray | None = None,
     ) -> None:
         self.view, self.env, self.first, self.record = view, env, first, min(record, env.num_envs)
-        self.tracks, self.highlights = tracks, highlights
-        everybody = np.arange(env.num_envs) if rows is None else rows
-        self.open = everybody if highlights else np.arange(self.record)  # envs that are followed, in order
+        self.trajectories, self.highlights = trajectories, highlights
+        followed = np.arange(env.num_envs) if rows is None else rows
+        self.open = followed if highlights else np.arange(self.record)  # envs that are followed, in order
         self.scenes: dict[int, dict[str, Any]] = {}
         # step by step, who was followed and what was seen of them, [len(who), ...] each
         self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
@@ -108,7 +108,7 @@ class Recorder:
             facts = {"episode": self.first + number, "return": float(returns[number])}
             track = Trajectory(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
             if number < self.record:
-                self.tracks.append(track)
+                self.trajectories.append(track)
             if self.highlights:
                 self.highlights.offer(track, self.first + number)
         self.open = self.open[~over]

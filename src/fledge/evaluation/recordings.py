@@ -39,10 +39,11 @@ def save_recording(
 
 
 def means_recording(source: Path, target: Path | None = None) -> bool:
-    """Whether a file is a recording. FormatError if it is none, but by its ending, or that of what it shall become, is meant.
+    """Return whether a file is a recording.
 
     Raises:
-        ConfigError: when there is no such file.
+        ConfigError: if there is no such file, but its ending, or the target's, implies a recording.
+        FormatError: if the ending implies one, but the content is not.
     """
     if is_recording(source):
         return True
@@ -114,7 +115,7 @@ def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reasons(facts: Mapping[str, Any]) -> list[str]:
-    """Why a recorded match was lost, a line for everybody who lost it."""
+    """Return why a recorded match was lost, a line for each agent that lost it."""
     lost = facts.get("lost")
     return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
 

@@ -112,19 +112,12 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
-    head = task.primary_metric
-    if head == "return":
-        figure = Figure(figsize=(10, 3.4), dpi=110, layout="constrained")
-        panels = list(figure.subplots(1, 3))
-    else:
-        figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
-        panels = list(figure.subplots(2, 2).flat)
+    head, rate = task.primary_metric, task.primary_metric != "return"
+    figure = Figure(figsize=(10, 6.4 if rate else 3.4), dpi=110, layout="constrained")
+    panels = list(figure.subplots(*((2, 2) if rate else (1, 3))).flat)
     primary_metric, endings, speed = panels[0], panels[1], panels[-1]
     episodes = [row.get("episodes", 1.0) for row in rows]
-    if head == "return":
-        learning = smooth([row.get("return", np.nan) for row in rows])
-    else:
-        learning = smooth([row.get(head, np.nan) for row in rows], episodes)
+    learning = smooth([row.get(head, np.nan) for row in rows], episodes if rate else None)
     primary_metric.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
     held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
     if held_out:
@@ -133,19 +126,18 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     for name, value in marks:
         primary_metric.axhline(value, color="#888", linestyle="--", linewidth=1)
         primary_metric.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
-    if head != "return":
+    if rate:
         primary_metric.set_ylim(0, 1)
-    primary_metric.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
+    primary_metric.set_title(f"{head} in training" if rate else f"{head} per episode", fontsize=10)
     ended_in = {name: 0.0 for row in rows for name in row}
     others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
         share = smooth([r.get(name, np.nan) for r in rows], episodes)
         endings.plot(x, share, color=colour, label=name.replace("_", " "))
-    add_up = "how episodes end" if head == "return" else f"other endings: with {head} they add up to 1"
-    endings.set_title(add_up, fontsize=10)
+    endings.set_title(f"other endings: with {head} they add up to 1" if rate else "how episodes end", fontsize=10)
     if others:
         endings.legend(fontsize=8)
-    if head != "return":
+    if rate:
         panels[2].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
         panels[2].set_title("return per episode", fontsize=10)
     speed.plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
