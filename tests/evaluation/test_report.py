@@ -34,7 +34,7 @@ def test_the_page_has_figures_table_curves_and_flights_and_loads_nothing_from_el
         figures=[("4.2 min", "of learning")],
         rows=[{"policy": "gap & co", "ours": True, "world": TASK.env_label(CFG), **result.as_dict(), **ROW}],
         curves=[{**curve, "frames": k * 1e6} for k in range(1, 30)],
-        tracks=[("Flights", result.trajectories)],
+        trajectories=[("Flights", result.trajectories)],
         marks=[("NavRL", 0.6)],
     )
     write_report(tmp_path / "report.html", report)

@@ -67,8 +67,8 @@ def checkpoint_level(config: Mapping[str, Any]) -> str:
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
     """Return the seconds that one checkpoint costs training: waiting, and background work on a busy machine."""
-    row, checkpoint = measured["checkpoint"]["levels"][level], measured["checkpoint"]
-    return float(checkpoint["gather_s"] + checkpoint["call_s"] + checkpoint["fence_s"] + row["cpu_s"])
+    found = measured["checkpoint"]
+    return float(found["gather_s"] + found["call_s"] + found["fence_s"] + found["levels"][level]["cpu_s"])
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:

@@ -69,8 +69,7 @@ def _name(mode: str, ranks: int) -> str:
 @contextlib.contextmanager
 def share_of_cores(ranks: int) -> Iterator[None]:
     """Confine this thread, the threads it starts, and torch to the cores that one of `ranks` ranks has."""
-    cores, threads = default_threads(), torch.get_num_threads()
-    share = max(1, cores // ranks)
+    threads, share = torch.get_num_threads(), max(1, default_threads() // ranks)
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if before is not None:
         os.sched_setaffinity(0, sorted(before)[-share:])

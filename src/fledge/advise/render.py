@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -52,10 +52,7 @@ def _tree(result: Mapping[str, Any]) -> Tree:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right")
-    return table
+    return Table("", *(Column(name, justify="right") for name in columns), title=title, title_justify="left")
 
 
 def _mb(size: float, digits: int = 1) -> str:
@@ -65,7 +62,7 @@ def _mb(size: float, digits: int = 1) -> str:
 def _speeds(measured: Mapping[str, Any]) -> Table:
     modes = measured["modes"]
     plain = next(row["frames_per_second"] for row in modes.values() if row["mode"] == "sync")
-    table = _table("Ways to collect", "", "decisions/s", "p10 to p90", "beside the first")
+    table = _table("Ways to collect", "decisions/s", "p10 to p90", "beside the first")
     for name, row in modes.items():
         spread = f"{row['p10']:,.0f} to {row['p90']:,.0f}"
         table.add_row(name, f"{row['frames_per_second']:,.0f}", spread, f"{row['frames_per_second'] / plain - 1:+.1%}")
@@ -77,7 +74,7 @@ def _checkpoints(measured: Mapping[str, Any]) -> Table:
     plain = found["torch_save_bytes"]
     waits = " + ".join(f"{1e3 * found[key]:.2f}" for key in ("gather_s", "call_s", "fence_s"))
     title = f"Checkpoints: training waits {waits} ms (state, call, fence) per save"
-    table = _table(title, "", "MB", "of torch.save", "CPU ms", "durable after, ms")
+    table = _table(title, "MB", "of torch.save", "CPU ms", "durable after, ms")
     table.add_row("torch.save + fsync, waited for", _mb(plain, 2), "100%", "", f"{1e3 * found['torch_save_s']:.0f}")
     for name, row in found["levels"].items():
         times = (f"{1e3 * row[key]:.0f}" for key in ("cpu_s", "durable_s"))
@@ -87,7 +84,7 @@ def _checkpoints(measured: Mapping[str, Any]) -> Table:
 
 def _storage(measured: Mapping[str, Any]) -> Table:
     archive, packed, sent, decoding = (measured[key] for key in ("archive", "packed", "stream", "decoding"))
-    table = _table("Rollouts of one rank", "", "MB", "of raw", "seconds")
+    table = _table("Rollouts of one rank", "MB", "of raw", "seconds")
     raw, lidar = archive["raw_bytes"], packed["raw_bytes"]
     table.add_row("B: as it is", _mb(raw), "100%", "")
     table.add_row("B: LZ4-9", _mb(archive["lz4_bytes"]), f"{archive['lz4_bytes'] / raw:.1%}", "")

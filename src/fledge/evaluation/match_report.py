@@ -65,7 +65,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
         f"<h2>Again</h2><pre>{html.escape(command_line(run, request, path))}</pre>",
     ]
     write_page(path, title, parts)
-    kinds = Counter(defeat.kind for _, _, defeat in kept.lost)
+    kinds = Counter(reason.kind for _, _, reason in kept.lost)
     return {"report": str(path), **result, "lost": {"fights": len(kept.lost), "kinds": dict(kinds.most_common())}}
 
 
@@ -227,9 +227,9 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     parts = ["<h2>The fights it lost, and why</h2>"]
     if not kept.lost:
         return [*parts, f"<p>None of {flown}.</p>"]
-    kinds = Counter(defeat.kind for _, _, defeat in kept.lost).most_common()
+    kinds = Counter(reason.kind for _, _, reason in kept.lost).most_common()
     foes = [name for name in result["agents"] if any(name == against for against, _, _ in kept.lost)]
-    met = Counter((defeat.kind, against) for against, _, defeat in kept.lost)
+    met = Counter((reason.kind, against) for against, _, reason in kept.lost)
     body = []
     for kind, count in kinds:
         texts = [
@@ -242,8 +242,8 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     parts.append(f"<p>{len(kept.lost)} of {flown} fights against others were lost, or ended with both dead.</p>")
     parts.append(html_table(["", "fights", "share", *(f"against {foe}" for foe in foes)], body))
     parts.append(note("In the pictures, this run is the first side: blue, where sides have colours."))
-    for against, track, defeat in chosen_losses(kept, [kind for kind, _ in kinds]):
-        parts.append(picture(task, track, f"Against {against}", defeat.why))
+    for against, trajectory, reason in chosen_losses(kept, [kind for kind, _ in kinds]):
+        parts.append(picture(task, trajectory, f"Against {against}", reason.why))
     return parts
 
 
@@ -263,11 +263,11 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     """Some fights that it won, against the best opponents."""
     strength = {name: row["rating"] for name, row in zip(result["agents"], result["elo"], strict=True)}
     best = sorted(kept.won, key=lambda row: -strength[row[0]])[:SHOWN_WINS]
-    shown = [picture(task, track, f"Against {foe}", "") for foe, track in best]
+    shown = [picture(task, trajectory, f"Against {foe}", "") for foe, trajectory in best]
     return ["<h2>Fights it won</h2>", *shown] if shown else []
 
 
-def picture(task: Task, track: Trajectory, title: str, text: str) -> str:
+def picture(task: Task, trajectory: Trajectory, title: str, text: str) -> str:
     """One fight with what is to be said about it; this run is the first side."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
-    return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(track), title)}</figure>"
+    return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(trajectory), title)}</figure>"

@@ -31,13 +31,13 @@ class Highlights:
     def __init__(self, count: int, primary_metric: str) -> None:
         self.count, self.primary_metric = count, primary_metric
         self._met: Counter[str] = Counter()
-        self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, track)
+        self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, trajectory)
 
-    def offer(self, track: Trajectory, number: int) -> None:
+    def offer(self, trajectory: Trajectory, number: int) -> None:
         """Take note of an episode by its number in the evaluation; which ones are kept does not depend on the order."""
-        self._met[track.outcome] += 1
-        heap = self._longest.setdefault(track.outcome, [])
-        heapq.heappush(heap, (len(next(iter(track.frames.values()), ())), -number, track))
+        self._met[trajectory.outcome] += 1
+        heap = self._longest.setdefault(trajectory.outcome, [])
+        heapq.heappush(heap, (len(next(iter(trajectory.frames.values()), ())), -number, trajectory))
         if len(heap) > self.count:
             heapq.heappop(heap)
 
@@ -46,7 +46,7 @@ class Highlights:
         order = sorted(self._longest, key=lambda name: (name == self.primary_metric, self._met[name], name))
         queues = [sorted(self._longest[name], reverse=True, key=lambda item: item[:2]) for name in order]
         turns = [queue[k] for k in range(self.count) for queue in queues if k < len(queue)]
-        return [track for _, _, track in turns[: self.count]]
+        return [trajectory for _, _, trajectory in turns[: self.count]]
 
 
 class Recorder:
@@ -106,11 +106,13 @@ class Recorder:
             return
         for number in self.open[over].tolist():
             facts = {"episode": self.first + number, "return": float(returns[number])}
-            track = Trajectory(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
+            trajectory = Trajectory(
+                self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts
+            )
             if number < self.record:
-                self.trajectories.append(track)
+                self.trajectories.append(trajectory)
             if self.highlights:
-                self.highlights.offer(track, self.first + number)
+                self.highlights.offer(trajectory, self.first + number)
         self.open = self.open[~over]
         if 2 * len(self.open) <= self.held:
             self._let_go()

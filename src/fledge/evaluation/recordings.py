@@ -30,11 +30,11 @@ def save_recording(
     with RecordingWriter(
         path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
     ) as writer:
-        for track in highlights:
-            known = {name: value for name, value in track.facts.items() if name in ("episode", "lost")}
-            episode = writer.begin(track.scene, known)
-            writer.add_many(episode, track.frames)
-            writer.end(episode, track.outcome, track.facts["return"])
+        for trajectory in highlights:
+            known = {name: value for name, value in trajectory.facts.items() if name in ("episode", "lost")}
+            episode = writer.begin(trajectory.scene, known)
+            writer.add_many(episode, trajectory.frames)
+            writer.end(episode, trajectory.outcome, trajectory.facts["return"])
     return writer.stats()
 
 

@@ -40,7 +40,7 @@ class Report:
     figures: list[tuple[str, str]] = field(default_factory=list)  # (value, meaning)
     rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
-    tracks: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
+    trajectories: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
     marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the curve of the primary metric
 
 
@@ -57,8 +57,8 @@ def write_report(path: Path, report: Report) -> None:
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
-    for title, tracks in report.tracks:
-        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(tracks), title)]
+    for title, trajectories in report.trajectories:
+        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(trajectories), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
     write_page(path, report.title, parts)
 
@@ -185,7 +185,7 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
         return report_on_fights(run, ours, request, path)
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
-    tracks: list[tuple[str, list[Trajectory]]] = []
+    trajectories: list[tuple[str, list[Trajectory]]] = []
     for preset in dict.fromkeys([task.metrics.eval_preset, None]):  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
@@ -198,11 +198,11 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
                 row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
                 rows.append(row)
                 if result.trajectories and result.trajectories[0].frames:
-                    tracks.append((f"Episodes of this run: {row['world']}", result.trajectories))
+                    trajectories.append((f"Episodes of this run: {row['world']}", result.trajectories))
     curves = read_curves(run)
     score = score_of(rows[0], task.primary_metric)[0]
     figures = [*learning_figures(curves), (f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}")]
     title, lead = f"{task.name}: {run.name}", f"What {run.name} learned, and how it does in the held-out world."
     command = command_line(run, request, path)
-    write_report(path, Report(title, lead, command, task, figures, rows, curves, tracks[:1]))
+    write_report(path, Report(title, lead, command, task, figures, rows, curves, trajectories[:1]))
     return {"report": str(path), "rows": rows}
