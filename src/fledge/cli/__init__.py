@@ -1,9 +1,11 @@
-"""The command line: commands parse arguments, call one library function and print the result.
+"""The command line: a module per command, which parses arguments, calls one library function and prints the result.
 
 Exit codes: 2 for misuse, 1 for failure. `group` has what commands share. Importing this package loads no torch.
 """
 
-from fledge.cli import advise, benchmark, browser, envelope, eval, export, files, report, train  # noqa: F401
+from fledge.cli import advise, benchmark, convert, doctor, envelope, eval, export  # noqa: F401
+
+from fledge.cli import inspect, play, replay, report, train, watch  # noqa: F401  # isort: skip
 from fledge.cli.group import main
 
 __all__ = ["main"]

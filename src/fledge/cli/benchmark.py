@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, PATH, as_json, check_picture, main, split_overrides, threads_option, use_threads
+from fledge.cli.group import OVERRIDES, PATH, as_json, check_output, main, split_overrides, threads_option, use_threads
 from fledge.cli.task_options import TaskOptionsCommand, interop_file
 
 
@@ -30,7 +30,7 @@ def benchmark(
     settings) or density (columns only, sparse to dense). POLICY is as for `fledge eval`; POLICY+SHIELD adds a safety
     filter: fledge-nav+planner. Published figures come from their authors' simulators.
     """
-    check_picture(options["picture"])
+    check_output(options["picture"])
     from fledge.evaluation.benchmark import run_benchmark
     from fledge.evaluation.comparison import EvalRequest
     from fledge.tasks.registry import find_task

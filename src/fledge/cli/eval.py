@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from fledge.cli.group import (
     OVERRIDES,
     PATH,
     as_json,
-    check_picture,
+    check_output,
     help_config,
     main,
     split_overrides,
@@ -67,8 +66,11 @@ def eval(
         from fledge.training.explain import explain_world
 
         return click.echo("\n".join(explain_world(policies, options["task"], options["env_preset"], overrides)))
-    check_picture(options["picture"])
-    check_recording(options["record"], checkpoints)
+    check_output(options["picture"])
+    check_output(options["record"], "--record", (".frec",))
+    if checkpoints and options["record"]:
+        message = "--checkpoints writes no recording: name one checkpoint's file instead."
+        raise click.BadParameter(message, param_hint="--record")
     from fledge.evaluation.comparison import EvalRequest, run_evaluations
     from fledge.evaluation.curve import run_curve
     from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
@@ -81,16 +83,3 @@ def eval(
     rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
         click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
-
-
-def check_recording(record: Path | None, checkpoints: bool) -> None:
-    """Refuse a recording that cannot be written, before any work is done for it."""
-    if record is None:
-        return
-    if record.suffix != ".frec":
-        raise click.BadParameter(f"{record.name} must end in .frec.", param_hint="--record")
-    if checkpoints:
-        raise click.BadParameter(
-            "--checkpoints writes no recording: name one checkpoint's file instead.", param_hint="--record"
-        )
-    record.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from fledge.cli.browser import serving_beside
-from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_training
+from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_training, split_overrides
+from fledge.cli.serving import serving_beside
 from fledge.core.errors import InterruptedRunError
 
 UNSAVED = "Stopped before anything was saved."
@@ -53,9 +53,8 @@ def train(
     TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` continues.
     """
-    given = read_flags(arguments)
-    overrides = [argument for argument in given if "=" in argument]
-    tasks = [argument for argument in given if "=" not in argument] + ([task_option] if task_option else [])
+    tasks, overrides = split_overrides(read_flags(arguments))
+    tasks += [task_option] if task_option else []
     if help_config:
         return show_training(tasks, preset, overrides, resume)
     try:

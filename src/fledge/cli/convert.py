@@ -1,4 +1,4 @@
-"""`fledge inspect`, `fledge doctor` and `fledge convert`: checkpoints and recordings as files."""
+"""`fledge convert`: convert a checkpoint or a recording."""
 
 from __future__ import annotations
 
@@ -9,41 +9,7 @@ import click
 
 from fledge.cli.group import PATH, as_json, main
 from fledge.core.errors import ConfigError
-from fledge.core.terminal import harmless, strict_json
-
-
-@main.command()
-@click.argument("target", type=click.Path())
-@as_json
-def inspect(target: str, as_json: bool) -> None:
-    """Show the contents of TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4, .safetensors or .frec.
-
-    For a run: the newest checkpoint and all that were kept, step, primary metric, and the settings that differ from the
-    defaults; then metadata, plain values and every tensor. For a recording: its episodes and how they ended.
-    """
-    from fledge.training.inspection import inspect_target, render
-
-    found = inspect_target(target)
-    lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found)]
-    click.echo("\n".join(lines))
-
-
-@main.command()
-@click.argument("target", type=click.Path())
-@click.option("--repair", is_flag=True, help="Move damaged files to aside/ in that folder, and correct `latest`.")
-@as_json
-def doctor(target: str, repair: bool, as_json: bool) -> None:
-    """Verify every checkpoint in TARGET, a run's folder or any other: which can be resumed, are damaged, or left over.
-
-    Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.
-    """
-    from fledge.storage.doctor import examine_folder, render, repair_folder
-
-    report = repair_folder(target) if repair else examine_folder(target)
-    lines = [json.dumps(report.as_dict())] if as_json else [harmless(line) for line in render(report)]
-    click.echo("\n".join(lines))
-    if not report.healthy:
-        raise SystemExit(1)
+from fledge.core.terminal import harmless
 
 
 @main.command()

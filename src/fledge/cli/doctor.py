@@ -1,0 +1,28 @@
+"""`fledge doctor`: verify the checkpoints in a folder."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from fledge.cli.group import as_json, main
+from fledge.core.terminal import harmless
+
+
+@main.command()
+@click.argument("target", type=click.Path())
+@click.option("--repair", is_flag=True, help="Move damaged files to aside/ in that folder, and correct `latest`.")
+@as_json
+def doctor(target: str, repair: bool, as_json: bool) -> None:
+    """Verify every checkpoint in TARGET, a run's folder or any other: which can be resumed, are damaged, or left over.
+
+    Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.
+    """
+    from fledge.storage.doctor import examine_folder, render, repair_folder
+
+    report = repair_folder(target) if repair else examine_folder(target)
+    lines = [json.dumps(report.as_dict())] if as_json else [harmless(line) for line in render(report)]
+    click.echo("\n".join(lines))
+    if not report.healthy:
+        raise SystemExit(1)

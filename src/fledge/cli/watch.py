@@ -1,0 +1,39 @@
+"""`fledge watch`: the training page of the browser app."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fledge.cli.group import PATH, main
+from fledge.cli.serving import open_app, server_options
+from fledge.core.errors import ConfigError
+
+
+@main.command()
+@click.argument("places", nargs=-1, type=PATH, metavar="[RUN]...")
+@click.option("--save", type=PATH, help="Write the training page as one HTML file, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and exit.")
+@click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with
+@server_options
+def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
+    """Watch trainings in the browser: curves, settings, checkpoints, and live episodes.
+
+    RUN is a run's folder, a folder of runs, or a recording (.frec). [default: runs]
+    """
+    if not places and not Path("runs").is_dir():
+        raise ConfigError("There is no folder 'runs' here. Pass a run's folder, or a folder of runs.")
+    places = places or (Path("runs"),)
+    if save is None and not as_json:
+        return open_app(places, lambda server: "/", **options)
+    from fledge.app.runs.saved_run import save_runs
+
+    data = save_runs(places, save)
+    if as_json:
+        click.echo(json.dumps(data))
+    elif save is not None:
+        count = len(data["runs"])
+        click.echo(f"{save}: {count} run{'s' if count > 1 else ''}, {save.stat().st_size:,} bytes.")
