@@ -56,7 +56,7 @@ bench: setup  ## simulation speed beside its baselines; more with `python -m ben
 	$(BIN)/python -m benchmarks sim
 
 demo: setup  ## learn to fly from nothing and show it: demo/report.html
-	$(BIN)/python -m fledge.demo
+	$(BIN)/python examples/demo.py
 
 format: setup  ## format the code, and mend what lint can
 	$(BIN)/ruff format .

@@ -28,7 +28,7 @@ ALLOWED["training"] = ALLOWED["evaluation"] | {"evaluation", "collect", "learn",
 ALLOWED["advise"] = ALLOWED["training"] | {"training"}
 ALLOWED["compat"] = ALLOWED["advise"] | {"advise"}
 ALLOWED["app"] = ALLOWED["compat"] | {"compat"}
-ALLOWED["demo"] = ALLOWED["cli"] = ALLOWED["app"] | {"app"}
+ALLOWED["cli"] = ALLOWED["app"] | {"app"}
 ALLOWED["__main__"] = {"cli"}
 FILES = sorted(SRC.rglob("*.py"))
 WORLDS = sorted(f.parent.name for f in (SRC / "tasks").glob("*/task.py") if f.parent.name != "gym")

@@ -254,8 +254,8 @@ def check_nothing_more(**_: Any) -> None:
     """Parsing was all."""
 
 
-def check_play(words: tuple[str, ...], **_: Any) -> None:
-    read_play_args(words)[0].close()
+def check_play(overrides: tuple[str, ...], **_: Any) -> None:
+    read_play_args(overrides)[0].close()
 
 
 CHECKS: dict[str, Callable[..., None]] = {

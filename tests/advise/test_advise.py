@@ -15,10 +15,11 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from fledge.advise import advise, config_line, render, save_plot, settings_line
+from fledge.advise.command import advise
 from fledge.advise.decide import decide, save_cost_s
 from fledge.advise.measure import _speed, time_in_turns
 from fledge.advise.measure_storage import whole_state
+from fledge.advise.render import render, save_plot, settings_line
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.core.machine import default_threads
@@ -158,13 +159,13 @@ def test_all_ways_take_turns() -> None:
             order.append(name)
             return float(len(order))
 
-        return SimpleNamespace(turn=turn, collect_s=[1.0], learn_s=[1.0], simulate_s=[1.0])
+        return SimpleNamespace(turn=turn, seconds=[(1.0, 1.0, 1.0)])
 
     loops = {name: loop(name) for name in "abc"}
     times = time_in_turns(loops, 0.0)
     assert "".join(order) == "abc" * 4  # once to warm up, not counted
     assert times == {"a": [4.0, 7.0, 10.0], "b": [5.0, 8.0, 11.0], "c": [6.0, 9.0, 12.0]}
-    assert loops["a"].collect_s == []
+    assert loops["a"].seconds == []
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_the_settings_are_one_line_on_a_narrow_terminal() -> None:
     console = Console(file=io.StringIO(), width=40)
     console.print(settings_line(result), soft_wrap=True)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text == f"Set: {config_line(result['config'])}\n"
+    assert text == f"Set: {' '.join(f'{key}={value}' for key, value in result['config'].items())}\n"
     assert len(text) > 40
 
 

@@ -97,7 +97,7 @@ def test_a_place_that_cannot_be_written_gets_one_sentence(
         (["train", "navigaton"], "Did you mean navigation?"),
         (["train", "navigation", "env=64"], "env takes a preset (crossing, default,"),
         (["train", "navigation", "env.num_envs"], "a setting needs a value: env.num_envs=VALUE"),
-        (["train", "navigation", ""], "'navigation' and '' came"),
+        (["train", "navigation", ""], "'navigation' and '' were given"),
         (["train", "navigation", "env.num_envs=1e99"], "must be 1 to 16777216"),
         (["train", "navigation", "seed=-1"], "must be 0 to 9223372036854775807"),
     ],

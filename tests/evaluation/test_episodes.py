@@ -73,8 +73,8 @@ def test_wilson_interval_by_hand() -> None:
 
 def test_recorded_flights_begin_at_their_start_and_have_their_map() -> None:
     result = evaluate(StraightPilot(), FOREST, 32, record=8)
-    assert len(result.tracks) == 8
-    for track in result.tracks:
+    assert len(result.trajectories) == 8
+    for track in result.trajectories:
         assert track.frames["pos"][0] == pytest.approx(track.scene["start"])
         assert track.scene["cells"].shape == (250000,)
         assert track.outcome in NavigationTask.metrics.labels
@@ -84,7 +84,7 @@ def test_recording_changes_no_figure() -> None:
     plain, recorded = (evaluate(GapPilot(), SHORT, 40, record=k) for k in (0, 5))
     assert plain.counts == recorded.counts
     assert plain.returns.tolist() == recorded.returns.tolist()
-    assert (len(plain.tracks), len(recorded.tracks)) == (0, 5)
+    assert (len(plain.trajectories), len(recorded.trajectories)) == (0, 5)
 
 
 def test_the_headline_is_the_rate_of_success_with_its_interval() -> None:
@@ -103,6 +103,6 @@ def test_a_task_that_shows_nothing_is_recorded_by_its_observations() -> None:
         view = TaskView()
 
     result = evaluate_in(StraightPilot(), Bare(), SHORT, 8, record=2)
-    frames = result.tracks[0].frames
+    frames = result.trajectories[0].frames
     assert frames["state"].shape[1:] == (8,)
     assert "lidar" not in frames  # 144 numbers are no curve

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError, FormatError
-from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.env_config import eval_env, tell_differences
 from fledge.evaluation.export import export_policy
 from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.tasks.policies import load_policy, policy_from_state
@@ -62,8 +62,8 @@ def test_a_preset_changes_what_it_names_and_leaves_the_rest_to_the_policy(far_si
 
 def test_what_was_overridden_is_said(far_sighted: str) -> None:
     flight = eval_env(load_policy(far_sighted), None, ["env.decimation=2", "env.moving_obstacles=4"])
-    assert flight.notice() == "flown with env.decimation=2 (trained with 4)"
-    assert eval_env(load_policy(far_sighted)).notice() is None
+    assert tell_differences("it", flight.changed) == "it: flown with env.decimation=2 (trained with 4)"
+    assert not eval_env(load_policy(far_sighted)).changed
 
 
 def test_the_command_line_says_it_too(far_sighted: str) -> None:

@@ -35,7 +35,7 @@ def test_the_page_has_figures_table_curves_and_flights_and_loads_nothing_from_el
         figures=[("4.2 min", "of learning")],
         rows=[{"policy": "gap & co", "ours": True, "world": env_label(TASK, CFG), **result.as_dict(), **ROW}],
         curves=[{**curve, "frames": k * 1e6} for k in range(1, 30)],
-        tracks=[("Flights", result.tracks)],
+        trajectories=[("Flights", result.trajectories)],
         marks=[("NavRL", 0.6)],
     )
     write_report(tmp_path / "report.html", report)
@@ -49,7 +49,7 @@ def test_the_page_has_figures_table_curves_and_flights_and_loads_nothing_from_el
 
 def test_a_picture_of_flights_is_written(tmp_path: Path) -> None:
     result = evaluate(GapPilot(), TASK, CFG, 16, record=4)
-    assert len(result.tracks) == 4
+    assert len(result.trajectories) == 4
     save_picture(tmp_path / "deep" / "flights.png", TASK, result, "title", "edges 350/8")
     assert (tmp_path / "deep" / "flights.png").stat().st_size > 10_000
 

@@ -23,6 +23,7 @@ TESTED = {
     "hover",
     "read_checkpoint",
     "checkpoint_saver",
+    "demo",
     "replay_buffer",
     "stable_baselines3_ppo",
     "cleanrl_style",
@@ -47,6 +48,13 @@ def test_every_example_is_tested_and_says_what_one_sees() -> None:
     for path in EXAMPLES.glob("*.py"):
         doc = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert f"examples/{path.name}" in doc, f"{path.name} does not say how it is run"
+
+
+def test_the_demo_trains_evaluates_and_writes_a_page(tmp_path: Path) -> None:
+    run(EXAMPLES / "demo.py", "--out", tmp_path, "--episodes", 4, *SMALL, "total_frames=256")
+    page = (tmp_path / "report.html").read_text()
+    assert "Fledge: learning to fly" in page
+    assert "this run" in page
 
 
 # ---- hover -----------------------------------------------------------------------------------------------------------

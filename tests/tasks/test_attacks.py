@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fledge.cli import main
 from fledge.core.errors import ConfigError
-from fledge.evaluation.curve import interval
+from fledge.evaluation.tables import score_texts
 from fledge.tasks.registry import find_task
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +83,9 @@ def test_evaluate_stays_what_one_calls_however_often_it_is_asked_for() -> None:
 
 
 def test_a_table_of_returns_loses_no_digits() -> None:
-    assert interval(-500.0, -500.0, -500.0, rate=False) == "-500.0 (-500.0 to -500.0)"
-    assert interval(0.905, 0.8, 0.95, rate=True) == ".905 (.800-.950)"
+    low = {"mean_return": -500.0, "return_ci95": [-500.0, -500.0]}
+    assert score_texts(low, "return") == ("-500.0", "-500.0 to -500.0")
+    assert score_texts({"success": 0.905, "success_ci95": [0.8, 0.95]}, "success") == (".905", ".800-.950")
 
 
 def test_a_task_given_as_a_setting_is_honoured_and_two_are_refused(tmp_path: Path) -> None:

@@ -8,18 +8,14 @@ from typing import Any
 
 from fledge.advise.decide import decide
 from fledge.advise.measure import measure
-from fledge.advise.plot import save_plot
-from fledge.advise.render import render, settings_line
+from fledge.advise.render import render, save_plot, settings_line
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import doing, make_console, say
 from fledge.training.config import TrainConfig, make_config
 
 
 def advise(
-    cfg: TrainConfig,
-    budget: float = 0.02,
-    seconds: float = 60.0,
-    on_progress: Callable[[str], None] | None = None,
+    cfg: TrainConfig, budget: float = 0.02, seconds: float = 60.0, on_progress: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
     """Return the measured figures and the decisions that follow from them; JSON-able.
 

@@ -1,14 +1,11 @@
-"""From measured figures to decisions: a pure function, independent of clock and machine.
+"""From measured figures to decisions: a pure function, independent of clock and machine. `decide` returns, JSON-able:
 
-Contract
-    `decide(measured, budget)` returns, JSON-able:
-        way         how to collect, a name in measured["modes"]
-        config      settings to use, by the names of `TrainConfig`
-        scheme      what to do with rollouts, a name in `SCHEMES`
-        branches    the decision tree, in order: a question, whether the answer is yes, the figures it follows from, and
-                    what either answer means
-    Every threshold is a named constant here. Without a clear gain the simple choice stays: not compressed, not archived,
-    synchronous.
+    way         how to collect, a name in measured["modes"]
+    config      settings to use, by the names of `TrainConfig`
+    scheme      what to do with rollouts, a name in `SCHEMES`
+    branches    the decision tree: questions, answers, the figures these follow from, and what either answer means
+
+Without a clear gain the simple choice stays: not compressed, not archived, synchronous.
 """
 
 from __future__ import annotations
@@ -70,8 +67,8 @@ def checkpoint_level(config: Mapping[str, Any]) -> str:
 
 def save_cost_s(measured: Mapping[str, Any], level: str) -> float:
     """Return the seconds that one checkpoint costs training: waiting, and background work on a busy machine."""
-    row, checkpoint = measured["checkpoint"]["levels"][level], measured["checkpoint"]
-    return float(checkpoint["gather_s"] + checkpoint["call_s"] + checkpoint["fence_s"] + row["cpu_s"])
+    found = measured["checkpoint"]
+    return float(found["gather_s"] + found["call_s"] + found["fence_s"] + found["levels"][level]["cpu_s"])
 
 
 def _compress(measured: Measured, budget: float, config: Settings, iteration: float) -> tuple[Settings, Branch]:
@@ -207,24 +204,19 @@ def _modes(measured: Measured) -> tuple[str, list[Branch]]:
         return max((n for n in modes if modes[n]["mode"] == mode), key=lambda n: modes[n]["frames_per_second"])
 
     best, branches = fastest("sync"), []
-    for mode, needed, what in (
-        (
-            "halves",
-            EXACT_GAIN,
-            "half of the envs are simulated while the policy acts on the others; results are the same",
-        ),
-        ("pipelined", STALE_GAIN, "the next rollout is collected during the update, by a policy one update old"),
-    ):
+    halves = "half of the envs are simulated while the policy acts on the others; results are the same"
+    pipelined = "the next rollout is collected during the update, by a policy one update old"
+    for mode, needed, what in (("halves", EXACT_GAIN, halves), ("pipelined", STALE_GAIN, pipelined)):
         name = fastest(mode)
-        gain = modes[name]["frames_per_second"] / modes[best]["frames_per_second"]
+        speed, other = modes[name]["frames_per_second"], modes[best]["frames_per_second"]
+        gain = speed / other
         steady = _share_faster(modes[name], modes[best])
         yes = gain >= needed and steady >= MOST_TURNS
         branches.append(
             Branch(
                 f"Does collecting {mode} pay?",
                 yes,
-                f"{name}: {modes[name]['frames_per_second']:,.0f} decisions/s, {best}: "
-                f"{modes[best]['frames_per_second']:,.0f}; {gain - 1:+.1%}, faster in {steady:.0%} of the turns",
+                f"{name}: {speed:,.0f} decisions/s, {best}: {other:,.0f}; {gain - 1:+.1%}, faster in {steady:.0%} of turns",
                 f"collect {mode}: {what}",
                 f"it would have to be {needed - 1:.0%} faster, in {MOST_TURNS:.0%} of the turns",
                 {"gain": gain, "steady": steady},

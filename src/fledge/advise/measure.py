@@ -1,14 +1,14 @@
 """Measurements of the phases of an iteration and the ways to collect; those of storage are in `measure_storage`.
 
-A training run of R ranks is measured on one of them, with its share of the cores and envs, so that threads compete as they
-do in training. R ranks together do R times as much, if there are as many cores; averaging gradients and gathering the ranks'
-states for a checkpoint are not included. If R is more than 1, one rank on all cores is measured too.
+A training run of R ranks is measured on one of them, with its share of the cores and envs, and scaled by R. Averaging
+gradients and gathering the ranks' states are not included. If R is more than 1, one rank on all cores is measured too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 import time
@@ -46,7 +46,9 @@ def measure(cfg: TrainConfig, seconds: float, say: Callable[[str], None]) -> dic
         )
     check_before_start(find_task(cfg.task), cfg, ranks)
     keep_freed_memory()
-    found: dict[str, Any] = {"machine": machine_info(), "settings": _settings(cfg, ranks)}
+    settings = {"ranks": ranks, "num_envs": cfg.env.num_envs, "rollout_steps": cfg.steps}
+    settings["rollout_save_interval"] = cfg.rollout_save_interval
+    found: dict[str, Any] = {"machine": machine_info(), "settings": settings}
     with _loops(cfg, sorted({ranks, 1}, reverse=True)) as loops:
         say(f"collecting in turns: {'; '.join(loops)}")
         times = time_in_turns(loops, seconds)
@@ -64,20 +66,10 @@ def _name(mode: str, ranks: int) -> str:
     return f"{mode}, {ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def _settings(cfg: TrainConfig, ranks: int) -> dict[str, Any]:
-    return {
-        "ranks": ranks,
-        "num_envs": cfg.env.num_envs,
-        "rollout_steps": cfg.steps,
-        "rollout_save_interval": cfg.rollout_save_interval,
-    }
-
-
 @contextlib.contextmanager
 def share_of_cores(ranks: int) -> Iterator[None]:
     """Confine this thread, the threads it starts, and torch to the cores that one of `ranks` ranks has."""
-    cores, threads = default_threads(), torch.get_num_threads()
-    share = max(1, cores // ranks)
+    threads, share = torch.get_num_threads(), max(1, default_threads() // ranks)
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if before is not None:
         os.sched_setaffinity(0, sorted(before)[-share:])
@@ -106,9 +98,7 @@ class Loop:
         with share_of_cores(ranks):  # inherited by threads
             self.run = Run(share, Ranks())
         self.collector: Any = self.run.collector
-        self.collect_s: list[float] = []
-        self.learn_s: list[float] = []
-        self.simulate_s: list[float] = []
+        self.seconds: list[tuple[float, float, float]] = []  # collecting, learning, and simulating while collecting
 
     def iterate(self) -> TensorDictBase:
         """Collect and learn; return the rollout."""
@@ -116,9 +106,7 @@ class Loop:
         rollout = self.run.collect(progress=1.0)  # the hardest env of the curriculum
         middle = time.perf_counter()
         self.run.learn(rollout)
-        self.collect_s.append(middle - begun)
-        self.learn_s.append(time.perf_counter() - middle)
-        self.simulate_s.append(self.collector.simulate_s)
+        self.seconds.append((middle - begun, time.perf_counter() - middle, self.collector.simulate_s))
         return rollout
 
     def turn(self) -> float:
@@ -136,22 +124,17 @@ def _loops(cfg: TrainConfig, ranks: list[int]) -> Iterator[dict[str, Loop]]:
     """Yield a loop per number of ranks and mode, by name."""
     with contextlib.ExitStack() as stack:
         loops = {}
-        for count in ranks:
-            for mode in MODES:
-                loops[_name(mode, count)] = loop = Loop(cfg, mode, count)
-                stack.callback(loop.run.close)
+        for count, mode in itertools.product(ranks, MODES):
+            loops[_name(mode, count)] = loop = Loop(cfg, mode, count)
+            stack.callback(loop.run.close)
         yield loops
 
 
 def time_in_turns(loops: dict[str, Loop], seconds: float) -> dict[str, list[float]]:
-    """Return seconds per iteration of every loop, a value per turn.
-
-    The loops take turns, so that other load on the machine affects all of them.
-    """
+    """Return seconds per iteration of every loop, a value per turn; in turns, so that other load affects all of them."""
     for loop in loops.values():  # warm up
         loop.turn()
-        for warm in (loop.collect_s, loop.learn_s, loop.simulate_s):
-            warm.clear()
+        loop.seconds.clear()
     times: dict[str, list[float]] = {name: [] for name in loops}
     begun, turns = time.perf_counter(), 0
     while turns < LEAST_TURNS or time.perf_counter() - begun < seconds:
@@ -182,6 +165,5 @@ def _speed(times: list[float], loop: Loop) -> dict[str, Any]:
 
 
 def _phases(loop: Loop) -> dict[str, float]:
-    parts = (loop.collect_s, loop.learn_s, loop.simulate_s)
-    collect, learn, simulate = (crowd(loop.ranks) * float(np.median(t)) for t in parts)
+    collect, learn, simulate = (crowd(loop.ranks) * float(t) for t in np.median(loop.seconds, axis=0))
     return {"simulate_s": simulate, "decide_s": collect - simulate, "learn_s": learn, "iteration_s": collect + learn}

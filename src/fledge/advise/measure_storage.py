@@ -1,14 +1,11 @@
-"""Measurements of storage: checkpoints, rollout archives (scheme B), LiDAR compressed in memory (C), and rollouts sent to
-another machine.
+"""Measurements of storage: checkpoints, rollouts archived (scheme B), compressed in memory (C) and sent to another machine.
 
-A cost is the time that the training thread waits, and the CPU time of background threads, which it loses when all cores are
-busy.
+A cost is the time that the training thread waits, and the CPU time of background threads, which a busy machine lacks.
 """
 
 from __future__ import annotations
 
 import copy
-import io
 import os
 import time
 from collections.abc import Callable
@@ -74,11 +71,17 @@ def measure_checkpoints(loop: Loop, folder: Path) -> dict[str, Any]:
     state = whole_state(loop)
     levels = {f"level {level}": save_costs(state, folder, compression_level=level) for level in LEVELS}
     levels["LZ4 around torch.save"] = save_costs(state, folder, compression_level=9, codec="lz4")
-    plain = io.BytesIO()
-    torch.save(state, plain)
+    path = folder / "plain.pt"
+
+    def torch_save() -> None:
+        with path.open("wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+
     return {
-        "torch_save_bytes": plain.getbuffer().nbytes,
-        "torch_save_s": median_s(lambda: torch_save(state, folder / "plain.pt")),
+        "torch_save_s": median_s(torch_save),
+        "torch_save_bytes": path.stat().st_size,
         "levels": levels,
         **loop_costs(loop, folder),
     }
@@ -98,32 +101,21 @@ def save_costs(state: Any, folder: Path, **options: Any) -> dict[str, float]:
     return {"level": options["compression_level"], "bytes": int(size), "cpu_s": cpu, "durable_s": seconds / REPEATS}
 
 
-def torch_save(state: Any, path: Path) -> None:
-    """Save durably with plain `torch.save`."""
-    with path.open("wb") as stream:
-        torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def loop_costs(loop: Loop, folder: Path) -> dict[str, float]:
     """Return the waits of the training thread per save: gathering the state, the call, the fence before weights change."""
-    gather, fence = [], []
+    waits = []
     with AsyncCheckpointSaver(compression_level=1, handle_signals=False) as saver:
         saver.attach(*loop.run.learner.optimizers.values())
         for k in range(REPEATS + 1):
-            gather.append(seconds_of(loop.run.state_dict))
+            gather = seconds_of(loop.run.state_dict)
             saver.save_async(whole_state(loop), folder / f"loop{k}")
             rollout = loop.run.collect(progress=1.0)
-            fence.append(seconds_of(saver.fence))
+            waits.append((gather, seconds_of(saver.fence)))
             loop.run.learn(rollout)
             saver.drain()
         stats = saver.get_stats()
-    return {
-        "gather_s": float(np.median(gather[1:])),
-        "call_s": stats["stall_p50_ms"] / 1e3,
-        "fence_s": float(np.median(fence[1:])),
-    }
+    gather, fence = np.median(waits[1:], axis=0)
+    return {"gather_s": float(gather), "call_s": stats["stall_p50_ms"] / 1e3, "fence_s": float(fence)}
 
 
 def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
@@ -149,7 +141,7 @@ def measure_archive(rollout: TensorDictBase, folder: Path) -> dict[str, Any]:
 
 def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
     """Scheme C: time to compress a rollout's large entries and to decode them all, as in an update; bytes before and after."""
-    keys = large_keys(rollout)
+    keys, device = large_keys(rollout), rollout["reward"].device
     begun = time.perf_counter()
     batch = CompressedBatch(rollout, keys, PACK_LEVEL, copy=False)
     pack = time.perf_counter() - begun
@@ -160,7 +152,9 @@ def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
         "bytes": batch.nbytes,
         "pack_s": pack,
         "decode_s": seconds_of(lambda: [batch.decode(envs=part) for part in parts]),
-        "available_bytes": free_bytes(rollout["reward"].device),
+        "available_bytes": available_bytes(device)
+        if device.type == "cuda"
+        else meminfo("MemAvailable") or 0,  # 0: unknown
     }
 
 
@@ -173,13 +167,9 @@ def measure_stream(rollout: TensorDictBase) -> dict[str, float]:
     pack = median_s(lambda: pack_rollout(rollout, SEND_LEVEL))
     unpack = median_s(lambda: unpack_rollout(message, max_bytes=2**40))
     raw = sum(t.nbytes for t in rollout.flatten_keys().values())
-    return {
-        "raw_bytes": raw,
-        "bytes": len(message),
-        "pack_s": pack,
-        "unpack_s": unpack,
-        "break_even_bytes_per_s": max(0.0, (raw - len(message)) / (pack + unpack)),
-    }
+    break_even = max(0.0, (raw - len(message)) / (pack + unpack))
+    costs = {"pack_s": pack, "unpack_s": unpack, "break_even_bytes_per_s": break_even}
+    return {"raw_bytes": raw, "bytes": len(message), **costs}
 
 
 def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:
@@ -194,8 +184,3 @@ def measure_decoding(rollout: TensorDictBase) -> dict[str, float]:
     one = min(seconds_of(lambda: [lz4.frame.decompress(frame) for frame in frames]) for _ in range(5))
     pool = min(seconds_of(in_pool) for _ in range(5))
     return {"one_s": one, "pool_s": pool, "threads": POOL, "cores": default_threads()}
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the free memory of the device that holds rollouts, or 0 if the system does not report it."""
-    return available_bytes(device) if device.type == "cuda" else meminfo("MemAvailable") or 0

@@ -1,23 +1,21 @@
-"""The advice on a terminal: decision tree with its figures, tables, and the settings to use."""
+"""The advice on a terminal (decision tree with its figures, tables, settings to use) and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
-from fledge.advise.decide import SCHEMES
+from fledge.advise.decide import SCHEMES, checkpoint_level, save_cost_s
 
+COLOURS = ("#334e68", "#4a6fa5", "#1b9e5a", "#e08e1b", "#d1495b")
 BUSY = 0.5  # load at the start above which speeds are rough
-
-
-def config_line(config: Mapping[str, Any]) -> str:
-    """Format settings as arguments of `fledge train`."""
-    return " ".join(f"{key}={value}" for key, value in config.items())
 
 
 def render(result: Mapping[str, Any]) -> list[RenderableType]:
@@ -36,8 +34,8 @@ def render(result: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def settings_line(result: Mapping[str, Any]) -> Text:
-    """Return the settings to use, to be printed unwrapped so that they can be copied."""
-    return Text.assemble(("Set: ", "bold"), config_line(result["config"]))
+    """Return the settings as arguments of `fledge train`, to be printed unwrapped so that they can be copied."""
+    return Text.assemble(("Set: ", "bold"), " ".join(f"{key}={value}" for key, value in result["config"].items()))
 
 
 def _tree(result: Mapping[str, Any]) -> Tree:
@@ -54,10 +52,7 @@ def _tree(result: Mapping[str, Any]) -> Tree:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right")
-    return table
+    return Table("", *(Column(name, justify="right") for name in columns), title=title, title_justify="left")
 
 
 def _mb(size: float, digits: int = 1) -> str:
@@ -67,7 +62,7 @@ def _mb(size: float, digits: int = 1) -> str:
 def _speeds(measured: Mapping[str, Any]) -> Table:
     modes = measured["modes"]
     plain = next(row["frames_per_second"] for row in modes.values() if row["mode"] == "sync")
-    table = _table("Ways to collect", "", "decisions/s", "p10 to p90", "beside the first")
+    table = _table("Ways to collect", "decisions/s", "p10 to p90", "beside the first")
     for name, row in modes.items():
         spread = f"{row['p10']:,.0f} to {row['p90']:,.0f}"
         table.add_row(name, f"{row['frames_per_second']:,.0f}", spread, f"{row['frames_per_second'] / plain - 1:+.1%}")
@@ -79,7 +74,7 @@ def _checkpoints(measured: Mapping[str, Any]) -> Table:
     plain = found["torch_save_bytes"]
     waits = " + ".join(f"{1e3 * found[key]:.2f}" for key in ("gather_s", "call_s", "fence_s"))
     title = f"Checkpoints: training waits {waits} ms (state, call, fence) per save"
-    table = _table(title, "", "MB", "of torch.save", "CPU ms", "durable after, ms")
+    table = _table(title, "MB", "of torch.save", "CPU ms", "durable after, ms")
     table.add_row("torch.save + fsync, waited for", _mb(plain, 2), "100%", "", f"{1e3 * found['torch_save_s']:.0f}")
     for name, row in found["levels"].items():
         times = (f"{1e3 * row[key]:.0f}" for key in ("cpu_s", "durable_s"))
@@ -89,26 +84,89 @@ def _checkpoints(measured: Mapping[str, Any]) -> Table:
 
 def _storage(measured: Mapping[str, Any]) -> Table:
     archive, packed, sent, decoding = (measured[key] for key in ("archive", "packed", "stream", "decoding"))
-    table = _table("Rollouts of one rank", "", "MB", "of raw", "seconds")
+    table = _table("Rollouts of one rank", "MB", "of raw", "seconds")
     raw, lidar = archive["raw_bytes"], packed["raw_bytes"]
     table.add_row("B: as it is", _mb(raw), "100%", "")
     table.add_row("B: LZ4-9", _mb(archive["lz4_bytes"]), f"{archive['lz4_bytes'] / raw:.1%}", "")
     for name, row in archive["levels"].items():
         cost = f"{row['call_s']:.2f} waiting, {row['cpu_s']:.2f} CPU"
         table.add_row(f"B: archive, {name}", _mb(row["bytes"]), f"{row['bytes'] / raw:.1%}", cost)
-    table.add_row(
-        "C: LiDAR in memory",
-        _mb(packed["bytes"]),
-        f"{packed['bytes'] / lidar:.1%} of {_mb(lidar)}",
-        f"{packed['pack_s']:.2f} to pack, {packed['decode_s']:.2f} to decode",
-    )
-    table.add_row(
-        "sent to another machine",
-        _mb(sent["bytes"]),
-        f"{sent['bytes'] / sent['raw_bytes']:.1%}; pays below {sent['break_even_bytes_per_s'] / 1e6:,.0f} MB/s",
-        f"{sent['pack_s']:.2f} to pack, {sent['unpack_s']:.2f} to restore",
-    )
+    share, cost = f"{packed['bytes'] / lidar:.1%} of {_mb(lidar)}", f"{packed['decode_s']:.2f} to decode"
+    table.add_row("C: LiDAR in memory", _mb(packed["bytes"]), share, f"{packed['pack_s']:.2f} to pack, {cost}")
+    share, limit = f"{sent['bytes'] / sent['raw_bytes']:.1%}", f"{sent['break_even_bytes_per_s'] / 1e6:,.0f} MB/s"
+    cost = f"{sent['pack_s']:.2f} to pack, {sent['unpack_s']:.2f} to restore"
+    table.add_row("sent to another machine", _mb(sent["bytes"]), f"{share}; pays below {limit}", cost)
     name = f"LZ4 decoding, {decoding['threads']} threads on {decoding['cores']} cores"
     speedup = f"{decoding['one_s'] / decoding['pool_s']:.2f}x the speed"
     table.add_row(name, "", speedup, f"{decoding['pool_s']:.3f}")
     return table
+
+
+# ---- picture ---------------------------------------------------------------------------------------------------------
+
+
+def save_plot(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the result of `advise` and write it as a PNG."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(11, 7), dpi=100, layout="constrained")
+    axes = drawn.subplots(2, 2)
+    for ax, draw in zip(axes.flat, (_draw_phases, _draw_modes, _draw_sizes, _draw_overhead), strict=True):
+        draw(ax, result)
+        ax.tick_params(labelsize=8)
+        ax.title.set_fontsize(10)
+    drawn.suptitle(f"fledge advise: {result['measured']['machine']['cores']} cores, budget {result['budget']:.1%}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path)
+
+
+def _draw_phases(ax: Any, result: Mapping[str, Any]) -> None:
+    left = 0.0
+    for colour, name in zip(COLOURS, ("simulate_s", "decide_s", "learn_s"), strict=False):
+        seconds = result["measured"]["phases"][name]
+        ax.barh(0, seconds, left=left, color=colour, label=f"{name.removesuffix('_s')} {1e3 * seconds:.0f} ms")
+        left += seconds
+    ax.set_yticks([])
+    ax.set_ylim(-1, 1.6)
+    ax.set_xlabel("seconds", fontsize=8)
+    ax.legend(fontsize=8, ncols=3, loc="upper center", frameon=False)
+    ax.set_title("an iteration")
+
+
+def _draw_modes(ax: Any, result: Mapping[str, Any]) -> None:
+    modes = result["measured"]["modes"]
+    names, rows = list(modes), list(modes.values())
+    speed = np.array([row["frames_per_second"] for row in rows]) / 1e3
+    spread = np.abs(np.array([[row["p10"], row["p90"]] for row in rows]).T / 1e3 - speed)
+    ax.barh(names, speed, xerr=spread, color=_marked(names, result["way"]), error_kw={"linewidth": 1})
+    ax.invert_yaxis()
+    ax.set_title("thousand decisions per second, p10 to p90 (green: advised)")
+
+
+def _marked(names: Iterable[str], advised: str) -> list[str]:
+    return [COLOURS[2] if name == advised else COLOURS[1] for name in names]
+
+
+def _draw_sizes(ax: Any, result: Mapping[str, Any]) -> None:
+    found = result["measured"]["checkpoint"]
+    sizes = {"torch.save": found["torch_save_bytes"]} | {n: row["bytes"] for n, row in found["levels"].items()}
+    colours = _marked(sizes, checkpoint_level(result["config"]))
+    ax.barh(list(sizes), np.array(list(sizes.values())) / 1e6, color=colours)
+    ax.invert_yaxis()
+    ax.set_title("checkpoint, MB (green: advised)")
+
+
+def _draw_overhead(ax: Any, result: Mapping[str, Any]) -> None:
+    """Draw the share of the time that saving costs, by iterations between saves."""
+    config, measured = result["config"], result["measured"]
+    intervals = np.geomspace(1, max(200, 2 * config["save_interval"]), 50)
+    iteration = measured["modes"][result["way"]]["iteration_s"]
+    archive = min(row["call_s"] + row["cpu_s"] for row in measured["archive"]["levels"].values())
+    checkpoint = save_cost_s(measured, checkpoint_level(config))
+    for cost, colour, name in ((checkpoint, COLOURS[3], "checkpoint"), (archive, COLOURS[4], "rollout archive")):
+        ax.loglog(intervals, 100 * cost / (intervals * iteration), color=colour, label=name)
+    ax.axhline(100 * result["budget"], color="#888", linestyle="--", linewidth=1, label="budget")
+    ax.axvline(config["save_interval"], color="#888", linestyle=":", linewidth=1, label="advised for checkpoints")
+    ax.set_xlabel("iterations between saves", fontsize=8)
+    ax.legend(fontsize=8)
+    ax.set_title("cost of saving, % of the time")

@@ -3,21 +3,9 @@
 Exit codes: 2 for misuse, 1 for failure. `group` has what commands share. Importing this package loads no torch.
 """
 
-from fledge.cli import (  # noqa: F401
-    advise,
-    benchmark,
-    convert,
-    doctor,
-    envelope,
-    eval,
-    export,
-    inspect,
-    play,
-    replay,
-    report,
-    train,
-    watch,
-)
+from fledge.cli import advise, benchmark, convert, doctor, envelope, eval, export  # noqa: F401
+
+from fledge.cli import inspect, play, replay, report, train, watch  # noqa: F401  # isort: skip
 from fledge.cli.group import main
 
 __all__ = ["main"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, as_json, help_config, main, show_training, split_overrides
+from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_training, split_overrides
 
 
 @main.command(epilog=OVERRIDES)
@@ -15,18 +15,10 @@ from fledge.cli.group import OVERRIDES, as_json, help_config, main, show_trainin
 @click.option("--preset", help="Training preset to advise on (PPO). [default: the task's]")
 @click.option("--budget", default=0.02, show_default=True, help="Share of training time that saving may cost.")
 @click.option("--seconds", default=60.0, show_default=True, help="Time to spend on comparing the ways to collect.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the figures (PNG).")
+@click.option("--picture", type=PATH, help="Draw the figures (PNG).")
 @help_config
 @as_json
-def advise(
-    arguments: tuple[str, ...],
-    preset: str | None,
-    budget: float,
-    seconds: float,
-    picture: Path | None,
-    help_config: bool,
-    as_json: bool,
-) -> None:
+def advise(arguments: tuple[str, ...], preset: str | None, help_config: bool, as_json: bool, **options: Any) -> None:
     """Decide whether to compress, archive or pipeline, and how often to save: measured here, with this config.
 
     Prints the decision tree with the measured figures, and the settings to use. Takes a few minutes.
@@ -36,6 +28,6 @@ def advise(
         return show_training(tasks, preset, overrides)
     from fledge.advise.command import run_advise
 
-    result = run_advise(tasks, preset, overrides, budget, seconds, picture, quiet=as_json)
+    result = run_advise(tasks, preset, overrides, quiet=as_json, **options)
     if as_json:
         click.echo(json.dumps(result))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from fledge.cli.group import as_json, main
+from fledge.cli.group import PATH, as_json, main
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import harmless
 
 
 @main.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @click.option("--episode", type=click.IntRange(0), help="Episode of a recording, counted from 0. [default: 0; all]")
 @click.option("--task", help="Task of a recording if it is code: a Python file or module:object.")
 @as_json
@@ -27,27 +28,16 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
     from fledge.storage import convert_checkpoint
 
     if means_recording(source, target):
-        return convert_episodes(source, target, episode, task, as_json)
+        from fledge.app.exporters import export_recording
+
+        done = export_recording(source, target, episode, task)
+        written = f"{done['drawn']}" if "drawn" in done else f"episode {done['episode']}"
+        written += f" of {done['episodes']}"
+        written += " episodes" if "drawn" in done else f": {harmless(done['outcome'])}, {done['seconds']:.1f} s"
+        return click.echo(json.dumps(done) if as_json else f"{target}: {written}, {done['bytes']:,} bytes.")
     if episode is not None or task is not None:
         raise ConfigError(f"{source} is not a recording: leave out --episode and --task.")
     sizes = convert_checkpoint(source, target)
-    note = f" {sizes['note']}" if "note" in sizes else ""
-    text = (
-        f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}.{note}"
-    )
+    text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
+    text += f" {sizes['note']}" if "note" in sizes else ""
     click.echo(json.dumps(sizes, default=str) if as_json else text)
-
-
-def convert_episodes(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
-    """Convert a recording, and print what was written."""
-    from fledge.app.exporters import export_recording
-    from fledge.core.terminal import harmless
-
-    done = export_recording(source, target, episode, task)
-    if "drawn" in done:
-        written = f"{done['drawn']} of {done['episodes']} episodes"
-    else:
-        written = (
-            f"episode {done['episode']} of {done['episodes']}: {harmless(done['outcome'])}, {done['seconds']:.1f} s"
-        )
-    click.echo(json.dumps(done) if as_json else f"{target}: {written}, {done['bytes']:,} bytes.")

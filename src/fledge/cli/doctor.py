@@ -7,6 +7,7 @@ import json
 import click
 
 from fledge.cli.group import as_json, main
+from fledge.core.terminal import harmless
 
 
 @main.command()
@@ -18,7 +19,6 @@ def doctor(target: str, repair: bool, as_json: bool) -> None:
 
     Reads every byte. Exits with 1 if anything is wrong. --repair deletes nothing.
     """
-    from fledge.core.terminal import harmless
     from fledge.storage.doctor import examine_folder, render, repair_folder
 
     report = repair_folder(target) if repair else examine_folder(target)

@@ -8,14 +8,12 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import as_json, check_picture, main
+from fledge.cli.group import PATH, as_json, check_output, main
 
 
 @main.command()
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--picture", type=click.Path(path_type=Path), help="Draw the ranges around the target, and time over ground."
-)
+@click.option("--picture", type=PATH, help="Draw the ranges around the target, and time over ground.")
 @click.option("--check", type=click.IntRange(1, 10_000_000), metavar="N", help="The table's errors over N geometries.")
 @as_json
 def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:
@@ -25,7 +23,7 @@ def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as
     duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. Without --check,
     everything is flown out, and no table is needed.
     """
-    check_picture(picture)
+    check_output(picture)
     from fledge.core.code import find_object
     from fledge.core.terminal import counting, make_console
     from fledge.tasks.registry import find_task

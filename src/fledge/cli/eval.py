@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from fledge.cli.group import (
     OVERRIDES,
+    PATH,
     as_json,
-    check_picture,
+    check_output,
     help_config,
     main,
     split_overrides,
@@ -39,35 +39,22 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
 )
 @click.option("--sampled", is_flag=True, help="Sample actions instead of taking the mean.")
 @click.option("--checkpoints", is_flag=True, help="Evaluate every kept checkpoint of one run: the metric over time.")
-@click.option(
-    "--picture",
-    type=click.Path(path_type=Path),
-    help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.",
-)
-@click.option(
-    "--record", type=click.Path(path_type=Path), help="Write a recording of the most interesting episodes (.frec)."
-)
+@click.option("--picture", type=PATH, help="Write a picture of the episodes, or of the curve: PNG, SVG, PDF or JPG.")
+@click.option("--record", type=PATH, help="Write a recording of the most interesting episodes (.frec).")
 @click.option("--record-episodes", type=click.IntRange(1, 100_000), default=16, show_default=True, help="In --record.")
 @threads_option
 @help_config
 @as_json
 def eval(
     arguments: tuple[str, ...],
-    task: str | None,
-    episodes: int,
     seed: int | None,
-    env_preset: str | None,
     vary: str | None,
-    shield: str | None,
     sampled: bool,
     checkpoints: bool,
-    picture: Path | None,
-    record: Path | None,
-    record_episodes: int,
     threads: int | None,
     help_config: bool,
     as_json: bool,
-    **task_options: Any,
+    **options: Any,
 ) -> None:
     """Evaluate policies on episodes that they were not trained on.
 
@@ -78,45 +65,21 @@ def eval(
     if help_config:
         from fledge.training.explain import explain_world
 
-        return click.echo("\n".join(explain_world(policies, task, env_preset, overrides)))
-    check_picture(picture)
-    check_recording(record, checkpoints)
+        return click.echo("\n".join(explain_world(policies, options["task"], options["env_preset"], overrides)))
+    check_output(options["picture"])
+    check_output(options["record"], "--record", (".frec",))
+    if checkpoints and options["record"]:
+        message = "--checkpoints writes no recording: name one checkpoint's file instead."
+        raise click.BadParameter(message, param_hint="--record")
     from fledge.evaluation.comparison import EvalRequest, run_evaluations
     from fledge.evaluation.curve import run_curve
     from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
 
     if seed is None:
         seed = VALIDATION_SEED if checkpoints else TEST_SEED
-    request = EvalRequest(
-        policies=policies,
-        overrides=overrides,
-        episodes=episodes,
-        seed=seed,
-        task=task,
-        env_preset=env_preset,
-        vary=read_vary(vary, task_options),
-        deterministic=not sampled,
-        picture=picture,
-        record=record,
-        record_episodes=record_episodes,
-        threads=use_threads(threads),
-        quiet=as_json,
-        foreign=interop_file(task_options),
-        shield=shield,
-    )
+    options |= {"seed": seed, "deterministic": not sampled, "threads": use_threads(threads), "quiet": as_json}
+    options |= {"vary": read_vary(vary, options), "foreign": interop_file(options)}
+    request = EvalRequest(policies, overrides, **options)
     rows = run_curve(request) if checkpoints else run_evaluations(request)
     if as_json:
         click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
-
-
-def check_recording(record: Path | None, checkpoints: bool) -> None:
-    """Refuse a recording that cannot be written, before any work is done for it."""
-    if record is None:
-        return
-    if record.suffix != ".frec":
-        raise click.BadParameter(f"{record.name} must end in .frec.", param_hint="--record")
-    if checkpoints:
-        raise click.BadParameter(
-            "--checkpoints writes no recording: name one checkpoint's file instead.", param_hint="--record"
-        )
-    record.parent.mkdir(parents=True, exist_ok=True)

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import click
 
-from fledge.cli.group import as_json, main, task_option
+from fledge.cli.group import PATH, as_json, main, task_option
 
 
 @main.command()
 @click.argument("policy")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
 @click.option(
-    "--golden",
-    type=click.Path(path_type=Path),
-    help="Also write observations of a flight and the policy's actions on them (.npz).",
+    "--golden", type=PATH, help="Also write observations of a flight and the policy's actions on them (.npz)."
 )
 @as_json
 def export(

@@ -12,6 +12,7 @@ import click
 from fledge.core.errors import FledgeError
 
 OVERRIDES = "Change settings with key=value, for example env.num_envs=512; --help-config lists them all."
+PATH = click.Path(path_type=Path)
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
@@ -94,10 +95,11 @@ def use_threads(threads: int | None) -> int:
     return threads
 
 
-def check_picture(picture: Path | None) -> None:
-    """Refuse a picture that cannot be written, before any work is done for it."""
-    if picture is None:
+def check_output(path: Path | None, option: str = "--picture", endings: Sequence[str] = PICTURES) -> None:
+    """Refuse a file that cannot be written, before any work is done for it."""
+    if path is None:
         return
-    if picture.suffix not in PICTURES:
-        raise click.BadParameter(f"{picture.name} must end in .png, .svg, .pdf or .jpg.", param_hint="--picture")
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix not in endings:
+        known = " or ".join([", ".join(endings[:-1]), endings[-1]]).removeprefix(" or ")
+        raise click.BadParameter(f"{path.name} must end in {known}.", param_hint=option)
+    path.parent.mkdir(parents=True, exist_ok=True)

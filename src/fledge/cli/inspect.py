@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fledge.cli.group import as_json, main
+from fledge.core.terminal import harmless, strict_json
 
 
 @main.command()
@@ -16,7 +17,6 @@ def inspect(target: str, as_json: bool) -> None:
     For a run: the newest checkpoint and all that were kept, step, primary metric, and the settings that differ from the
     defaults; then metadata, plain values and every tensor. For a recording: its episodes and how they ended.
     """
-    from fledge.core.terminal import harmless, strict_json
     from fledge.training.inspection import inspect_target, render
 
     found = inspect_target(target)

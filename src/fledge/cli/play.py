@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fledge.cli.group import main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.extras import extra
-
-if TYPE_CHECKING:
-    from fledge.app.server.server import Server
 
 
 @main.command()
@@ -30,7 +27,7 @@ def play(overrides: tuple[str, ...], **options: Any) -> None:
 
     matches, path = read_play_args(overrides)
 
-    def page(server: Server) -> str:
+    def page(server: Any) -> str:
         from fledge.app.pages.play import use_matches
 
         use_matches(server, matches)

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import main
+from fledge.cli.group import PATH, main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.errors import ConfigError
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--task", help="Task of the recording, if it is code: a Python file or module:object.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list of episodes as JSON, and exit.")
 @click.option("--episode", type=click.IntRange(0), help="With --json: print all that the page shows of this episode.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, as_json, main, task_option
+from fledge.cli.group import OVERRIDES, PATH, as_json, main, task_option
 from fledge.cli.task_options import read_vary
 
 
@@ -15,25 +16,18 @@ from fledge.cli.task_options import read_vary
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
-@click.option("--out", type=click.Path(path_type=Path), help="Page to write. [default: RUN/report.html]")
+@click.option("--out", type=PATH, help="Page to write. [default: RUN/report.html]")
 @click.option("--episodes", default=256, show_default=True, help="Episodes per policy and env config.")
 @click.option("--seed", default=7, show_default=True, help="Seed of the held-out episodes.")
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.moving_obstacles=0,80.")
 @as_json
 def report(
-    run: Path,
-    overrides: tuple[str, ...],
-    task: str | None,
-    out: Path | None,
-    episodes: int,
-    seed: int,
-    vary: str | None,
-    as_json: bool,
+    run: Path, overrides: tuple[str, ...], out: Path | None, vary: str | None, as_json: bool, **options: Any
 ) -> None:
     """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
     from fledge.evaluation.comparison import EvalRequest
     from fledge.evaluation.report import report_on_run
 
-    request = EvalRequest([], list(overrides), episodes, seed, task=task, vary=read_vary(vary, {}), quiet=as_json)
+    request = EvalRequest([], list(overrides), vary=read_vary(vary, {}), quiet=as_json, **options)
     result = report_on_run(run, request, out or run / "report.html")
     click.echo(json.dumps(result) if as_json else f"report: {result['report']}")

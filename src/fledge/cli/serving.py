@@ -1,4 +1,4 @@
-"""What `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live` share: serving the browser app."""
+"""Serving the browser app, for `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -27,15 +26,15 @@ def keyword(option: EvalOption) -> str:
     return option.flag.removeprefix("--").replace("-", "_")
 
 
-def interop_file(given: Mapping[str, Any]) -> str | None:
-    """Return another project's policy file, if an option names one."""
-    return next((given[keyword(o)] for o in eval_options() if o.interop and given.get(keyword(o))), None)
+def interop_file(given: dict[str, Any]) -> str | None:
+    """Remove the options that name another project's policy file, and return that file, if any."""
+    return next(filter(None, [given.pop(keyword(o), None) for o in eval_options() if o.interop]), None)
 
 
-def read_vary(vary: str | None, given: Mapping[str, Any]) -> tuple[str, list[str]] | None:
-    """Return the setting to vary and its values, from --vary or a task's option."""
+def read_vary(vary: str | None, given: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """Return the setting to vary and its values, from --vary or a task's option, which is removed."""
     for option in eval_options():
-        listed = given.get(keyword(option)) if option.vary else None
+        listed = given.pop(keyword(option), None) if option.vary else None
         if listed and vary:
             raise click.BadParameter(f"give {option.flag} or --vary, not both.", param_hint=option.flag)
         if listed:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, as_json, help_config, main, show_training
+from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_training, split_overrides
 from fledge.cli.serving import serving_beside
 from fledge.core.errors import InterruptedRunError
 
@@ -30,8 +30,8 @@ UNSAVED = "Stopped before anything was saved."
     help="Training preset: for navigation fast, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; or a YAML "
     "file of differences from the preset that its `base: NAME` names. [default: the preset of `algo`]",
 )
-@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/<time>]")
-@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run exactly where it stopped.")
+@click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
+@click.option("--resume", type=PATH, help="Continue this run exactly where it stopped.")
 @click.option("--task", "task_option", help="The same as TASK.")
 @click.option("--live", is_flag=True, help="Show the run in the browser meanwhile, as `fledge watch RUN` does.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port of --live.")
@@ -53,9 +53,8 @@ def train(
     TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
     module:object. Ctrl-C saves and stops; `--resume RUN` continues.
     """
-    given = read_flags(arguments)
-    overrides = [argument for argument in given if "=" in argument]
-    tasks = [argument for argument in given if "=" not in argument] + ([task_option] if task_option else [])
+    tasks, overrides = split_overrides(read_flags(arguments))
+    tasks += [task_option] if task_option else []
     if help_config:
         return show_training(tasks, preset, overrides, resume)
     try:

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import main
+from fledge.cli.group import PATH, main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.errors import ConfigError
 
 
 @main.command()
-@click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the training page as one HTML file, and exit.")
+@click.argument("places", nargs=-1, type=PATH, metavar="[RUN]...")
+@click.option("--save", type=PATH, help="Write the training page as one HTML file, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and exit.")
 @click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with
 @server_options

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
+import numpy as np
 
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, home_of, row_of
 from fledge.evaluation.env_config import eval_env
-from fledge.evaluation.episodes import TEST_SEED
-from fledge.evaluation.tables import short
+from fledge.evaluation.tables import score_of, score_texts, short, text_table
 from fledge.tasks.base import Task
-from fledge.tasks.metrics import Benchmark
 from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
@@ -25,30 +22,22 @@ COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6
 MARKERS = "x^sv+D"  # of what others published
 
 
-@dataclass
-class BenchmarkRequest:
-    """What the user asked for."""
+def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> dict[str, Any]:
+    """Fly a benchmark, print its table (unless quiet), draw it, and return the figures.
 
-    name: str
-    policies: list[str] = field(default_factory=list)  # besides the reference agents
-    overrides: list[str] = field(default_factory=list)
-    episodes: int = 1024
-    seed: int = TEST_SEED
-    only: bool = False  # no reference agents
-    foreign: str | None = None  # another project's file
-    picture: Path | None = None
-    threads: int | None = None
-    quiet: bool = False
-
-
-def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
-    """Fly a benchmark, print its table (unless quiet), draw it, and return the figures."""
-    if request.name not in task.metrics.benchmarks:
+    Args:
+        only: Leave out the reference agents.
+    """
+    if name not in task.metrics.benchmarks:
         known = ", ".join(task.metrics.benchmarks) or "none"
-        raise ConfigError(f"{task.name} has no benchmark {request.name!r}; there are: {known}.")
-    benchmark, console = task.metrics.benchmarks[request.name], make_console(stderr=True)
-    policies = contenders(task, benchmark, request)
-    asked = EvalRequest([], [], request.episodes, request.seed, threads=request.threads, quiet=request.quiet)
+        raise ConfigError(f"{task.name} has no benchmark {name!r}; there are: {known}.")
+    benchmark, console = task.metrics.benchmarks[name], make_console(stderr=True)
+    names = dict.fromkeys([*([] if only else benchmark.policies), *request.policies])
+    policies = [load_policy(name, task) for name in names]
+    policies += [load_interop(request.foreign, task)] if request.foreign else []
+    if not policies:
+        raise ConfigError("There is no policy to evaluate: name one, or leave out --only.")
+    asked = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
     for policy, label in zip(policies, labels(policies), strict=True):
         for column, words in benchmark.worlds.items():
@@ -58,7 +47,7 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
             row = row_of(policy, flight, result, asked, label)
             rows.append({**row, "column": column, "drones": min(flight.cfg.num_envs, request.episodes)})
     figures = {
-        "benchmark": request.name,
+        "benchmark": name,
         "title": benchmark.title,
         "episodes": request.episodes,
         "seed": request.seed,
@@ -74,17 +63,6 @@ def run_benchmark(task: Task, request: BenchmarkRequest) -> dict[str, Any]:
     return figures
 
 
-def contenders(task: Task, benchmark: Benchmark, request: BenchmarkRequest) -> list[LoadedPolicy]:
-    """The reference agents and the user's, each once."""
-    names = list(dict.fromkeys([*([] if request.only else benchmark.policies), *request.policies]))
-    loaded = [load_policy(name, task) for name in names]
-    if request.foreign:
-        loaded.append(load_interop(request.foreign, task))
-    if not loaded:
-        raise ConfigError("Nobody flies: name a policy with --only, or leave it out.")
-    return loaded
-
-
 def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
     """What each is called in the table: its file's name, or all of its path where two files have one name."""
     names = [Path(policy.name).name for policy in policies]
@@ -93,20 +71,13 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
 
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
     """Success of each policy in each world with its interval, then what others published, then the cost of a decision."""
-    view = Table(
-        title=f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, "
-        f"seed {figures['seed']}",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    view.add_column("policy", overflow="fold", max_width=20)
-    for column in columns:
-        view.add_column(column, justify="right")
+    title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
+    view = text_table(title, "policy", columns, width=20)
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}
     for row in figures["rows"]:
         by_policy.setdefault(row["policy"], {})[row["column"]] = row
     for name, row in by_policy.items():
-        view.add_row(name, *(cell(row[column], primary_metric) for column in columns))
+        view.add_row(name, *("\n".join(score_texts(row[column], primary_metric)) for column in columns))
     for who, rates in figures["published"].items():
         view.add_row(f"{who} (theirs)", *(short(rates[c]) if c in rates else "" for c in columns), style="dim")
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
@@ -115,13 +86,8 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
     return [view, *([figures["source"]] if figures["published"] else []), *notes]
 
 
-def cell(row: dict[str, Any], primary_metric: str) -> str:
-    low, high = row[f"{primary_metric}_ci95"]
-    return f"{short(row[primary_metric])}\n{short(low)}-{short(high)}"
-
-
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
-    """A figure: the headline of everybody over the worlds, with 95 % intervals; what others published dashed."""
+    """A figure: the primary metric of all policies over the worlds, with 95 % intervals; what others published dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")
@@ -131,10 +97,10 @@ def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -
         by_policy.setdefault(row["policy"], []).append(row)
     for number, (name, rows) in enumerate(by_policy.items()):
         x = [columns.index(row["column"]) for row in rows]
-        y = [row[primary_metric] for row in rows]
-        low, high = zip(*(row[f"{primary_metric}_ci95"] for row in rows), strict=True)
-        error = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-        axis.errorbar(x, y, error, marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)])
+        y, low, high = np.array([score_of(row, primary_metric) for row in rows]).T
+        axis.errorbar(
+            x, y, [y - low, high - y], marker="o", capsize=3, label=name, color=COLOURS[number % len(COLOURS)]
+        )
     for number, (who, rates) in enumerate(figures["published"].items()):
         x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
         axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")

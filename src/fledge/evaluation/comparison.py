@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.console import Console
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
-from fledge.evaluation.env_config import EvalEnv, eval_env
+from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences
 from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
 from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.evaluation.tables import detail_tables, results_table
@@ -46,14 +46,10 @@ class EvalRequest:
     foreign: str | None = None  # another project's file
     shield: str | None = None  # between each policy and its drones
 
-    def env_overrides(self) -> Iterator[list[str]]:
-        """Overrides of each world in turn."""
-        if self.vary is None:
-            yield self.overrides
-            return
-        key, values = self.vary
-        for value in values:
-            yield [*self.overrides, f"{key}={value}"]
+    def env_overrides(self) -> list[list[str]]:
+        """Return the overrides of each env in turn."""
+        varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
+        return [[*self.overrides, *words] for words in varied]
 
 
 def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
@@ -66,20 +62,20 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     console = make_console(stderr=True)
     home = home_of(policies)
-    total = len(policies) * len(list(request.env_overrides()))
+    total = len(policies) * len(request.env_overrides())
     for policy in policies:
         label = Path(policy.name).name
         for words in request.env_overrides():
             flight = eval_env(policy, request.env_preset, words, home)
-            if (notice := flight.notice()) and not request.quiet:
-                say(console, f"{label}: {notice}")
+            if flight.changed and not request.quiet:
+                say(console, tell_differences(label, flight.changed))
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             rows.append(row_of(policy, flight, result, request, label))
             if request.record:
                 path = numbered_path(request.record, len(rows), total)
                 rows[-1] |= record(path, policy, flight, result, request, label)
                 say(console, f"recording: {path}, {rows[-1]['recorded']} episodes")
-            if request.picture and result.tracks:
+            if request.picture and result.trajectories:
                 path = numbered_path(request.picture, len(rows), total)
                 save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
                 say(console, f"picture: {path}")
@@ -89,7 +85,7 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
-    """The policies asked for, all of one task."""
+    """Load the requested policies, all of one task."""
     task = find_task(request.task) if request.task else task_of(request.policies)
     loaded = [load_policy(name, task) for name in request.policies]
     if request.foreign:
@@ -98,14 +94,13 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
         chosen = task or find_task("navigation")
         known = ", ".join([*chosen.policy.shipped(), *chosen.pilots()])
         raise ConfigError(f"Name a policy to fly: a run's folder, a policy file, or one of {known}.")
-    others = [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]
-    if others:
+    if others := [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
     return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
 
 
 def task_of(names: Sequence[str]) -> Task | None:
-    """The task of the first policy among them that is a file, else of the first pilot: others beside it are of the same."""
+    """Return the task of the first name that is a file, else of the first scripted policy; None if there is none."""
     navigation = find_task("navigation")
     files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
@@ -115,7 +110,7 @@ def task_of(names: Sequence[str]) -> Task | None:
 
 
 def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
-    """Where those fly that are at home anywhere: with the first one that is not."""
+    """Return the env of policies without their own: that of the first one that has one."""
     return next((policy.env for policy in policies if policy.env is not None), None)
 
 
@@ -125,8 +120,7 @@ def row_of(
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
-    changed = {f"env.{key}": {"trained": old, "flown": new} for key, (old, new) in flight.changed.items()}
-    return {"policy": label, **result.as_dict(), **facts, **({"changed": changed} if changed else {})}
+    return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 
 def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
@@ -160,4 +154,4 @@ def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: s
     """Write a PNG of recorded episodes."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)
-    task.view.draw(result.tracks, title).savefig(path)
+    task.view.draw(result.trajectories, title).savefig(path)

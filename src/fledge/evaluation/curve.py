@@ -1,4 +1,4 @@
-"""`fledge eval RUN --checkpoints`: the headline figure against wall-clock and decisions, with intervals, held out.
+"""`fledge eval RUN --checkpoints`: the primary metric against wall-clock and decisions, with intervals, held out.
 
 Every checkpoint that the run has kept (older ones as bare weights) flies the same episodes.
 """
@@ -17,6 +17,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.tables import score_of, score_texts
 from fledge.storage import CheckpointHistory
 from fledge.tasks.policies import add_shield, policy_from_state
 from fledge.tasks.registry import find_task
@@ -53,12 +54,6 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
     return rows
 
 
-def figures_of(row: dict[str, Any]) -> tuple[float, float, float]:
-    """The headline figure of a row and its interval."""
-    head = row["headline"]
-    return (row["mean_return"] if head == "return" else row[head], *row[f"{head}_ci95"])
-
-
 def table(rows: list[dict[str, Any]]) -> Table:
     """The figures, one row a checkpoint."""
     worlds = list(dict.fromkeys(row["world"] for row in rows))
@@ -67,20 +62,13 @@ def table(rows: list[dict[str, Any]]) -> Table:
         view.add_column(heading, justify="right", no_wrap=True)
     for first in range(0, len(rows), len(worlds)):
         group = rows[first : first + len(worlds)]
-        cells = [interval(*figures_of(r), rate=r["headline"] != "return") for r in group]
+        cells = ["{} ({})".format(*score_texts(row, row["headline"])) for row in group]
         view.add_row(f"{group[0]['minutes']:.1f}", f"{group[0]['frames'] / 1e6:.1f}", *cells)
     return view
 
 
-def interval(value: float, low: float, high: float, rate: bool) -> str:
-    """A figure with its interval: .912 (.893-.928), or 163.2 (146.0 to 180.1)."""
-    if not rate:
-        return f"{value:.1f} ({low:.1f} to {high:.1f})"
-    return "{} ({}-{})".format(*(f"{x:.3f}".removeprefix("0") for x in (value, low, high)))
-
-
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """The headline against minutes and against decisions, one line a world, with 95 % intervals."""
+    """The primary metric against minutes and against decisions, one line a world, with 95 % intervals."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -90,7 +78,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         for colour, world in zip(COLOURS, worlds, strict=False):
             line = [row for row in rows if row["world"] == world]
             x = [row[key] * scale for row in line]
-            y, low, high = zip(*(figures_of(row) for row in line), strict=True)
+            y, low, high = zip(*(score_of(row, head) for row in line), strict=True)
             axis.plot(x, y, "o-", color=colour, markersize=3, linewidth=1.5, label=world)
             axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.set_xlabel(label)

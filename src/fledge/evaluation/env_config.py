@@ -1,4 +1,4 @@
-"""The env that a policy is judged in: the one it was trained in, made into the task's evaluation, with overrides."""
+"""The env that a policy is evaluated in: the one it was trained in, made into the task's evaluation, with overrides."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy
 from fledge.tasks.policy import TrainedEnv
 
+Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown": value}
+
 
 @dataclass
 class EvalEnv:
-    """The world that a policy is judged in, and how it differs from where it was trained."""
+    """The env config that a policy is evaluated in, and how it differs from the one it was trained in."""
 
     cfg: Any
-    changed: dict[str, tuple[Any, Any]]  # setting -> (trained with, flown with), of what was overridden
+    changed: Differences  # of what was overridden
 
-    def notice(self) -> str | None:
-        """What to tell about the difference."""
-        if not self.changed:
-            return None
-        parts = [f"env.{key}={new} (trained with {old})" for key, (old, new) in self.changed.items()]
-        return f"flown with {', '.join(parts)}"
+
+def tell_differences(label: str, differences: Differences) -> str:
+    """Return a sentence about settings in which a policy's env differs from the one it was trained in."""
+    parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
+    return f"{label}: flown with {', '.join(parts)}"
 
 
 def eval_env(
     policy: LoadedPolicy, preset: str | None = None, overrides: Sequence[str] = (), home: TrainedEnv | None = None
 ) -> EvalEnv:
-    """The world that a policy is judged in: its own, made into the task's evaluation, with overrides on top.
+    """Return the env that a policy is evaluated in: its own, made into the task's evaluation, with overrides on top.
 
     Args:
         preset: A preset of the task: what it names is changed in the policy's own world.
         overrides: `env.key=value` words.
-        home: Where a policy flies that is at home anywhere.
+        home: Env of a policy that has none of its own.
 
     Raises:
         ConfigError: when an override changes what the policy's weights depend on.
@@ -52,25 +53,24 @@ def eval_env(
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
     check_settings(cfg, "env.")
     refuse_code(cfg, words, "env.")
-    changed: dict[str, tuple[Any, Any]] = {}
+    changed: Differences = {}
     if policy.env is not None:
-        before, judged = flat_settings(trained), flat_settings(task.evaluation(trained))
+        before, plain = flat_settings(trained), flat_settings(task.evaluation(trained))
         kinds = changed_settings(before, cfg, observes=policy.agent.observes)
         if bad := kinds["weights"]:
             wrong = ", ".join(f"env.{key}={flat_settings(cfg)[key]} (trained with {before[key]})" for key in bad)
             raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
         now = flat_settings(cfg)
-        asked = [key for key in now if now[key] != judged[key] and key != "num_envs"]
-        changed = {key: (before[key], now[key]) for key in asked if now[key] != before[key]}
+        asked = [key for key in now if now[key] != plain[key] and key != "num_envs"]
+        pairs = {key: {"trained": before[key], "flown": now[key]} for key in asked}
+        changed = {f"env.{key}": pair for key, pair in pairs.items() if pair["trained"] != pair["flown"]}
     return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)
 
 
 def default_env(task: Task) -> Any:
     """The task's `default` preset, or its plain defaults."""
-    presets = (
-        [("preset default", task.presets.load("env", "default"))] if "default" in task.presets.names("env") else []
-    )
-    return build_config(task.config, presets, [])
+    names = [name for name in task.presets.names("env") if name == "default"]
+    return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
 
 
 def check_env_override(word: str, task: Task) -> str:

@@ -1,16 +1,15 @@
 """Evaluation: fly a fixed number of episodes in the held-out world and count how they end.
 
-Every env flies one episode, so quick failures are not over-counted; where more are asked for than there are envs, another
-wave of envs follows, with a seed of its own. So episode number k is the same for every policy: start, goal, map, and
-moving obstacles from the first step on. The envs are made with `held_out=True`: nothing in them was met in training.
-Nothing is stored per step except, on request, some recordings.
+Every env flies one episode, so quick failures are not over-counted; more episodes than envs are flown in further waves with
+seeds of their own. So episode number k is the same for every policy. The envs are made with `held_out=True`: nothing in
+them was met in training.
 
-What is chosen is chosen in the validation world (evaluations during training, curves over checkpoints) and reported in the
-test world: two seeds, and who compares policies by the second should report with a third.
+Choose policies with VALIDATION_SEED (evaluations during training, curves over checkpoints), and report with TEST_SEED.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -40,36 +39,45 @@ TEST_SEED = 7
 class Evaluation:
     """How episodes ended, as rates with 95 % intervals, and how they went. Episode by episode, in order of its number."""
 
-    outcomes: np.ndarray  # [episodes] values of the env's outcome
-    names: dict[int, str]  # of those values
+    episodes: int
     primary_metric: str  # an outcome, or "return"
-    returns: np.ndarray  # [episodes]
-    lengths_s: np.ndarray  # [episodes] simulated seconds
-    kinds: np.ndarray  # [episodes] index into classes
-    classes: Sequence[str]  # of episodes, the hardest first; may be empty
-    figures: dict[str, float]  # of the task's measured
-    wall_seconds: float
-    env_steps: int
+    classes: Sequence[str] = ()  # of episodes, the hardest first; may be empty
+    names: dict[int, str] = field(default_factory=dict)  # of the values of the env's outcome
+    figures: dict[str, float] = field(default_factory=dict)  # the task's metrics and the agent's
+    wall_seconds: float = 0.0
+    env_steps: int = 0
     decision_s: float = 1.0
-    act_ms: float = 0.0  # wall time of one decision of all envs at once; of a GPU, until it is queued
-    tracks: list[Trajectory] = field(default_factory=list)
+    act_seconds: float = 0.0
+    acts: int = 0
+    trajectories: list[Trajectory] = field(default_factory=list)
     highlights: list[Trajectory] = field(default_factory=list)  # the most interesting episodes, those first
 
+    def __post_init__(self) -> None:
+        self.outcomes = np.zeros(self.episodes, np.int64)  # values of the env's outcome
+        self.kinds = np.zeros(self.episodes, np.int64)  # index into classes
+        self.returns = np.zeros(self.episodes)
+        self.lengths_s = np.zeros(self.episodes)  # simulated seconds
+
     @property
-    def episodes(self) -> int:
-        return len(self.outcomes)
+    def act_ms(self) -> float:
+        """Wall time of one decision of all envs at once; of a GPU, until it is queued."""
+        return 1e3 * self.act_seconds / max(self.acts, 1)
+
+    def ended(self, name: str) -> np.ndarray:
+        """Return which episodes ended with this outcome, [episodes] bool."""
+        return np.isin(self.outcomes, [value for value, known in self.names.items() if known == name])
 
     @property
     def counts(self) -> dict[str, int]:
         """Episodes by how they ended."""
-        return {name: int((self.outcomes == value).sum()) for value, name in self.names.items()}
+        return {name: int(self.ended(name).sum()) for name in self.names.values()}
 
     def rate(self, name: str) -> float:
         return self.counts[name] / self.episodes
 
     @property
     def score(self) -> float:
-        """The headline figure: a rate, or the mean return."""
+        """The primary metric: a rate, or the mean return."""
         return self._score(np.ones(self.episodes, bool))[0]
 
     @property
@@ -78,18 +86,13 @@ class Evaluation:
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """The headline figure of each class of episodes that was met."""
-        table = {}
+        """Return the primary metric of each class of episodes that was met."""
+        table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
-            chosen = self.kinds == index
-            if chosen.any():
-                score, (low, high) = self._score(chosen)
-                ci = [round(low, 4), round(high, 4)]
-                table[name] = {
-                    self.primary_metric: round(score, 4),
-                    f"{self.primary_metric}_ci95": ci,
-                    "episodes": int(chosen.sum()),
-                }
+            if (chosen := self.kinds == index).any():
+                score, ci = self._score(chosen)
+                figures = {head: round(score, 4), f"{head}_ci95": [round(x, 4) for x in ci]}
+                table[name] = {**figures, "episodes": int(chosen.sum())}
         return table
 
     def _score(self, chosen: np.ndarray) -> tuple[float, tuple[float, float]]:
@@ -99,24 +102,20 @@ class Evaluation:
             mean = float(returns.mean())
             half = 1.96 * float(returns.std(ddof=1)) / math.sqrt(trials) if trials > 1 else math.inf
             return mean, (mean - half, mean + half)
-        won = sum(
-            int((self.outcomes[chosen] == value).sum())
-            for value, name in self.names.items()
-            if name == self.primary_metric
-        )
+        won = int(self.ended(self.primary_metric)[chosen].sum())
         return won / trials, wilson(won, trials)
 
     def as_dict(self) -> dict[str, Any]:
         """Figures as the command line prints them."""
-        head, low_high = self.primary_metric, [round(x, 4) for x in self.score_ci95]
+        head = self.primary_metric
         rates: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
         if head != "return":
-            won = np.isin(self.outcomes, [value for value, name in self.names.items() if name == head])
+            won = self.ended(head)
             seconds = round(float(self.lengths_s[won].mean()), 2) if won.any() else None
             rates = {head: rates.pop(head), **rates, f"mean_{head}_seconds": seconds}
         return {
             **rates,
-            f"{head}_ci95": low_high,
+            f"{head}_ci95": [round(x, 4) for x in self.score_ci95],
             "episodes": self.episodes,
             **({"by_class": self.by_class()} if self.classes else {}),
             **{name: round(value, 3) for name, value in self.figures.items()},
@@ -163,79 +162,53 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    results, measured = Results(episodes), task.metrics.episode_metrics()
-    begun, steps, tracks = time.perf_counter(), 0, list[Trajectory]()
+    result = Evaluation(episodes, task.primary_metric, task.metrics.classes)
+    begun, measured = time.perf_counter(), task.metrics.episode_metrics()
     kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
         part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
-        env = task.make_env(part, EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True))
-        try:
+        placement = EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
+        with contextlib.closing(task.make_env(part, placement)) as env:
             check_fit(agent, env)
-            recorder = Recorder(task.view, env, first, 0 if wave else record, tracks, kept)
-            steps += fly_wave(agent, task.metrics, env, deterministic, measured, results, first, recorder, on_progress)
-            names = {value: name for value, name in env.outcomes.items() if value}
-            decision_s = env.decision_s
-        finally:
-            env.close()
-    return Evaluation(
-        outcomes=results.outcomes,
-        names=names,
-        primary_metric=task.primary_metric,
-        returns=results.returns,
-        lengths_s=results.lengths_s,
-        kinds=results.kinds,
-        classes=task.metrics.classes,
-        figures={**measured.figures(), **agent.figures()},
-        wall_seconds=time.perf_counter() - begun,
-        env_steps=steps,
-        decision_s=decision_s,
-        act_ms=1e3 * results.act_seconds / max(results.acts, 1),
-        tracks=tracks,
-        highlights=kept.chosen() if kept else [],
-    )
-
-
-class Results:
-    """Where the result of every episode is noted, by its number."""
-
-    def __init__(self, episodes: int) -> None:
-        self.outcomes = np.zeros(episodes, np.int64)
-        self.kinds = np.zeros(episodes, np.int64)
-        self.returns = np.zeros(episodes)
-        self.lengths_s = np.zeros(episodes)
-        self.act_seconds, self.acts = 0.0, 0
+            recorder = Recorder(task.view, env, first, 0 if wave else record, result.trajectories, kept)
+            fly_wave(agent, env, result, first, deterministic, task.metrics, measured, recorder, on_progress)
+    result.figures = {**measured.figures(), **agent.figures()}
+    result.highlights = kept.chosen() if kept else []
+    result.wall_seconds = time.perf_counter() - begun
+    return result
 
 
 def fly_wave(
     agent: BaseAgent,
-    metrics: TaskMetrics,
     env: TensorEnv,
-    deterministic: bool,
-    measured: EpisodeMetrics,
-    results: Results,
+    result: Evaluation,
     first: int,
-    recorder: Recorder | None,
-    on_progress: Callable[[int], None] | None,
-) -> int:
-    """Fly one episode in every env, note them from number `first` on, and return how many env steps it took."""
-    n, steps = env.num_envs, 0
-    active = torch.ones(n, dtype=torch.bool)
+    deterministic: bool,
+    metrics: TaskMetrics,
+    measured: EpisodeMetrics,
+    recorder: Recorder | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> None:
+    """Fly one episode in every env, and note in `result` those from number `first` on that belong to it."""
+    active = torch.arange(env.num_envs) < result.episodes - first
+    last = first + int(active.sum())
     out = env.make_buffers()
     env.reset(out=out)
     agent.reset()
     measured.begin(env)
-    results.kinds[first : first + n] = metrics.classify(env).numpy()
+    result.names, result.decision_s = {value: name for value, name in env.outcomes.items() if value}, env.decision_s
+    result.kinds[first:last] = metrics.classify(env)[: last - first].numpy()
     while active.any():
         if recorder:
             recorder.before_step(out["obs"])
         begun = time.perf_counter()
         action = agent.act(out["obs"], deterministic)
-        results.act_seconds, results.acts = results.act_seconds + time.perf_counter() - begun, results.acts + 1
+        result.act_seconds, result.acts = result.act_seconds + time.perf_counter() - begun, result.acts + 1
         counted = active.to(env.device)
         measured.before_step(out["obs"], action, counted)
         env.step(action, out=out)
-        steps += n
+        result.env_steps += env.num_envs
         measured.after_step(out["outcome"], counted)
         if recorder:
             recorder.after_step(out["outcome"], out["episode_return"])
@@ -245,10 +218,9 @@ def fly_wave(
         agent.reset(over)
         ended = (over & active).nonzero().flatten()
         where = first + ended.numpy()
-        results.outcomes[where] = out["outcome"].cpu()[ended].numpy()
-        results.returns[where] = out["episode_return"].cpu()[ended].numpy()
-        results.lengths_s[where] = out["episode_length"].cpu()[ended].numpy() * env.decision_s
+        result.outcomes[where] = out["outcome"].cpu()[ended].numpy()
+        result.returns[where] = out["episode_return"].cpu()[ended].numpy()
+        result.lengths_s[where] = out["episode_length"].cpu()[ended].numpy() * env.decision_s
         active[ended] = False
         if on_progress and len(ended):
-            on_progress(first + n - int(active.sum()))
-    return steps
+            on_progress(last - int(active.sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, nested
 from fledge.core.settings import flat_settings, refuse_code
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import check_env_override, eval_env
+from fledge.evaluation.env_config import eval_env
 from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
 
@@ -52,15 +53,13 @@ def export_policy(
         policy_from_state(entries, name, task)  # refuses what the weights do not fit
     if overrides:
         policy = policy_from_state(entries, name, task)
-        eval_env(policy, overrides=overrides)  # refuses what the weights do not fit
+        eval_env(policy, overrides=overrides)  # refuses code, and what the weights do not fit
         trained = policy.env.settings if policy.env is not None else {}
-        words = [check_env_override(word, policy.task) for word in overrides]
-        layers = [("the policy's world", nested(trained))]
-        world: Any = build_config(policy.task.config, layers, words, policy.task.presets.aliases, prefix="env.")
-        refuse_code(world, words, "env.")
-        env = policy.task.make_env(world)
-        entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}
-        env.close()
+        layers, aliases = [("the policy's world", nested(trained))], policy.task.presets.aliases
+        world: Any = build_config(policy.task.config, layers, overrides, aliases, prefix="env.")
+        refuse_code(world, overrides, "env.")
+        with contextlib.closing(policy.task.make_env(world)) as env:
+            entries["world"] = {"env": flat_settings(world), "decision_s": env.decision_s}
     write_policy(entries, path)
     ours, theirs = entries["model"], read_policy(path)["model"]
     worst = max(float((ours[k].float() - theirs[k].float()).abs().max()) for k in ours if ours[k].numel())
@@ -74,17 +73,16 @@ def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) 
         key, _, value = word.removeprefix("policy.").partition("=")
         if not isinstance(changed.get(key), bool) or value.lower() not in ("true", "false"):
             switches = [f"policy.{k}=true" for k, old in changed.items() if isinstance(old, bool)]
-            raise ConfigError(
-                f"{word!r} cannot be changed in {name}: its switches are {', '.join(switches) or 'none'}."
-            )
+            known = ", ".join(switches) or "none"
+            raise ConfigError(f"{word!r} cannot be changed in {name}: its switches are {known}.")
         changed[key] = value.lower() == "true"
     return changed
 
 
 def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:
     """What a policy sees as it flies in the held-out world: observations of `envs` envs, `looks` times each."""
-    env = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
-    try:
+    made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
+    with contextlib.closing(made) as env:
         check_fit(policy.agent, env)
         out, seen = env.reset(), []
         policy.agent.reset()
@@ -94,5 +92,3 @@ def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 1
             out = env.step(policy.agent.act(out["obs"]))
             policy.agent.reset(out["terminated"] | out["truncated"])
         return {key: torch.cat([look[key] for look in seen]) for key in policy.agent.observes}
-    finally:
-        env.close()

@@ -1,4 +1,4 @@
-"""The league of a run as a picture: the learner's rating over time, and everybody who joined, where and how strong by now."""
+"""The league of a run as a picture: the learner's rating over time, when opponents joined, and their ratings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 def read_league(run: Path) -> dict[str, Any]:
-    """The league in a run's newest whole checkpoint; empty if there is none."""
+    """Return the league in a run's newest whole checkpoint; empty if there is none."""
     history = CheckpointHistory(run / "checkpoints")
     for entry in reversed(history.entries()):
         try:
@@ -30,24 +30,19 @@ def read_league(run: Path) -> dict[str, Any]:
 
 
 def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, Any]]:
-    """Everybody who has joined, in order: name, kind, `frames` and `rating` at joining, rating now, fights, recent score."""
+    """Return the members in order of joining: name, kind, frames and rating at joining, rating now, fights, recent score."""
     frames = np.array([row["frames"] for row in curves], float)
     fights = np.array([row.get("league/fights", np.nan) for row in curves], float)
     elo = np.array([row.get("league/elo", np.nan) for row in curves], float)
-    joined = {int(number): when for number, when in league.get("joined", {}).items()} or joined_by_metrics(
-        league, curves
-    )
+    noted = {int(number): when for number, when in league.get("joined", {}).items()}
+    joined, known = noted or joined_by_metrics(league, curves), np.isfinite(fights)
     pilots = league.get("pilots", len(league["names"]) - len(league["selves"]))
     found = []
     for number in sorted(joined, key=lambda n: (joined[n].get("fights", 0.0), n)):
         when = joined[number]
-        if "frames" in when:
-            at = when["frames"]
-        elif np.isfinite(fights).any():
-            known = np.isfinite(fights)
+        at = when.get("frames")
+        if at is None:
             at = float(np.interp(when["fights"], np.r_[0.0, fights[known]], np.r_[0.0, frames[known]]))
-        else:
-            at = 0.0
         won, drawn, lost = (float(x) for x in league["totals"][number])
         found.append(
             {
@@ -64,7 +59,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
 
 
 def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """When opponents joined, of runs whose league did not note it: by the rungs and numbers in their metrics."""
+    """Return when opponents joined a league that did not note it, from the stages and numbers in the run's metrics."""
     selves = sorted(int(number) for number in league["selves"])
     joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}
     for row in curves:
@@ -72,8 +67,7 @@ def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[
         known = len([number for number in joined if number in selves])
         copies = int(row.get("league/opponents", rung)) - rung
         new = [number for number in range(rung) if number not in joined] + selves[known:copies]
-        for number in new:
-            joined[number] = {"frames": float(row["frames"]), "fights": float(row["frames"])}
+        joined |= {number: {key: float(row["frames"]) for key in ("frames", "fights")} for number in new}
     return joined
 
 
@@ -110,7 +104,7 @@ def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Places for labels, in the same order as the values, near them and at least a gap apart."""
+    """Return places for labels, in the order of the values, near them and at least a gap apart."""
     order = np.argsort(values, kind="stable")
     places = np.asarray(values, float)[order]
     for _ in range(200):
@@ -119,6 +113,4 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
             break
         places[1:] += 0.5 * close
         places[:-1] -= 0.5 * close
-    found = np.empty(len(places))
-    found[order] = places
-    return [float(place) for place in found]
+    return places[np.argsort(order)].tolist()

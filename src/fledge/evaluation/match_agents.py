@@ -1,7 +1,8 @@
-"""Who takes part in a cross-table, under which name, and in which world."""
+"""The agents of a cross-table, their names, and their env."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import flat_settings
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.env_config import Differences, eval_env
 from fledge.tasks.base import Task
 from fledge.tasks.policies import LoadedPolicy, check_fit, load_policy
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fledge.evaluation.comparison import EvalRequest
 
 NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  # settings that change no fight
-Differences = dict[str, dict[str, Any]]
 
 
 def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
@@ -31,7 +31,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     """
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
-        raise ConfigError(f"{task.name} is judged in a cross-table of one world: leave out --vary and --movers.")
+        raise ConfigError(f"{task.name} is evaluated in a cross-table of one world: leave out --vary and --movers.")
     home = next((policy for policy in policies if policy.env is not None), policies[0])
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
     asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
@@ -47,32 +47,30 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """The task's pilots that can see what they need in a world: some read what not every world shows."""
-    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
-    found = []
-    try:
-        for policy in (load_policy(name, task) for name in task.pilots() if name != but):
-            try:
-                check_fit(policy.agent, env)
-            except ConfigError:
-                continue
-            found.append(policy)
-    finally:
-        env.close()
-    return found
+    """Return the task's scripted policies that can act in an env: some read what not every env observes."""
+    policies = [load_policy(name, task) for name in task.pilots() if name != but]
+    errors = fit_errors([policy.agent for policy in policies], task, cfg)
+    return [policy for policy, error in zip(policies, errors, strict=True) if error is None]
 
 
-def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) -> None:
-    """ConfigError unless all can see and do what they need in a world, before anybody has fought."""
-    env = task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))
-    try:
-        for name, agent in agents:
+def fit_errors(agents: Sequence[BaseAgent], task: Task, cfg: Any) -> list[ConfigError | None]:
+    """Return why each agent cannot act in matches of these settings; None if it can."""
+    errors: list[ConfigError | None] = []
+    with contextlib.closing(task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))) as env:
+        for agent in agents:
+            errors.append(None)
             try:
                 check_fit(agent, env)
             except ConfigError as error:
-                raise ConfigError(f"{name} does not fit this world: {error}") from error
-    finally:
-        env.close()
+                errors[-1] = error
+    return errors
+
+
+def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) -> None:
+    """Raise ConfigError unless all agents can act in matches of these settings."""
+    for (name, _), error in zip(agents, fit_errors([agent for _, agent in agents], task, cfg), strict=True):
+        if error is not None:
+            raise ConfigError(f"{name} does not fit this world: {error}") from error
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
@@ -101,9 +99,3 @@ def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], c
         if other:
             found[label] = {f"env.{key}": {"trained": trained[key], "flown": flown[key]} for key in other}
     return found
-
-
-def tell_differences(label: str, differences: Differences) -> str:
-    """The same as a sentence."""
-    parts = [f"{key}={pair['flown']} (trained with {pair['trained']})" for key, pair in differences.items()]
-    return f"{label}: flown with {', '.join(parts)}"

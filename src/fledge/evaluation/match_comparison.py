@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fledge.agents.base import BaseAgent
 from fledge.core.terminal import counting, make_console, say
-from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, tell_differences, trained_elsewhere
+from fledge.evaluation.env_config import tell_differences
+from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, trained_elsewhere
 from fledge.evaluation.match_figures import explain_losses
 from fledge.evaluation.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluation.matches import Match, cross_table
 from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import LoadedPolicy
 
@@ -27,13 +31,12 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     changed = trained_elsewhere(policies, [name for name, _ in agents], cfg)
     for name, differences in {} if request.quiet else changed.items():
         say(make_console(stderr=True), tell_differences(name, differences))
-    fights = request.episodes * len(agents) * (len(agents) + 1) // 2
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
         """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
         who = [agents[i][0], agents[j][0]]
-        facts = {"agents": who, "seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+        facts = {"agents": who, **match_facts(task, cfg, request)}
         number = sum(range(len(agents) - i, len(agents))) + j - i
         told = explain_losses(task, match.highlights, who)
         if request.record:
@@ -47,20 +50,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
             files.append(str(path))
 
     shown = request.record_episodes if request.record else 6 if request.picture else 0
-    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
-        result = cross_table(
-            agents,
-            task,
-            cfg,
-            request.episodes,
-            request.seed,
-            num_threads=request.threads,
-            deterministic=request.deterministic,
-            highlights=shown,
-            on_match=keep if shown else None,
-            on_progress=on_progress,
-        )
-    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+    result = fly_cross_table(agents, task, cfg, request, highlights=shown, on_match=keep if shown else None)
     result |= {"files": files} if files else {}
     result |= {"losses": losses} if request.record else {}
     result |= {"changed": changed} if changed else {}
@@ -69,3 +59,18 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
         if few := same_fights(result):
             say(make_console(stderr=True), few)
     return result
+
+
+def match_facts(task: Task, cfg: Any, request: EvalRequest) -> dict[str, Any]:
+    return {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+
+
+def fly_cross_table(
+    agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any, request: EvalRequest, **options: Any
+) -> dict[str, Any]:
+    """Return the `cross_table` (with its options) that a request means, its seed and env, behind a progress bar."""
+    fights = request.episodes * len(agents) * (len(agents) + 1) // 2
+    options |= {"num_threads": request.threads, "deterministic": request.deterministic}
+    with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:
+        found = cross_table(agents, task, cfg, request.episodes, request.seed, on_progress=on_progress, **options)
+    return found | match_facts(task, cfg, request)

@@ -1,12 +1,13 @@
-"""Judging agents by all of their fights: how they fight, which starts they survive, whom and what they do worst against.
+"""Figures of all fights of agents: how they fight, which starts they survive, and their worst opponents and starts.
 
-Where agents leave nothing to chance, two fights from the same start are one and the same fight, however often it is flown.
-So every group of fights says how many of them are `distinct`, and a weakness is only named where FEWEST are.
+Deterministic agents fly the same fight again from the same start. So every group of fights says how many of them are
+`distinct`, and a weakness is only named where at least FEWEST are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class CrossTableFigures:
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """How each agent fought against everybody, itself included: so all had the same opponents."""
+        """How each agent fought against all, itself included: so all had the same opponents."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
@@ -75,11 +76,14 @@ class CrossTableFigures:
         return told | {"by_start": {name: part.score() for name, part in by_start.items() if len(part.won)}}
 
 
+@dataclass
 class SideRecord:
-    """Fights of one agent: who won [fights] (1, 0, or one half where it is undecided), and the umpire's notes of its side."""
+    """Fights of one agent."""
 
-    def __init__(self, won: np.ndarray, notes: Notes, starts: Sequence[str], random_starts: Sequence[str]) -> None:
-        self.won, self.notes, self.starts, self.random_starts = won, notes, starts, random_starts
+    won: np.ndarray  # [fights] 1, 0, or one half where it is undecided
+    notes: Notes  # of its side, [fights] each
+    starts: Sequence[str]
+    random_starts: Sequence[str]
 
     @classmethod
     def of(cls, match: Match) -> SideRecord:
@@ -87,14 +91,10 @@ class SideRecord:
         won = np.where(match.outcomes == value["win"], 1.0, np.where(match.outcomes == value["loss"], 0.0, 0.5))
         return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
 
-    def chosen(self, which: np.ndarray) -> SideRecord:
-        return SideRecord(
-            self.won[which], {k: v[which] for k, v in self.notes.items()}, self.starts, self.random_starts
-        )
-
     def began(self, start: str) -> SideRecord:
         """Fights of one kind of start."""
-        return self.chosen(self.notes["start"] == self.starts.index(start))
+        which = self.notes["start"] == self.starts.index(start)
+        return replace(self, won=self.won[which], notes={k: v[which] for k, v in self.notes.items()})
 
     def distinct(self) -> int:
         """Fights that are not the same as another one in all that was noted, of how it began and of how it went."""
@@ -107,14 +107,9 @@ class SideRecord:
         if not fights:
             return {"fights": 0, "distinct": 0}
         distinct = self.distinct()
-        told: dict[str, Any] = {
-            "fights": fights,
-            "distinct": distinct,
-            "win": float((self.won == 1).mean()),
-            "loss": float((self.won == 0).mean()),
-        }
-        shares = {"score": self.won, "survived": self.notes["survived"]}
-        for name, values in shares.items():
+        told: dict[str, Any] = {"fights": fights, "distinct": distinct}
+        told |= {name: float((self.won == value).mean()) for name, value in (("win", 1), ("loss", 0))}
+        for name, values in (("score", self.won), ("survived", self.notes["survived"])):
             told[name] = float(values.mean())
             told[f"{name}_ci95"] = [round(x, DIGITS) for x in wilson(told[name] * distinct, distinct)]
         return {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in told.items()}
@@ -137,15 +132,13 @@ def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None
     return {"name": name, **row, "of": len(known)}
 
 
-def explain_losses(task: Task, tracks: Sequence[Trajectory], who: Sequence[str]) -> list[dict[str, Any]]:
-    """Why recorded matches of two agents were lost, for either of them; noted in the tracks' facts as well."""
+def explain_losses(task: Task, trajectories: Sequence[Trajectory], who: Sequence[str]) -> list[dict[str, Any]]:
+    """Return why recorded matches of two agents were lost, for either of them; note it in their facts as well."""
     rows: list[dict[str, Any]] = []
-    for number, track in enumerate(tracks):
-        found = {side: task.view.explain(track, side) for side in (0, 1)}
-        lost = {side: defeat for side, defeat in found.items() if defeat is not None}
-        if lost:
-            track.facts["lost"] = {who[side]: defeat.why for side, defeat in lost.items()}
-        for side, defeat in lost.items():
-            facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": defeat.kind}
-            rows.append({**facts, "why": defeat.why})
+    for number, episode in enumerate(trajectories):
+        for side in (0, 1):
+            if (reason := task.view.explain(episode, side)) is not None:
+                episode.facts.setdefault("lost", {})[who[side]] = reason.why
+                facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": reason.kind}
+                rows.append({**facts, "why": reason.why})
     return rows

@@ -1,7 +1,8 @@
-"""The report of a run in a world where agents meet: the cross-table, how everybody fights, the league, and lost fights."""
+"""The report of a run in a task of matches: the cross-table, how the agents fight, the league, and lost fights."""
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections import Counter
 from collections.abc import Sequence
@@ -9,17 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fledge.core.terminal import counting, make_console
 from fledge.evaluation.comparison import EvalRequest
 from fledge.evaluation.league_tree import read_league, tree_figure
 from fledge.evaluation.match_agents import fitting_pilots, match_env
+from fledge.evaluation.match_comparison import fly_cross_table
 from fledge.evaluation.match_tables import figure as shown_figure
 from fledge.evaluation.match_tables import kinds_of_starts, survival
-from fledge.evaluation.matches import Match, cross_table
-from fledge.evaluation.page import cell, heading, html_table, image, note, tint, write_page
-from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, read_curves
+from fledge.evaluation.matches import Match
+from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, tint, write_page
+from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, learning_figures, read_curves
 from fledge.tasks.base import Task
-from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import LoadedPolicy
 from fledge.tasks.view.trajectory import LossReason, Trajectory
 
@@ -40,19 +40,17 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     task = ours.task
     cfg = match_env([ours], request)
     agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
-    fights, kept = request.episodes + request.episodes % 2, Fights()
+    request, kept = dataclasses.replace(request, episodes=request.episodes + request.episodes % 2), Fights()
 
     def keep(i: int, j: int, match: Match) -> None:
-        if i == 0:
-            sort_fights(task, match.highlights, agents[j][0], kept)
+        if i == 0:  # all lost fights, with why, and the longest won one
+            reasons = [(episode, task.view.explain(episode, 0)) for episode in match.highlights]
+            kept.lost += [(agents[j][0], episode, reason) for episode, reason in reasons if reason is not None]
+            won = [episode for episode in match.highlights if episode.outcome == task.primary_metric]
+            kept.won += [(agents[j][0], episode) for episode in won[:1]]
 
-    total = fights * len(agents) * (len(agents) + 1) // 2
-    with counting(make_console(stderr=True), f"{len(agents)} agents", total, request.quiet) as on_progress:
-        result = cross_table(
-            agents, task, cfg, fights, request.seed, num_threads=request.threads, deterministic=request.deterministic,
-            highlights=fights, only_first=True, on_match=keep, on_progress=on_progress,
-        )  # fmt: skip
-    result |= {"seed": request.seed, "world": env_label(task, task.match.match_config(cfg, 1))}
+    options = {"highlights": request.episodes, "only_first": True, "on_match": keep}
+    result = fly_cross_table(agents, task, cfg, request, **options)
     curves = read_curves(run)
     title = f"{task.name}: {run.name}"
     lead = f"What {run.name} learned, and how it does against others in the held-out world: {result['world']}."
@@ -67,23 +65,13 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
         f"<h2>Again</h2><pre>{html.escape(command_line(run, request, path))}</pre>",
     ]
     write_page(path, title, parts)
-    kinds = Counter(defeat.kind for _, _, defeat in kept.lost)
+    kinds = Counter(reason.kind for _, _, reason in kept.lost)
     return {"report": str(path), **result, "lost": {"fights": len(kept.lost), "kinds": dict(kinds.most_common())}}
-
-
-def sort_fights(task: Task, tracks: Sequence[Trajectory], against: str, kept: Fights) -> None:
-    """Keep all of the run's lost fights, with why, and its longest won one, of fights against one opponent."""
-    for track in tracks:
-        if (defeat := task.view.explain(track, 0)) is not None:
-            kept.lost.append((against, track, defeat))
-    won = [track for track in tracks if track.outcome == task.primary_metric]
-    kept.won += [(against, won[0])] if won else []
 
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
     """Figures that the page begins with."""
-    found = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
-    found += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
+    found = learning_figures(curves)
     others = range(1, len(result["agents"]))
     if result["elo"] and others:
         elo = result["elo"][0]
@@ -107,11 +95,6 @@ def names_of(result: dict[str, Any]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(result["agents"], 1)]
 
 
-def marked(cells: Sequence[str], ours: bool) -> str:
-    """A row of cells that are HTML."""
-    return f"<tr{' class=ours' if ours else ''}>{''.join(cells)}</tr>"
-
-
 def results(result: dict[str, Any]) -> list[str]:
     """The cross-table."""
     body = []
@@ -127,7 +110,7 @@ def results(result: dict[str, Any]) -> list[str]:
             small = f"{100 * low:.0f}-{100 * high:.0f}\ndecided {100 * row['decided']:.0f}"
             score = row["win"] + 0.5 * row["draw"]
             cells.append(cell("-" if share is None else f"{100 * share:.0f}", small, tint(score)))
-        body.append(marked(cells, i == 0))
+        body.append(table_row(cells, i == 0))
     heads = ["wins, % of decided", "Elo", *(f"against {n}" for n in range(1, len(result["agents"]) + 1))]
     return [
         "<h2>Who beats whom in the held-out world, which no training has met</h2>",
@@ -141,18 +124,16 @@ def results(result: dict[str, Any]) -> list[str]:
 
 
 def behaviour(result: dict[str, Any], task: Task) -> list[str]:
-    """How everybody fights, and which starts they survive."""
+    """How all agents fight, and which starts they survive."""
     if "behaviour" not in result:
         return []
-    body, names = [], names_of(result)
-    for i, row in enumerate(result["behaviour"]):
+    body, names = list[str](), names_of(result)
+    for name, row in zip(names, result["behaviour"], strict=True):
         figures = [cell(shown_figure(row[key], head)) for key, head in task.match.columns.items()]
-        body.append(marked([cell(names[i]), *figures], i == 0))
+        body.append(table_row([cell(name), *figures], not body))
     starts = kinds_of_starts(result)
     shares = [[survival(row, cells) for cells in starts.values()] for row in result["behaviour"]]
-    best = [
-        max((found[0] for found in column if found is not None), default=0.0) for column in zip(*shares, strict=True)
-    ]
+    best = [max((found[0] for found in column if found), default=0.0) for column in zip(*shares, strict=True)]
     survived = []
     for i, row in enumerate(shares):
         cells = [cell(names[i])]
@@ -162,22 +143,22 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
             else:
                 share, low, high = found
                 cells.append(cell(f"{100 * share:.0f} %", f"{100 * low:.0f}-{100 * high:.0f}", best=share >= best[k]))
-        survived.append(marked(cells, i == 0))
+        survived.append(table_row(cells, i == 0))
     return [
         "<h2>How they fight</h2>",
-        html_table(["against everybody, itself included", *task.match.columns.values()], body),
+        html_table(["against all, itself included", *task.match.columns.values()], body),
         note(task.match.legend),
         "<h2>Which starts they survive</h2>",
         html_table(["survived", *starts], survived),
         note(
-            "All had the same opponents: everybody in the table, themselves included. The highest share of a column is bold. "
+            "All had the same opponents: all in the table, themselves included. The highest share of a column is bold. "
             "Intervals count fights that are the same once."
         ),
     ]
 
 
 def weaknesses(result: dict[str, Any]) -> list[str]:
-    """Whom and what everybody does worst against, and the run's random starts."""
+    """The worst opponents and starts of all agents, and the run's random starts."""
     if not result.get("weak"):
         return []
     body = []
@@ -188,13 +169,9 @@ def weaknesses(result: dict[str, Any]) -> list[str]:
             if found is None:
                 cells.append(cell("too few fights"))
                 continue
-            low, high = (100 * x for x in found["score_ci95"])
-            cells.append(
-                cell(
-                    found["name"], f"score {100 * found['score']:.0f} ({low:.0f}-{high:.0f}), {found['fights']} fights"
-                )
-            )
-        body.append(marked(cells, i == 0))
+            score, low, high = (100 * x for x in (found["score"], *found["score_ci95"]))
+            cells.append(cell(found["name"], f"score {score:.0f} ({low:.0f}-{high:.0f}), {found['fights']} fights"))
+        body.append(table_row(cells, i == 0))
     parts = [
         "<h2>Where they are weak</h2>",
         html_table(["lowest score", "opponent", "start", "of random starts"], body),
@@ -220,8 +197,8 @@ def random_starts(result: dict[str, Any]) -> list[str]:
                 continue
             lost = f"lost {100 * found['loss']:.0f} %, {found['fights']} fights"
             cells.append(cell(f"{100 * found['score']:.0f}", lost, tint(found["score"])))
-        body.append(marked(cells, False))
-    return ["<h3>Score of this run over random starts, everybody as opponent</h3>", html_table(["", *columns], body)]
+        body.append(table_row(cells))
+    return ["<h3>Score of this run over random starts, against all opponents</h3>", html_table(["", *columns], body)]
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -236,7 +213,7 @@ def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[
     if league and any("league/elo" in row for row in curves):
         parts += ["<h2>The league</h2>", image(tree_figure(league, curves), "the league's tree")]
         text = (
-            "Green: the learner's rating as it fought. A dot is where somebody joined, as strong as the learner was then; the "
+            "Green: the learner's rating as it fought. A dot is where an opponent joined, as strong as the learner then; the "
             "line from it leads to the rating by now. Red: pilots; blue: copies of the learner. These ratings follow fights "
             "with exploration, so they are not those of the table above."
         )
@@ -250,22 +227,23 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     parts = ["<h2>The fights it lost, and why</h2>"]
     if not kept.lost:
         return [*parts, f"<p>None of {flown}.</p>"]
-    kinds = Counter(defeat.kind for _, _, defeat in kept.lost).most_common()
+    kinds = Counter(reason.kind for _, _, reason in kept.lost).most_common()
     foes = [name for name in result["agents"] if any(name == against for against, _, _ in kept.lost)]
-    met = Counter((defeat.kind, against) for against, _, defeat in kept.lost)
-    body = [
-        marked(
-            [cell(kind), cell(f"{count}"), cell(f"{100 * count / len(kept.lost):.0f} %")]
-            + [cell(str(met[kind, foe] or "")) for foe in foes],
-            False,
-        )
-        for kind, count in kinds
-    ]
+    met = Counter((reason.kind, against) for against, _, reason in kept.lost)
+    body = []
+    for kind, count in kinds:
+        texts = [
+            kind,
+            f"{count}",
+            f"{100 * count / len(kept.lost):.0f} %",
+            *(str(met[kind, foe] or "") for foe in foes),
+        ]
+        body.append(table_row(map(cell, texts)))
     parts.append(f"<p>{len(kept.lost)} of {flown} fights against others were lost, or ended with both dead.</p>")
     parts.append(html_table(["", "fights", "share", *(f"against {foe}" for foe in foes)], body))
     parts.append(note("In the pictures, this run is the first side: blue, where sides have colours."))
-    for against, track, defeat in chosen_losses(kept, [kind for kind, _ in kinds]):
-        parts.append(picture(task, track, f"Against {against}", defeat.why))
+    for against, trajectory, reason in chosen_losses(kept, [kind for kind, _ in kinds]):
+        parts.append(picture(task, trajectory, f"Against {against}", reason.why))
     return parts
 
 
@@ -285,12 +263,11 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
     """Some fights that it won, against the best opponents."""
     strength = {name: row["rating"] for name, row in zip(result["agents"], result["elo"], strict=True)}
     best = sorted(kept.won, key=lambda row: -strength[row[0]])[:SHOWN_WINS]
-    return (
-        ["<h2>Fights it won</h2>", *(picture(task, track, f"Against {foe}", "") for foe, track in best)] if best else []
-    )
+    shown = [picture(task, trajectory, f"Against {foe}", "") for foe, trajectory in best]
+    return ["<h2>Fights it won</h2>", *shown] if shown else []
 
 
-def picture(task: Task, track: Trajectory, title: str, text: str) -> str:
+def picture(task: Task, trajectory: Trajectory, title: str, text: str) -> str:
     """One fight with what is to be said about it; this run is the first side."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
-    return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(track), title)}</figure>"
+    return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(trajectory), title)}</figure>"

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fledge.evaluation.episodes import wilson
 from fledge.evaluation.match_figures import FEWEST
+from fledge.evaluation.tables import text_table
 from fledge.tasks.base import Task
 
 
@@ -19,36 +20,26 @@ def match_table(result: dict[str, Any]) -> list[Table]:
     """
     names, table = result["agents"], result["table"]
     views = []
+    facts = f"{result['episodes']} fights each, {result['world']}, seed {result['seed']}"
+    elos = [f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}" for row in result["elo"]] or [""] * len(names)
     for title, cell in (
         ("wins, % of decided fights/decided, % of all", _of_decided),
-        ("wins, % of all fights", _of_all),
+        ("wins, % of all fights", lambda row: f"{100 * row['win']:.0f}"),
     ):
-        view = Table(
-            title=f"{title}; {result['episodes']} fights each, {result['world']}, seed {result['seed']}",
-            box=SIMPLE,
-            padding=0,
-        )
-        view.add_column("against:", overflow="fold")
-        for heading in (*(str(number) for number in range(1, len(names) + 1)), "Elo"):
-            view.add_column(heading, justify="right", no_wrap=True)
-        for i, name in enumerate(names):
-            elo = _elo(result["elo"][i]) if result["elo"] else ""
+        view = text_table(f"{title}; {facts}", "against:", [*numbers(result), "Elo"], gap=0)
+        for i, (name, elo) in enumerate(zip(names, elos, strict=True)):
             view.add_row(f"{i + 1} {name}", *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
         views.append(view)
     return views
 
 
-def _elo(row: dict[str, Any]) -> str:
-    return f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}"
+def numbers(result: dict[str, Any]) -> list[str]:
+    return [str(number) for number in range(1, len(result["agents"]) + 1)]
 
 
 def _of_decided(row: dict[str, Any]) -> str:
     share = "-" if row["win_of_decided"] is None else f"{100 * row['win_of_decided']:.0f}"
     return f"{share}/{100 * row['decided']:.0f}"
-
-
-def _of_all(row: dict[str, Any]) -> str:
-    return f"{100 * row['win']:.0f}"
 
 
 def same_fights(result: dict[str, Any]) -> str:
@@ -69,17 +60,15 @@ def same_fights(result: dict[str, Any]) -> str:
 
 
 def behaviour_tables(result: dict[str, Any], task: Task) -> list[Table]:
-    """How agents fight, which starts they survive, and whom and what they do worst against; none without an umpire."""
+    """How agents fight, which starts they survive, and their weaknesses; no tables without notes of the matches."""
     told = result.get("behaviour")
     return [fighting_table(result, task), survival_table(result), weakness_table(result)] if told else []
 
 
 def fighting_table(result: dict[str, Any], task: Task) -> Table:
     """Figures of each agent's behaviour."""
-    view = Table(title="how they fight, against all and themselves", box=SIMPLE, padding=0)
-    view.add_column("", overflow="fold", max_width=20)
-    for heading in task.match.columns.values():
-        view.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    headings = [heading.replace(" ", "\n") for heading in task.match.columns.values()]
+    view = text_table("how they fight, against all and themselves", "", headings, width=20, gap=0)
     for name, row in zip(result["agents"], result["behaviour"], strict=True):
         view.add_row(name, *(figure(row[key], heading) for key, heading in task.match.columns.items()))
     return view
@@ -114,23 +103,12 @@ def survival(row: dict[str, Any], starts: list[str]) -> tuple[float, float, floa
 
 def survival_table(result: dict[str, Any]) -> Table:
     """Shares of fights survived, a line for each start."""
-    view = Table(
-        title="survived, % of the fights from a start (±95 %), against all and themselves",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    view.add_column("start")
-    for number in range(1, len(result["agents"]) + 1):
-        view.add_column(str(number), justify="right", no_wrap=True)
+    title = "survived, % of the fights from a start (±95 %), against all and themselves"
+    view = text_table(title, "start", numbers(result))
     for heading, starts in kinds_of_starts(result).items():
         cells = [survival(row, starts) for row in result["behaviour"]]
-        view.add_row(heading, *(shown(cell) for cell in cells))
+        view.add_row(heading, *("-" if c is None else f"{100 * c[0]:.0f} ±{50 * (c[2] - c[1]):.0f}" for c in cells))
     return view
-
-
-def shown(cell: tuple[float, float, float] | None) -> str:
-    """A share in %, and half of its interval's width."""
-    return "-" if cell is None else f"{100 * cell[0]:.0f} ±{50 * (cell[2] - cell[1]):.0f}"
 
 
 def weakness_table(result: dict[str, Any]) -> Table:

@@ -25,19 +25,19 @@ MAX_OPEN_BYTES = 256 * 2**20
 class Highlights:
     """The most interesting of the episodes offered: of every outcome some, failures first, the longest of each.
 
-    In turns, from each outcome the longest that is left; outcomes that are not the headline come first, the rarest first.
+    In turns, from each outcome the longest that is left; outcomes other than the primary metric first, the rarest first.
     """
 
     def __init__(self, count: int, primary_metric: str) -> None:
         self.count, self.primary_metric = count, primary_metric
         self._met: Counter[str] = Counter()
-        self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, track)
+        self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, trajectory)
 
-    def offer(self, track: Trajectory, number: int) -> None:
+    def offer(self, trajectory: Trajectory, number: int) -> None:
         """Take note of an episode by its number in the evaluation; which ones are kept does not depend on the order."""
-        self._met[track.outcome] += 1
-        heap = self._longest.setdefault(track.outcome, [])
-        heapq.heappush(heap, (len(next(iter(track.frames.values()), ())), -number, track))
+        self._met[trajectory.outcome] += 1
+        heap = self._longest.setdefault(trajectory.outcome, [])
+        heapq.heappush(heap, (len(next(iter(trajectory.frames.values()), ())), -number, trajectory))
         if len(heap) > self.count:
             heapq.heappop(heap)
 
@@ -46,7 +46,7 @@ class Highlights:
         order = sorted(self._longest, key=lambda name: (name == self.primary_metric, self._met[name], name))
         queues = [sorted(self._longest[name], reverse=True, key=lambda item: item[:2]) for name in order]
         turns = [queue[k] for k in range(self.count) for queue in queues if k < len(queue)]
-        return [track for _, _, track in turns[: self.count]]
+        return [trajectory for _, _, trajectory in turns[: self.count]]
 
 
 class Recorder:
@@ -54,8 +54,8 @@ class Recorder:
 
     Args:
         first: Number of the first env's episode.
-        record: Of how many envs, from the first on, the episodes go to `tracks`.
-        tracks: Where these go, in the order in which they end.
+        record: Of how many envs, from the first on, the episodes go to `trajectories`.
+        trajectories: Where these go, in the order in which they end.
         highlights: Gets all others as well; None: only these few are followed.
         rows: Which rows are followed for the highlights; by default all. In a match, those of one side.
     """
@@ -66,14 +66,14 @@ class Recorder:
         env: TensorEnv,
         first: int,
         record: int,
-        tracks: list[Trajectory],
+        trajectories: list[Trajectory],
         highlights: Highlights | None,
         rows: np.ndarray | None = None,
     ) -> None:
         self.view, self.env, self.first, self.record = view, env, first, min(record, env.num_envs)
-        self.tracks, self.highlights = tracks, highlights
-        everybody = np.arange(env.num_envs) if rows is None else rows
-        self.open = everybody if highlights else np.arange(self.record)  # envs that are followed, in order
+        self.trajectories, self.highlights = trajectories, highlights
+        followed = np.arange(env.num_envs) if rows is None else rows
+        self.open = followed if highlights else np.arange(self.record)  # envs that are followed, in order
         self.scenes: dict[int, dict[str, Any]] = {}
         # step by step, who was followed and what was seen of them, [len(who), ...] each
         self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
@@ -106,11 +106,13 @@ class Recorder:
             return
         for number in self.open[over].tolist():
             facts = {"episode": self.first + number, "return": float(returns[number])}
-            track = Trajectory(self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts)
+            trajectory = Trajectory(
+                self._frames(number), self.scenes[number], self.env.outcomes[int(how[number])], facts
+            )
             if number < self.record:
-                self.tracks.append(track)
+                self.trajectories.append(trajectory)
             if self.highlights:
-                self.highlights.offer(track, self.first + number)
+                self.highlights.offer(trajectory, self.first + number)
         self.open = self.open[~over]
         if 2 * len(self.open) <= self.held:
             self._let_go()

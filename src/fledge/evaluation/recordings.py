@@ -30,19 +30,20 @@ def save_recording(
     with RecordingWriter(
         path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
     ) as writer:
-        for track in highlights:
-            known = {name: value for name, value in track.facts.items() if name in ("episode", "lost")}
-            episode = writer.begin(track.scene, known)
-            writer.add_many(episode, track.frames)
-            writer.end(episode, track.outcome, track.facts["return"])
+        for trajectory in highlights:
+            known = {name: value for name, value in trajectory.facts.items() if name in ("episode", "lost")}
+            episode = writer.begin(trajectory.scene, known)
+            writer.add_many(episode, trajectory.frames)
+            writer.end(episode, trajectory.outcome, trajectory.facts["return"])
     return writer.stats()
 
 
 def means_recording(source: Path, target: Path | None = None) -> bool:
-    """Whether a file is a recording. FormatError if it is none, but by its ending, or that of what it shall become, is meant.
+    """Return whether a file is a recording.
 
     Raises:
-        ConfigError: when there is no such file.
+        ConfigError: if there is no such file, but its ending, or the target's, implies a recording.
+        FormatError: if the ending implies one, but the content is not.
     """
     if is_recording(source):
         return True
@@ -86,43 +87,37 @@ def describe_recording(path: Path) -> dict[str, Any]:
 
 
 def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for people; what a stranger's file says cannot move their cursor."""
+    """Return a description in lines, whose text from the file may hold any character: print them by `harmless`."""
     outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
-    yield printable(
+    yield (
         f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "
         f"{found['seconds']:,.1f} s in {found['frames']:,} frames"
     )
     if outcomes:
-        yield printable(f"outcomes: {outcomes}")
+        yield f"outcomes: {outcomes}"
     if not found["closed"]:
         yield "it has no end: it is still being written, or was cut, and plays up to there"
     if found["damage"]:
-        yield printable(f"damaged: {found['damage']}")
+        yield f"damaged: {found['damage']}"
     facts = {key: value for key, value in found["facts"].items() if key != "settings"}
     if facts:
-        yield printable(", ".join(f"{key} {value}" for key, value in facts.items()))
-    yield printable("fields: " + ", ".join(f"{name} {kind}" for name, kind in found["fields"].items()))
+        yield ", ".join(f"{key} {value}" for key, value in facts.items())
+    yield "fields: " + ", ".join(f"{name} {kind}" for name, kind in found["fields"].items())
     yield ""
     yield f"{'episode':>7}  {'seconds':>8}  {'frames':>7}  {'return':>9}  outcome"
     for row in found["list"][:LISTED]:
         total = "" if row["return"] is None else f"{row['return']:.3f}"
         part = "" if row["recorded"] == row["frames"] else f", {row['recorded']} of its frames are here"
-        yield printable(
-            f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
-        )
-        yield from (printable(f"         {line}") for line in reasons(row["facts"]))
+        yield f"{row['number']:>7}  {row['seconds']:>8.1f}  {row['frames']:>7}  {total:>9}  {row['outcome']}{part}"
+        yield from (f"         {line}" for line in reasons(row["facts"]))
     if found["episodes"] > LISTED:
         yield f"and {found['episodes'] - LISTED} more; --json lists all"
 
 
 def reasons(facts: Mapping[str, Any]) -> list[str]:
-    """Why a recorded match was lost, a line for everybody who lost it."""
+    """Return why a recorded match was lost, a line for each agent that lost it."""
     lost = facts.get("lost")
     return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
-
-
-def printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def numbered_path(path: Path, number: int, total: int) -> Path:

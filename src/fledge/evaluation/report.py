@@ -18,8 +18,8 @@ from fledge.core.terminal import make_console
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, load_policies, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.episodes import TEST_SEED
-from fledge.evaluation.page import heading, html_table, image, note, table_row, write_page
-from fledge.evaluation.tables import class_score, classes_of, outcome_labels
+from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, write_page
+from fledge.evaluation.tables import class_score, classes_of, outcome_labels, score_of
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policies import load_policy
@@ -41,8 +41,8 @@ class Report:
     figures: list[tuple[str, str]] = field(default_factory=list)  # (value, meaning)
     rows: list[dict[str, Any]] = field(default_factory=list)  # evaluations: policy, world, success, ...
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
-    tracks: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
-    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the headline's curve
+    trajectories: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
+    marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the curve of the primary metric
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -54,16 +54,12 @@ def write_report(path: Path, report: Report) -> None:
         note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
     ]
     if details := details_table(report.rows, report.task):
-        parts += [
-            "<h2>Where it is weak, and how it flies</h2>",
-            details,
-            note(report.task.metrics.legend),
-        ]
+        parts += ["<h2>Where it is weak, and how it flies</h2>", details, note(report.task.metrics.legend)]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
-    for title, tracks in report.tracks:
-        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(tracks), title)]
+    for title, trajectories in report.trajectories:
+        parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(trajectories), title)]
     parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
     write_page(path, report.title, parts)
 
@@ -76,22 +72,15 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
-        low, high = row[f"{head}_ci95"]
-        score = row["mean_return"] if head == "return" else row[head]
-        cells = [
-            row["policy"],
-            row["world"],
-            f"{score:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            *(f"{row[k]:.3f}" for k in others),
-            str(row["episodes"]),
-        ]
-        body.append(table_row(cells, bool(row.get("ours"))))
+        score, low, high = score_of(row, head)
+        cells = [row["policy"], row["world"], f"{score:.3f}", f"{low:.3f} to {high:.3f}"]
+        cells += [*(f"{row[k]:.3f}" for k in others), str(row["episodes"])]
+        body.append(table_row(map(cell, cells), bool(row.get("ours"))))
     return html_table(names, body)
 
 
 def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
-    """The headline by class of episode and the figures of the task's gauge, as an HTML table; "" where there are none."""
+    """The primary metric by class of episode and the task's metrics, as an HTML table; "" where there are none."""
     classes = classes_of(rows, task)
     figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
     if not classes and not figures:
@@ -100,7 +89,7 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     for row in rows:
         cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
         cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
-        body.append(table_row(cells, bool(row.get("ours"))))
+        body.append(table_row(map(cell, cells), bool(row.get("ours"))))
     return html_table(["policy", "world", *classes, *(task.metrics.columns[name] for name in figures)], body)
 
 
@@ -113,24 +102,23 @@ def read_curves(run: Path) -> list[dict[str, float]]:
     return rows
 
 
+def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:
+    """Time and decisions of a training, as (value, meaning); none without rows."""
+    found = [(f"{row['seconds'] / 60:.1f} min", f"{row['frames'] / 1e6:.2f} M") for row in curves[-1:]]
+    return [pair for minutes, frames in found for pair in ((minutes, "of learning"), (frames, "decisions"))]
+
+
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Headline, endings, return and speed against decisions; where the return is the headline, it is drawn once."""
+    """Primary metric, endings, return and speed against decisions; a return that is the primary metric is drawn once."""
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
-    head = task.primary_metric
-    if head == "return":
-        figure = Figure(figsize=(10, 3.4), dpi=110, layout="constrained")
-        panels = list(figure.subplots(1, 3))
-    else:
-        figure = Figure(figsize=(10, 6.4), dpi=110, layout="constrained")
-        panels = list(figure.subplots(2, 2).flat)
+    head, rate = task.primary_metric, task.primary_metric != "return"
+    figure = Figure(figsize=(10, 6.4 if rate else 3.4), dpi=110, layout="constrained")
+    panels = list(figure.subplots(*((2, 2) if rate else (1, 3))).flat)
     primary_metric, endings, speed = panels[0], panels[1], panels[-1]
     episodes = [row.get("episodes", 1.0) for row in rows]
-    if head == "return":
-        learning = smooth([row.get("return", np.nan) for row in rows])
-    else:
-        learning = smooth([row.get(head, np.nan) for row in rows], episodes)
+    learning = smooth([row.get(head, np.nan) for row in rows], episodes if rate else None)
     primary_metric.plot(x, learning, color="#1b9e5a", label="while learning, sampled actions")
     held_out = [(row["frames"] / 1e6, row[f"eval/{head}"]) for row in rows if f"eval/{head}" in row]
     if held_out:
@@ -139,19 +127,18 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
     for name, value in marks:
         primary_metric.axhline(value, color="#888", linestyle="--", linewidth=1)
         primary_metric.annotate(name, (x[-1], value), ha="right", va="bottom", fontsize=8, color="#555")
-    if head != "return":
+    if rate:
         primary_metric.set_ylim(0, 1)
-    primary_metric.set_title(f"{head} per episode" if head == "return" else f"{head} in training", fontsize=10)
+    primary_metric.set_title(f"{head} in training" if rate else f"{head} per episode", fontsize=10)
     ended_in = {name: 0.0 for row in rows for name in row}
     others = [name for name in outcome_labels(ended_in, task) if name != head]
     for name, colour in zip(others, ("#d1495b", "#e08e1b", "#6b4fa0", "#4a6fa5", "#526070"), strict=False):
         share = smooth([r.get(name, np.nan) for r in rows], episodes)
         endings.plot(x, share, color=colour, label=name.replace("_", " "))
-    add_up = "how episodes end" if head == "return" else f"other endings: with {head} they add up to 1"
-    endings.set_title(add_up, fontsize=10)
+    endings.set_title(f"other endings: with {head} they add up to 1" if rate else "how episodes end", fontsize=10)
     if others:
         endings.legend(fontsize=8)
-    if head != "return":
+    if rate:
         panels[2].plot(x, smooth([r.get("return", np.nan) for r in rows]), color="#334e68")
         panels[2].set_title("return per episode", fontsize=10)
     speed.plot(x, np.array([r["frames_per_second"] for r in rows]) / 1e3, color="#334e68", linewidth=0.8)
@@ -199,38 +186,24 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
         return report_on_fights(run, ours, request, path)
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
-    tracks: list[tuple[str, list[Trajectory]]] = []
-    for preset in (
-        [task.metrics.eval_preset, None] if task.metrics.eval_preset else [None]
-    ):  # what counts first, then its own world
+    trajectories: list[tuple[str, list[Trajectory]]] = []
+    for preset in dict.fromkeys([task.metrics.eval_preset, None]):  # what counts first, then its own world
         for policy in policies:
             label = "this run" if policy is ours else policy.name
             for words in request.env_overrides():
                 flight = eval_env(policy, preset, words, ours.env)
                 if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
-                    continue  # a run that was trained where it is judged
+                    continue  # a run that was trained where it is evaluated
                 shown = dataclasses.replace(request, picture=path if policy is ours else None)
                 result = fly_with_progress(policy, flight.cfg, shown, console, label)
                 row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
                 rows.append(row)
-                if result.tracks and result.tracks[0].frames:
-                    tracks.append((f"Episodes of this run: {row['world']}", result.tracks))
+                if result.trajectories and result.trajectories[0].frames:
+                    trajectories.append((f"Episodes of this run: {row['world']}", result.trajectories))
     curves = read_curves(run)
-    figures = [(f"{curves[-1]['seconds'] / 60:.1f} min", "of learning")] if curves else []
-    figures += [(f"{curves[-1]['frames'] / 1e6:.2f} M", "decisions")] if curves else []
-    score = rows[0]["mean_return"] if task.primary_metric == "return" else rows[0][task.primary_metric]
-    figures.append((f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}"))
-    write_report(
-        path,
-        Report(
-            title=f"{task.name}: {run.name}",
-            lead=f"What {run.name} learned, and how it does in the held-out world.",
-            command=command_line(run, request, path),
-            task=task,
-            figures=figures,
-            rows=rows,
-            curves=curves,
-            tracks=tracks[:1],
-        ),
-    )
+    score = score_of(rows[0], task.primary_metric)[0]
+    figures = [*learning_figures(curves), (f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}")]
+    title, lead = f"{task.name}: {run.name}", f"What {run.name} learned, and how it does in the held-out world."
+    command = command_line(run, request, path)
+    write_report(path, Report(title, lead, command, task, figures, rows, curves, trajectories[:1]))
     return {"report": str(path), "rows": rows}

@@ -13,28 +13,27 @@ from fledge.tasks.base import Task
 
 def results_table(rows: list[dict[str, Any]], task: Task) -> Table:
     """The figures as a table that fits 80 columns."""
-    view = Table(
-        title=f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    view.add_column("policy", overflow="fold", max_width=20)
-    labels = outcome_labels(rows[0], task)
-    others = [name for name in labels if name != task.primary_metric]
-    for heading in ("world", task.primary_metric, "95 %", *(labels[name] for name in others)):
-        view.add_column(heading, justify="right", no_wrap=True)
+    title = f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}"
+    others = outcome_labels(rows[0], task)
+    others.pop(task.primary_metric, None)
+    view = text_table(title, "policy", ["world", task.primary_metric, "95 %", *others.values()], width=20)
     for row in rows:
-        low, high = row[f"{task.primary_metric}_ci95"]
-        if task.primary_metric == "return":
-            score, interval = f"{row['mean_return']:.1f}", f"{low:.1f} to {high:.1f}"
-        else:
-            score, interval = short(row[task.primary_metric]), f"{short(low)}-{short(high)}"
-        view.add_row(row["policy"], row["world"], score, interval, *(short(row[name]) for name in others))
+        score = score_texts(row, task.primary_metric)
+        view.add_row(row["policy"], row["world"], *score, *(short(row[name]) for name in others))
+    return view
+
+
+def text_table(title: str | None, first: str, headings: Sequence[str], width: int | None = None, gap: int = 1) -> Table:
+    """Return an empty table whose first column folds, at `width`, and whose others are figures."""
+    view = Table(title=title, box=SIMPLE, padding=(0, gap, 0, 0))
+    view.add_column(first, overflow="fold", max_width=width)
+    for heading in headings:
+        view.add_column(heading, justify="right", no_wrap=True)
     return view
 
 
 def detail_tables(rows: list[dict[str, Any]], task: Task) -> list[Table]:
-    """The headline by class of episode, and the figures of the task's gauge; a table for each kind of world."""
+    """The primary metric by class of episode, and the task's metrics; a table for each kind of world."""
     kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(tuple(classes_of([row], task)), []).append(row)
@@ -45,10 +44,7 @@ def detail_tables(rows: list[dict[str, Any]], task: Task) -> list[Table]:
 def detail_table(rows: list[dict[str, Any]], classes: Sequence[str], task: Task) -> Table:
     """The same of worlds with the same classes, 80 columns wide: names fold, figures do not."""
     figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
-    view = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    view.add_column("policy, world", overflow="fold", max_width=22)
-    for heading in (*classes, *(task.metrics.columns[name] for name in figures)):
-        view.add_column(heading, justify="right", no_wrap=True)
+    view = text_table(None, "policy, world", [*classes, *(task.metrics.columns[name] for name in figures)], width=22)
     for row in rows:
         cells = [class_score(row, name, task) for name in classes]
         values = [row.get(name) for name in figures]
@@ -63,11 +59,24 @@ def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
 
 
 def class_score(row: dict[str, Any], name: str, task: Task) -> str:
-    """The headline of one class in a row."""
+    """The primary metric of one class in a row."""
     found = row.get("by_class", {}).get(name)
-    if found is None:
-        return ""
-    return f"{found['return']:.1f}" if task.primary_metric == "return" else short(found[task.primary_metric])
+    return "" if found is None else digits(found[task.primary_metric], task.primary_metric)
+
+
+def score_of(row: dict[str, Any], head: str) -> tuple[float, float, float]:
+    """Return the primary metric of a row and its 95 % interval."""
+    return (row["mean_return"] if head == "return" else row[head], *row[f"{head}_ci95"])
+
+
+def score_texts(row: dict[str, Any], head: str) -> tuple[str, str]:
+    """Return the same as text: .912 and .893-.928, or 163.2 and 146.0 to 180.1."""
+    value, low, high = (digits(x, head) for x in score_of(row, head))
+    return value, f"{low} to {high}" if head == "return" else f"{low}-{high}"
+
+
+def digits(value: float, head: str) -> str:
+    return f"{value:.1f}" if head == "return" else short(value)
 
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:

@@ -6,7 +6,7 @@ A task is one object with a core of 12 members:
     config              dataclass of the env's settings (`env.*`); has `num_envs`; fields made by `core.settings.setting`
     presets             YAML presets, training defaults, other projects' setting names         tasks/presets.py
     env, make_env       the env's class, and a TensorEnv with these settings
-    evaluation          the settings of the env that policies are judged in
+    evaluation          the settings of the env that policies are evaluated in
     contract            what an exported policy's user must know
     policy              networks by description, shipped policies, shields                     tasks/policy.py
     curriculum          difficulty as a function of training progress                          tasks/curriculum.py
@@ -26,6 +26,7 @@ A user's own task is an object of this class, or of a subclass, in a Python file
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -50,7 +51,7 @@ PARTS = ("presets", "policy", "curriculum", "view", "metrics", "match")
 
 
 class Task:
-    """A task. See the head of this module.
+    """A task (see the head of this module).
 
     Args:
         name: Its name, in lower case.
@@ -103,7 +104,7 @@ class Task:
         return self.env(cfg, **{key: value for key, value in given.items() if key in named})
 
     def evaluation(self, cfg: Any) -> Any:
-        """Return the settings of the env that a policy trained with `cfg` is judged in."""
+        """Return the settings of the env that a policy trained with `cfg` is evaluated in."""
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
     def contract(self, cfg: Any) -> dict[str, Any]:
@@ -111,18 +112,12 @@ class Task:
 
         Has "task", "decision_s", "observation" and "action" by name; tasks add units, frames and rates.
         """
-        env = self.make_env(dataclasses.replace(cfg, num_envs=self.match.sides))
-        try:
-            action = env.action_spec
+        with contextlib.closing(self.make_env(dataclasses.replace(cfg, num_envs=self.match.sides))) as env:
+            action, observation = env.action_spec, env.observation_spec
             parts = {"action": action} if isinstance(action, TensorSpec) else dict(action)
-            return {
-                "task": self.name,
-                "decision_s": env.decision_s,
-                "observation": {name: tell_spec(spec) for name, spec in env.observation_spec.items()},
-                "action": {name: tell_spec(spec) for name, spec in parts.items()},
-            }
-        finally:
-            env.close()
+            told = {"task": self.name, "decision_s": env.decision_s}
+            told["observation"] = {name: tell_spec(spec) for name, spec in observation.items()}
+            return told | {"action": {name: tell_spec(spec) for name, spec in parts.items()}}
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
         """Return scripted policies by name: callables that take their parameters as keywords."""

@@ -1,7 +1,4 @@
-"""Options that tasks add to `fledge eval` and `fledge benchmark`: the table EVAL_OPTIONS in a task's eval_options.py.
-
-Reading them loads no torch, so that `--help` is quick.
-"""
+"""Options that tasks add to `fledge eval` and `fledge benchmark`: EVAL_OPTIONS in a task's eval_options.py, without torch."""
 
 from __future__ import annotations
 

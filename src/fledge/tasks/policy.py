@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,11 +42,8 @@ class TrainedEnv:
 
 def env_specs(task: Task, cfg: Any) -> tuple[dict[str, TensorSpec], ActionSpec]:
     """Return the observation and action specs of a task's envs with these settings."""
-    env = task.make_env(dataclasses.replace(cfg, num_envs=task.match.sides))
-    try:
+    with contextlib.closing(task.make_env(dataclasses.replace(cfg, num_envs=task.match.sides))) as env:
         return env.observation_spec, env.action_spec
-    finally:
-        env.close()
 
 
 class PolicyFactory:

@@ -28,8 +28,7 @@ class Presets:
 
     def names(self, group: str) -> list[str]:
         """Return the names of the presets in a group: "train", "env" or "hardware"."""
-        folder = None if self.folder is None else self.folder / group
-        return sorted(p.stem for p in folder.glob("*.yaml")) if folder is not None and folder.is_dir() else []
+        return [] if self.folder is None else sorted(p.stem for p in (self.folder / group).glob("*.yaml"))
 
     def load(self, group: str, name: str) -> dict[str, Any]:
         """Return the content of a preset, or of a YAML file given by path.
@@ -37,14 +36,11 @@ class Presets:
         Raises:
             ConfigError: if there is no such preset or file.
         """
-        if name.endswith((".yaml", ".yml")):
-            path = Path(name)
-        else:
-            if name not in self.names(group):
-                known = ", ".join(self.names(group)) or "none"
-                raise ConfigError(f"There is no {group} preset {name!r}; available: {known}.")
-            assert self.folder is not None
-            path = self.folder / group / f"{name}.yaml"
+        is_path = name.endswith((".yaml", ".yml"))
+        if not is_path and name not in self.names(group):
+            known = ", ".join(self.names(group)) or "none"
+            raise ConfigError(f"There is no {group} preset {name!r}; available: {known}.")
+        path = Path(name) if is_path or self.folder is None else self.folder / group / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"There is no preset file {path}.")
         return read_yaml(path)

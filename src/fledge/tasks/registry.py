@@ -2,11 +2,10 @@
 
     navigation                     registered: the entry-point group `fledge.tasks` of any installed package
     gym:CartPole-v1                any Gymnasium env
-    package.module:object          an object, or a class, of this Task contract
+    package.module:object          a Task, or a subclass of it
     examples/hover.py              a Python file with one such object in it
 
-A file or a module runs code, so it is only ever taken from someone's own words (a command line, a call), never from a
-checkpoint: there, `find_named_task` refuses it in a sentence that says what to type.
+Code (a file or a module) runs only if the user names it, never because a checkpoint does: `find_named_task` refuses it.
 """
 
 from __future__ import annotations
@@ -24,35 +23,38 @@ from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
-FOLDERS = sorted(
-    folder.parent.name for folder in Path(__file__).parent.glob("*/task.py") if folder.parent.name != "gym"
-)
+FOLDERS = sorted({path.parent.name for path in Path(__file__).parent.glob("*/task.py")} - {"gym"})
 
 
 def task_names() -> list[str]:
-    """Names of the registered tasks."""
+    """Return the names of the registered tasks."""
     return sorted({*FOLDERS, *(point.name for point in entry_points(group=GROUP))})
 
 
 @functools.cache
 def find_task(reference: str) -> Task:
-    """The task that a reference means (see above).
+    """Return the task that a reference means (see above).
 
     Raises:
-        ConfigError: when there is none, or its code cannot be loaded.
+        ConfigError: if there is none, or its code cannot be loaded.
     """
-    if is_code(reference):
-        return _load_code(reference)
-    return find_named_task(reference)
+    if not is_code(reference):
+        return find_named_task(reference)
+    if reference.startswith("gym:"):
+        return _gym_task(reference)
+    if reference.endswith(".py"):
+        reference = str(Path(reference).resolve())
+        return _task_in(_only_task(module_from_file(Path(reference)), reference), reference)
+    return _task_in(find_object(reference), reference)
 
 
 def is_code(reference: str) -> bool:
-    """Whether a reference names code to run: a file, an object in a module, or a Gymnasium ID with its module."""
+    """Return whether a reference names code to run: a file, an object in a module, or a Gymnasium ID with its module."""
     return reference.endswith(".py") or ":" in reference.removeprefix("gym:")
 
 
 def find_named_task(reference: str, asked_by: str = "This") -> Task:
-    """The registered or Gymnasium task that a file names; code is refused.
+    """Return the registered or Gymnasium task that a file names; code is refused.
 
     Args:
         asked_by: What names the task, for the error.
@@ -75,7 +77,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
 
 @functools.cache
 def _named_task(reference: str) -> Task | None:
-    """One object for each name, whoever asks: classes of configs are made per task."""
+    """Return the same object on every call: classes of configs are made per task."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = {point.name: point.value for point in entry_points(group=GROUP)}
@@ -91,15 +93,6 @@ def _gym_task(reference: str) -> Task:
     from fledge.tasks.gym.task import GymTask
 
     return GymTask(reference.removeprefix("gym:"))
-
-
-def _load_code(reference: str) -> Task:
-    if reference.startswith("gym:"):
-        return _gym_task(reference)
-    if reference.endswith(".py"):
-        path = Path(reference).resolve()
-        return _task_in(_only_task(module_from_file(path), str(path)), str(path))
-    return _task_in(find_object(reference), reference)
 
 
 def _only_task(module: ModuleType, where: str) -> Any:

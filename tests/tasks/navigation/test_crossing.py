@@ -242,13 +242,13 @@ def test_every_episode_is_the_same_for_every_policy_also_beyond_the_first_wave()
 def test_a_collision_with_a_mover_is_drawn_where_it_happened() -> None:
     cfg = NavigationConfig(num_envs=64, num_maps=2, static_obstacles=0, moving_obstacles=80, decimation=5)
     result = evaluate(StraightPilot(), TASK, cfg, 64, record=64)
-    hit = [track for track in result.tracks if track.outcome == "collision_moving"]
+    hit = [track for track in result.trajectories if track.outcome == "collision_moving"]
     assert hit
     for track in hit:
         x, y, _, width = track.frames["mover"][-1]
         away = math.hypot(x - track.frames["pos"][-1, 0], y - track.frames["pos"][-1, 1])
         assert away < width / 2 + 0.3 + 0.4  # within what both fly in one decision
-    axes = TASK.view.draw(result.tracks).axes[0]
-    for track in result.tracks:
+    axes = TASK.view.draw(result.trajectories).axes[0]
+    for track in result.trajectories:
         if track.scene["map"] == 0:
             assert np.abs(track.frames["pos"][:, :2]).max() < axes.get_xlim()[1]

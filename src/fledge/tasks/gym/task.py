@@ -66,7 +66,7 @@ class GymTask(Task):
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Arguments for gymnasium.make."""
+    """Return arguments for gymnasium.make."""
     try:
         options = yaml.safe_load(text) if text else {}
     except yaml.YAMLError as error:

@@ -1,10 +1,8 @@
-"""What a person's hands move in a world: `Task.controls`. Pages make keys, sliders and buttons of it, and know no world.
+"""Manual controls (`TaskView.controls`), from which pages make keys, sliders and buttons.
 
-    stick     between `low` and `high`, back to `rest` when let go       rudder
-    lever     the same, but stays where it is put                        throttle
-    button    0, or 1 for one moment when it is pressed                  fire
-
-`controls_of` reads them off an action made of plain numbers; worlds add keys and words.
+stick     between `low` and `high`, back to `rest` when let go       rudder
+lever     the same, but stays where it is put                        throttle
+button    0, or 1 for one moment when it is pressed                  fire
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ Kind = Literal["stick", "lever", "button"]
 
 @dataclass(frozen=True)
 class Control:
-    """One thing to move. Keys are named as browsers name them (`KeyboardEvent.code`)."""
+    """One control. Keys are named as browsers name them (`KeyboardEvent.code`)."""
 
     name: str
     kind: Kind
@@ -39,18 +37,18 @@ class Control:
     """Of a button, the keys that press it."""
 
     def told(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self) | {"label": self.label or self.name}
 
     def clamp(self, value: Any) -> float:
-        """A value as it may be; `rest` if it is none."""
+        """Return a value within the limits; `rest` if it is not a number."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return self.rest
         return float(min(max(value, self.low), self.high))  # a whole number may be too large for a float
 
 
 def controls_of(spec: ActionSpec) -> list[Control]:
-    """Controls of an action of plain numbers; none where an entry is a vector, unbounded, or a choice of many."""
+    """Return controls of an action of plain numbers; none if an entry is a vector, unbounded, or a choice of many."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     found = []
     for name, part in parts.items():
@@ -66,14 +64,14 @@ def controls_of(spec: ActionSpec) -> list[Control]:
 
 
 def command_of(spec: ActionSpec, values: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
-    """The action of one row [1] that these values of the controls mean."""
+    """Return the action of one row [1] for these values of the controls."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     made = {name: torch.tensor([values[name]], dtype=part.dtype) for name, part in parts.items()}
     return made["action"] if isinstance(spec, TensorSpec) else made
 
 
 def without_buttons(controls: Sequence[Control], action: Tensor | Mapping[str, Tensor]) -> Any:
-    """An action as it goes on after its first moment: buttons are let go."""
+    """Return an action with its buttons released."""
     buttons = {control.name for control in controls if control.kind == "button"}
     if isinstance(action, Tensor):
         return torch.zeros_like(action) if buttons else action

@@ -1,4 +1,4 @@
-"""Pictures of recorded episodes for worlds that draw nothing of their own."""
+"""Pictures of recorded episodes of tasks without their own."""
 
 from __future__ import annotations
 

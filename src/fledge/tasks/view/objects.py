@@ -1,14 +1,13 @@
-"""What moves in a recorded episode as things that other programs know: an aircraft here, a missile there, gone by now.
+"""What moves in a recorded episode, as objects that other programs know: aircraft, drones, missiles.
 
-`Task.objects(track)` gives them; `objects_in` is what it does of its own, for every entry of the frames that is named `pos` or
-`..._pos` and holds positions:
+`objects_in`, the default of `TaskView.objects`, makes them from every entry of the frames named `pos` or `..._pos`:
 
     pos          [T, 3] one thing          [T, M, 3] M of them          [T, M, S, 3] S that belong to each of M
     heading      one axis less: rad, counter-clockwise from +x          (missile_heading for missile_pos)
     alive        the same: whether it is there                          (missile_alive)
     energy       the same: what it has left, 0 to 1                     (missile_energy)
 
-Two coordinates in place of three are a world without altitude. Positions that are not finite are not there.
+Two coordinates in place of three mean no altitude. An object is absent where its position is not finite.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ MAX_OBJECTS = 1000  # of one entry
 
 @dataclass
 class SceneObject:
-    """One thing in an episode of T frames; positions in metres, x east, y north, z up."""
+    """One object in an episode of T frames; positions in metres, x east, y north, z up."""
 
     name: str
     pos: np.ndarray  # [T, 3] or [T, 2]; [1, 3] of what never moves
     kind: Kind = "aircraft"
     colour: str = "blue"  # one of COLOURS
-    heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: nobody knows
+    heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: unknown
     present: np.ndarray | None = None  # [T] bool; None: always. Each time it comes back it is a new one
     parent: int | None = None  # which object of the list launched it
     size_m: float | None = None  # across, as it is; None: drawn as large as it takes to be seen
-    energy: np.ndarray | None = None  # [T] what it has left to fly with, 0 to 1; None: nobody knows
+    energy: np.ndarray | None = None  # [T] what it has left to fly with, 0 to 1; None: unknown
     destroyed: bool = False  # by what ended the episode; of what is gone before that, its kind tells
 
 
 def objects_in(track: Trajectory) -> list[SceneObject]:
-    """Things by the positions that were recorded (see above), the owners before what belongs to them."""
+    """Return objects by the recorded positions (see above), owners before what belongs to them."""
     found: list[SceneObject] = []
     for entry in sorted((name for name in track.frames if name == "pos" or name.endswith("_pos")), key=len):
         found += _objects_of(track.frames, entry.removesuffix("pos"), len(found))
@@ -77,7 +76,7 @@ def _objects_of(frames: Mapping[str, np.ndarray], prefix: str, known: int) -> li
 
 
 def _like(values: Any, pos: np.ndarray, at: tuple[Any, ...]) -> np.ndarray | None:
-    """The entry of one thing, where values go with positions."""
+    """Return the entry of one object, if values go with positions."""
     return values[at] if isinstance(values, np.ndarray) and values.shape == pos.shape[:-1] else None
 
 

@@ -1,18 +1,11 @@
-"""An episode as something to look at: what stands still, who moves, what a sensor sees, what instruments show.
+"""What the browser, static pages and MCAP files draw of an episode: shapes, moving obstacles, sensor readings, figures.
 
-`Task.stage(scene)`          what stands still, and how the world is looked at                       Stage
-`Task.actors(track)`         who moves, and has a trail: by default `Task.objects`                   list[SceneObject]
-`Task.crowd(track)`          many obstacles that move, each with a number of its own                 Crowd
-`Task.beams(track)`          what a ranging sensor saw, frame by frame                               Beams
-`Task.instruments(track)`    figures over time, with units: by default every number that is recorded Instruments
-
-The browser, static pages and MCAP draw from these alone, so a world that says nothing of its own still shows positions, trails
-and figures. Lengths are metres, x east, y north, z up.
+Lengths are metres, x east, y north, z up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +25,13 @@ def no_shapes() -> np.ndarray:
 
 @dataclass
 class Stage:
-    """What stands still in an episode."""
+    """What does not move in an episode."""
 
     boxes: np.ndarray = field(default_factory=no_shapes)  # [B, 6] m: centre, then size along x, y, z
     cylinders: np.ndarray = field(default_factory=no_shapes)  # [C, 6] m: as boxes; upright
     bounds: Sequence[Sequence[float]] | None = None  # lowest and highest corner; None: where things move
     flat: bool = False  # a map from above, without heights
-    clock_s: float = (
-        0.0  # when the episode began, by the world's clock: episodes of one stage are shown beside each other
-    )
+    clock_s: float = 0.0  # when the episode began, by the env's clock: episodes of one stage are shown together
     goal_radius_m: float = 0.0
 
 
@@ -52,7 +43,7 @@ class Crowd:
     pos: np.ndarray  # [T, K, 3] m
     sizes: np.ndarray  # [M, 3] m: size along x, y, z, by number
     round: np.ndarray  # [M] bool: an upright cylinder, else a box
-    seen: np.ndarray | None = None  # [T, K] bool: the first actor knows of it; None: nobody says
+    seen: np.ndarray | None = None  # [T, K] bool: the first actor knows of it; None: unknown
 
 
 @dataclass
@@ -75,7 +66,7 @@ class Instrument:
 
 
 def numbers_in(track: Trajectory) -> list[Instrument]:
-    """Every single number that was recorded, and those of small rows by their place."""
+    """Return every recorded number over time, and those of short rows by index."""
     found = []
     for name, values in track.frames.items():
         if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiu":
@@ -90,7 +81,7 @@ def numbers_in(track: Trajectory) -> list[Instrument]:
 
 
 def motion_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[Instrument]:
-    """Speed and height of the first thing that moves, from its positions."""
+    """Return speed and height of the first object that moves, from its positions."""
     first = next((actor for actor in actors if len(actor.pos) == len(seconds) > 1), None)
     if first is None:
         return []
@@ -103,21 +94,16 @@ def motion_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[Instru
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """A field's name as people read it, and the unit that its ending tells."""
-    units = {"_s": "s", "_m": "m", "_deg": "°", "_rad": "rad", "_mps": "m/s"}
-    unit = next((unit for ending, unit in units.items() if name.endswith(ending)), "")
-    stem = name[: -next(len(e) for e in units if name.endswith(e))] if unit else name
-    return stem.replace("_", " "), unit
+    """Return a field's name without its unit, and the unit."""
+    units = {"s": "s", "m": "m", "deg": "°", "rad": "rad", "mps": "m/s"}
+    stem, mark, ending = name.rpartition("_")
+    unit = units.get(ending, "") if mark else ""
+    return (stem if unit else name).replace("_", " "), unit
 
 
 def track_seconds(track: Trajectory) -> np.ndarray:
-    """Seconds since the beginning of an episode's frames, [T]."""
+    """Return seconds since the start of each of an episode's frames, [T]."""
     count = len(next(iter(track.frames.values()), ()))
     index: Any = track.facts.get("index")
     numbers = np.arange(count) if index is None else np.asarray(index)
     return numbers * float(track.facts.get("seconds_per_frame", 1.0))
-
-
-def plain_facts(facts: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """What is known of an episode, as far as it is a plain value."""
-    return {str(k): v for k, v in facts.items() if isinstance(v, str | int | float | bool)}

@@ -1,5 +1,7 @@
 """`make demo`: learn to fly from nothing, in minutes, and show it.
 
+    python examples/demo.py --out demo
+
 Trains the `fast` preset, evaluates the result beside a straight-flying pilot and NavRL's released policy (the file when it
 is there, else its results recorded with `fledge eval`), and writes one HTML report.
 """
@@ -45,11 +47,11 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     result = run_training(["navigation"], "fast", list(overrides), run, None)
     assert result is not None
     console.rule(Text("2 of 2  flying on unseen maps", "bold"))
-    rows, tracks = evaluate_all(run, episodes, console)
+    rows, trajectories = evaluate_all(run, episodes, console)
     task = find_task("navigation")
     make_console().print(table(rows, task), *details(rows, task))
     path = out / "report.html"
-    write_report(path, make_report(run, result, rows, tracks))
+    write_report(path, make_report(run, result, rows, trajectories))
     say(console, f"report: {path}")
 
 
@@ -58,7 +60,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
     names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
-    tracks: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     home = None
     for name, label in names:
         policy = load_policy(name)
@@ -70,15 +72,17 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
                 request.picture = Path("unused")  # asks for paths to be recorded
             flight = eval_env(policy, preset, [f"env.moving_obstacles={movers}"], home)
             result = fly_with_progress(policy, flight.cfg, request, console, label)
-            tracks = result.tracks or tracks
+            trajectories = result.trajectories or trajectories
             rows.append({**row_of(policy, flight, result, request, label), "ours": ours})
     worlds = list(dict.fromkeys(row["world"] for row in rows))
     if navrl is None:
         rows += [row for row in find_task("navigation").metrics.reference_rows() if row["world"] in worlds]
-    return sorted(rows, key=lambda row: worlds.index(row["world"])), tracks
+    return sorted(rows, key=lambda row: worlds.index(row["world"])), trajectories
 
 
-def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], tracks: list[Trajectory]) -> Report:
+def make_report(
+    run: Path, result: dict[str, Any], rows: list[dict[str, Any]], trajectories: list[Trajectory]
+) -> Report:
     minutes = result["seconds"] / 60
     ours = [row for row in rows if row.get("ours")]
     theirs = [row for row in rows if row["policy"].startswith("NavRL")]
@@ -99,7 +103,7 @@ def make_report(run: Path, result: dict[str, Any], rows: list[dict[str, Any]], t
         rows=rows,
         curves=read_curves(run),
         task=task,
-        tracks=[("The new policy crossing, among 80 moving obstacles", tracks)] if tracks else [],
+        trajectories=[("The new policy crossing, among 80 moving obstacles", trajectories)] if trajectories else [],
         marks=marks,
     )
 
