@@ -86,20 +86,16 @@ def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: floa
 def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
     """Sum in NumPy on the calling thread, because torch's threads hang in a forked child."""
     count, width = shape
-    rewards = _doubles(pick(REWARD, slice(None)), spec).reshape(count, width, -1)
+    tensor = from_words(pick(REWARD, slice(None)), spec)
+    if spec.dtype.is_floating_point and spec.dtype not in (torch.float64, torch.float32, torch.float16):
+        tensor = tensor.double()  # NumPy lacks bfloat16 and the like
+    rewards = tensor.numpy().astype(np.float64).reshape(count, width, -1)
     total = np.zeros((count, rewards.shape[-1]))
     for step in range(width - 1 if gamma > 0 else 1):
         total += np.where((taken > step)[:, None], gamma**step * rewards[:, step], 0.0)
     dtype = spec.dtype if spec.dtype.is_floating_point else torch.float32
     found = torch.from_numpy(total.astype(np.float32 if dtype is torch.float32 else np.float64))
     return found.to(dtype).reshape(count, *spec.shape)
-
-
-def _doubles(words: np.ndarray, spec: KeySpec) -> np.ndarray:
-    """Return words of any real dtype as float64."""
-    tensor = from_words(words, spec)
-    known = not spec.dtype.is_floating_point or spec.dtype in (torch.float64, torch.float32, torch.float16)
-    return tensor.numpy().astype(np.float64) if known else tensor.double().numpy()
 
 
 def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: int) -> Batch:
@@ -120,7 +116,8 @@ def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: 
                 found[NEXT + key] = from_words(_masked(frames[:, 1:], mask), specs[key])
     batch = _named(found, schema)
     batch["mask"] = torch.from_numpy(mask)
-    batch["index"] = torch.from_numpy(data.index.evicted_total + data.index.starts()[episode] + np.maximum(start, 0))
+    first = data.index.evicted_total + data.index.prefix_sum[episode] - lengths
+    batch["index"] = torch.from_numpy(first + np.maximum(start, 0))
     return batch
 
 

@@ -27,8 +27,8 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
-from fledge.replay.arguments import choose_layout, device_of, integers, named_values, whole
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
+from fledge.replay.checks import device_of, integers, named_values, whole
 from fledge.replay.episode_store import EpisodeStore
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
@@ -37,7 +37,7 @@ from fledge.replay.ingest.forms import plain_values
 from fledge.replay.ingest.rollouts import read_observations, read_rollout, rollout_names
 from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema
-from fledge.replay.stores.plan import Layout
+from fledge.replay.stores.plan import Layout, choose_layout
 from fledge.replay.view import Episodes, buffer_stats
 from fledge.replay.workers import Workers
 
@@ -189,7 +189,7 @@ class DictReplayBuffer(EpisodeStore):
             self._check_sampling(batch_size)
             if self.priorities is None:
                 return self._transitions(self.rng.integers(0, self.index.total, batch_size))
-            number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.index.total, self.rng)
+            number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.rng)
             batch = self._transitions(number)
             batch["weight"] = torch.from_numpy(weight).to(self.device)
             return batch

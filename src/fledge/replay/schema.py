@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 from fledge.storage.format.leaves import DTYPE_NAMES, MAX_DIMS, TORCH_DTYPES, WORDS
 
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 from fledge.replay.stores.block import BITS, decode_block, encode_block
 
 Key = str | tuple[str, ...]

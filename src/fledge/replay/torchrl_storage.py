@@ -25,10 +25,9 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.extras import extra
 from fledge.replay import forks
-from fledge.replay.arguments import device_of, whole
+from fledge.replay.checks import damaged, device_of, reading, whole
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
-from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
 from fledge.replay.torchrl_checkpointer import CompressedStorageCheckpointer

@@ -20,13 +20,13 @@ Contract
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from fledge.core.errors import ConfigError, InputError
+from fledge.replay.checks import damaged
 from fledge.replay.index.int_queue import IntQueue
-from fledge.replay.saved import damaged
 
 
 class PrefixSum:
@@ -53,11 +53,6 @@ class PrefixSum:
         return self._ends.view() - self.evicted_total
 
     @property
-    def ar(self) -> np.ndarray:
-        """Same as `values`."""
-        return self.values
-
-    @property
     def values(self) -> np.ndarray:
         """Lengths of the ranges, oldest first, [len] int64."""
         ends = self._ends.view()
@@ -65,6 +60,8 @@ class PrefixSum:
         values[1:] -= ends[:-1]  # np.diff(prepend=) costs ten times as much
         values[:1] -= self.evicted_total
         return values
+
+    ar = values
 
     def add(self, value: int) -> int:
         """Append a range; return the number of ranges evicted for it (0 or 1)."""
@@ -85,42 +82,24 @@ class PrefixSum:
         self.evicted_total += length
         return length
 
-    @overload
-    def get_range_idx(self, number: int) -> int: ...
-    @overload
-    def get_range_idx(self, number: np.ndarray) -> np.ndarray: ...
     def get_range_idx(self, number: Any) -> Any:
         """Return the range that contains a number (or each of an array)."""
-        numbers = self._checked(number)
-        found = self._find(numbers)
-        return int(found) if numbers.ndim == 0 else found
+        return self.get_range_relative_idx(number)[0]
 
-    @overload
-    def get_range_relative_idx(self, number: int) -> tuple[int, int]: ...
-    @overload
-    def get_range_relative_idx(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-    @overload
-    def get_range_relative_idx(self, number: int, range_idx: int) -> int: ...
-    @overload
-    def get_range_relative_idx(self, number: np.ndarray, range_idx: np.ndarray) -> np.ndarray: ...
     def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
         """Return the range that contains a number (or each of an array), and the offset inside that range.
 
         With `range_idx`, the result of `get_range_idx`, return the offset alone.
         """
         numbers = self._checked(number)
-        found = self._find(numbers)
+        ends = self._ends.view()
+        found = np.asarray(np.searchsorted(ends, numbers + self.evicted_total, side="right"))
         if range_idx is not None and not np.array_equal(found, range_idx):
             raise InputError(f"{number} is in range {found}, not {range_idx}: pass the result of get_range_idx.")
-        ends = self._ends.view()
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts
         both = (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
         return both if range_idx is None else both[1]
-
-    def starts(self) -> np.ndarray:
-        """Return the first number of each range, [len] int64."""
-        return self.prefix_sum - self.values
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self.values, "evicted_total": self.evicted_total}
@@ -138,9 +117,6 @@ class PrefixSum:
             )
         self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
-
-    def _find(self, numbers: np.ndarray) -> np.ndarray:
-        return np.asarray(np.searchsorted(self._ends.view(), numbers + self.evicted_total, side="right"))
 
     def _checked(self, number: Any) -> np.ndarray:
         numbers = np.asarray(number)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import ConfigError, InputError
+from fledge.replay.checks import damaged
 from fledge.replay.index.sum_tree import SumTree
-from fledge.replay.saved import damaged
 
 LEAST = 1e-6  # every transition can be sampled
 MOST = 1e290  # of priority^alpha, so that the sum stays finite
@@ -52,8 +52,8 @@ class Priorities:
         self.tree.update(numbers % self.tree.size, raised)
         self.largest = max(self.largest, float(values.max()))
 
-    def draw(self, count: int, begin: int, kept: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Sample `count` transitions; return their numbers relative to the oldest, and weights (at most 1)."""
+    def draw(self, count: int, begin: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Sample `count` transitions; return their numbers relative to the oldest, `begin`, and weights (at most 1)."""
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
         drawn = self.tree.priorities[slots]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 from fledge.replay.schema import KeySpec
 
 Episode = tuple[int, dict[str, np.ndarray]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Pick, Store
+from fledge.replay.stores.base import Encoded, Pick, Store
 from fledge.replay.workers import Workers
 from fledge.storage.format import codecs
 
@@ -53,19 +53,14 @@ class BlockStore(Store):
         self.cache_bytes, self._cached = cache_bytes, 0
         self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
 
-    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, list[bytes]]:
+    def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:
         array = words[self.keys[0]]
         array = array.reshape(len(array), self.cells)
         step, blobs = self.rows or len(array), []
         for a in range(0, len(array), step):
             data = np.ascontiguousarray(array[a : a + step].T).reshape(-1).view(np.uint8)
             blobs.append(encode_block(self.codec, data, self.spec.dtype.itemsize))
-        return len(array), blobs
-
-    def append(self, encoded: Any) -> None:
-        rows, blobs = encoded  # from `encode`
-        numbers = [self.blobs.append(blob) for blob in blobs]
-        self._appended(numbers[0], rows, sum(map(len, blobs)))
+        return Encoded(len(array), np.frombuffer(b"".join(blobs), np.uint8), np.cumsum([0, *map(len, blobs)]))
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()

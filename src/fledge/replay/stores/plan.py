@@ -15,13 +15,14 @@ Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames per 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fledge.core.errors import ConfigError
+from fledge.replay.checks import damaged
 from fledge.replay.packing import chunks as packing
 from fledge.replay.packing.columns import Columns
-from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec, Words
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.stores.bits import ROWS as BIT_ROWS
@@ -32,7 +33,6 @@ from fledge.storage.format import codecs
 
 Specs = Mapping[str, KeySpec]
 Layout = Literal["frame", "chunk", "episode"]
-LAYOUTS = ("frame", "chunk", "episode")
 PACKED_ROWS = 8  # 8 to 32 give the same size on navigation rollouts, and fewer decode faster (measured)
 MAX_COLUMNS = 2048  # larger frames pay off with a general codec
 BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
@@ -42,12 +42,23 @@ MEASURED_CHUNKS = 8  # more of large frames, to measure as many frames as of pac
 _CANDIDATES = codecs.candidates(9, 0)
 
 
+def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
+    """Return the layout that `layout` or `compress_epi` selects."""
+    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
+    if layout is not None and layout not in get_args(Layout):
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(get_args(Layout))}.")
+    if None not in (layout, named) and layout != named:
+        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass one.")
+    return layout or named or "chunk"
+
+
 def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool, cache_bytes: int) -> list[Store]:
     """Return empty stores for the keys, chosen on the frames in `words`."""
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
-        rows = block_rows(spec, layout)
+        whole = min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
+        rows = {"frame": 1, "chunk": whole, "episode": None}[layout]
         raw = len(spec.shape) >= 2 and not img_compressed
         codec = "raw" if raw else _choose(spec, words[key], layout, rows)
         if codec == "packed":
@@ -62,13 +73,6 @@ def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool
 def packed_rows(layout: str) -> int:
     """Return the frames per packed chunk."""
     return 1 if layout == "frame" else PACKED_ROWS
-
-
-def block_rows(spec: KeySpec, layout: str) -> int | None:
-    """Return the frames per chunk of a key with a general codec; None: the whole episode."""
-    if layout == "episode":
-        return None
-    return 1 if layout == "frame" else min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
 
 
 def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
@@ -98,11 +102,6 @@ def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
     return float(packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)) / 8
 
 
-def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
-    """Return a description from which `build_stores` makes the same stores, empty."""
-    return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
-
-
 def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
     """Return empty stores from an untrusted description; every key of `specs` must be in exactly one."""
     stores: list[Store] = []
@@ -110,10 +109,8 @@ def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
     for row in plan:
         keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
         seen += keys
-        known = set(keys) <= set(specs) and (
-            codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
-        )
-        if not known or not (rows is None or (type(rows) is int and rows >= 1)):
+        known = codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
+        if not known or not set(keys) <= set(specs) or not (rows is None or (type(rows) is int and rows >= 1)):
             raise damaged("describes invalid stores")
         if codec == BitStore.codec and rows != BIT_ROWS:
             raise damaged("has chunks of bits of an invalid length")
