@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -29,16 +28,14 @@ from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
 from fledge.replay.checks import device_of, integers, named_values, whole
-from fledge.replay.episode_store import EpisodeStore
+from fledge.replay.episode_store import Episodes, EpisodeStore, uninterrupted
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.ingest.episodes import episode_names, read_episode
 from fledge.replay.ingest.forms import plain_values
 from fledge.replay.ingest.rollouts import read_observations, read_rollout, rollout_names
-from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.plan import Layout, choose_layout
-from fledge.replay.view import Episodes, buffer_stats
 from fledge.replay.workers import Workers
 
 
@@ -103,7 +100,6 @@ class DictReplayBuffer(EpisodeStore):
         super().__init__(max_size, schema, layout, img_compressed, cache_bytes, segment_frames, priorities, workers)
         self.device, self.pin_memory, self.n_step, self.gamma = device, pin_memory, n_step, gamma
         self.rng = np.random.default_rng(None if seed is None else whole("seed", seed, 0, ConfigError))
-        self.lock = threading.RLock()
         self._closed = False
         forks.watch(self)
 
@@ -125,18 +121,18 @@ class DictReplayBuffer(EpisodeStore):
         Compressed frames and text are accepted too: see `ingest.forms`.
         """
         with self.lock, self._restore_schema_on_error():
-            named_values("episode", episode)
-            self._settle(episode_names, episode)
-            length, words = read_episode(self.schema, plain_values(self.schema, episode))
+            entries = named_values("episode", episode)
+            self._settle(episode_names(entries))
+            length, words = read_episode(self.schema, plain_values(self.schema, entries))
             with uninterrupted():
                 self._insert(length, words)
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Add [T, N] steps of parallel envs (see `ingest.rollouts`); return the number of episodes completed."""
         with self.lock, self._restore_schema_on_error():
-            named_values("rollout", rollout)
-            self._settle(rollout_names, rollout)
-            steps = list(read_rollout(self.schema, rollout))
+            entries = named_values("rollout", rollout)
+            self._settle(rollout_names(entries))
+            steps = list(read_rollout(self.schema, entries))
             opened = self._open_for(len(steps[0][1]))
             opened.check_room([done for _, done, _ in steps])
             stored = 0
@@ -160,10 +156,10 @@ class DictReplayBuffer(EpisodeStore):
                     self._insert(length, words)
             return len(closed)
 
-    def _settle(self, names: Callable[[Mapping[str, Any]], list[str]], data: Mapping[str, Any]) -> None:
+    def _settle(self, names: list[str]) -> None:
         """Take the keys from the added data if the constructor got none."""
         if self.schema.open:
-            self.schema.settle(names(data))
+            self.schema.settle(names)
             check_n_step(self.schema, self.n_step, self.gamma)
 
     @contextlib.contextmanager
@@ -259,12 +255,7 @@ class DictReplayBuffer(EpisodeStore):
         if not self.index.total:
             raise InputError("The buffer is empty: add an episode before sampling.")
 
-    # ---- statistics, state, end ---------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, Any]:
-        """Return bytes used, and codec, bytes per frame and compression ratio of each key."""
-        with self.lock:
-            return buffer_stats(self)
+    # ---- state, end --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state for `save_checkpoint`; compressed chunks are shared, not copied."""

@@ -27,12 +27,13 @@ def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     return numbers.astype(np.int64, copy=False)
 
 
-def named_values(what: str, data: Any) -> None:
-    """Raise InputError unless `data` is a mapping with string keys, such as a dict or a TensorDict."""
+def named_values(what: str, data: Any) -> dict[str, Any]:
+    """Return a mapping with string keys, such as a TensorDict, as a dict; InputError for other data."""
     if not hasattr(data, "keys"):
         raise InputError(f"The {what} is a {type(data).__name__}, but must be a dict of arrays or tensors.")
     if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
         raise InputError(f"The {what} has the keys {odd[:5]}, but keys must be strings.")
+    return {name: data[name] for name in data.keys()}  # noqa: SIM118
 
 
 def device_of(device: str | torch.device) -> torch.device:

@@ -46,20 +46,18 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
 
 def episode_names(episode: Mapping[str, Any]) -> list[str]:
     """Return the keys of a buffer for episodes like this one; `final_X` implies `next_X`."""
-    given = [str(name) for name in episode.keys()]  # noqa: SIM118 - a TensorDict is no dict
-    finals = [n.removeprefix(FINAL) for n in given if n.startswith(FINAL) and n.removeprefix(FINAL) in given]
-    names = [n for n in given if n.removeprefix(FINAL) not in finals or not n.startswith(FINAL)]
+    finals = [n for n in episode if FINAL + n in episode]
+    names = [n for n in episode if n not in {FINAL + final for final in finals}]
     return names + [NEXT + n for n in finals if NEXT + n not in names]
 
 
 def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
-    given = {str(name) for name in episode.keys()}  # noqa: SIM118 - a TensorDict is no dict
     allowed = {*schema.names, *(before + n for n in schema.observed for before in (FINAL, NEXT))}
     for name in schema.ragged:
         allowed |= {before + name + MASK for before in (("", FINAL, NEXT) if name in schema.observed else ("",))}
-    if missing := [n for n in schema.stored if n not in given]:
+    if missing := [n for n in schema.stored if n not in episode]:
         raise InputError(f"The episode lacks {missing}; this buffer stores {schema.stored}.")
-    if unknown := sorted(given - allowed):
+    if unknown := sorted(set(episode) - allowed):
         raise InputError(f"The episode has {unknown}, which this buffer does not store: leave them out.")
 
 

@@ -48,12 +48,11 @@ def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
 
     Without "obs" these are all keys of the rollout. With "final_obs" they include `next_X` of the observations.
     """
-    given = [str(name) for name in rollout.keys()]  # noqa: SIM118 - a TensorDict is no dict
-    if "obs" not in given:
-        return [name for name in given if name != "final_obs"]
-    seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118
-    names = [*seen, *(name for name in ("action", "reward", *DONE) if name in given)]
-    return names + ([NEXT + name for name in seen] if "final_obs" in given else [])
+    if not hasattr(rollout.get("obs"), "keys"):
+        return [name for name in rollout if name != "final_obs"]
+    seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118 - a TensorDict is no dict
+    names = [*seen, *(name for name in ("action", "reward", *DONE) if name in rollout)]
+    return names + ([NEXT + name for name in seen] if "final_obs" in rollout else [])
 
 
 def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
@@ -68,7 +67,7 @@ def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
 
 
 def _done(rollout: Mapping[str, Any]) -> np.ndarray:
-    flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout.keys()]  # noqa: SIM118 - a TensorDict
+    flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout]
     if not flags:
         raise InputError("The rollout needs 'terminated', 'truncated' or 'done' to split it into episodes.")
     shape = flags[0].shape[:2]

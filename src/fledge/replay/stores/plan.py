@@ -57,8 +57,8 @@ def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
-        whole = min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
-        rows = {"frame": 1, "chunk": whole, "episode": None}[layout]
+        frames = min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
+        rows = {"frame": 1, "chunk": frames, "episode": None}[layout]
         raw = len(spec.shape) >= 2 and not img_compressed
         codec = "raw" if raw else _choose(spec, words[key], layout, rows)
         if codec == "packed":
