@@ -10,9 +10,7 @@ n-step, for a transition t of an episode of T, with k = min(n_step, T - t) steps
 Windows are [B, length, ...], with "mask" false (and zeros) outside of the episode. `ends` selects the windows of an episode
 of T transitions:
 
-    "inside"    the T - length + 1 windows inside it (one, padded at its end, if it is shorter). Transition t is in
-                min(t + 1, T - t, length, T - length + 1) of them, so the first and last are sampled up to `length` times
-                less often than those in the middle.
+    "inside"    the T - length + 1 windows inside it (one, padded at its end, if it is shorter).
     "pad"       the T + length - 1 windows that touch it, padded at both ends: every transition is in `length` of them.
 """
 

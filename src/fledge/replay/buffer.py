@@ -270,8 +270,8 @@ class DictReplayBuffer(EpisodeStore):
             snapshot.load(self, state)
 
     def forked(self, number: int) -> None:
-        """Give a forked child random numbers of its own (see `forks`)."""
-        self.rng = forks.child_rng(self.rng, number)
+        """Give a forked child random numbers of its own, which depend only on the state of `rng` and on `number`."""
+        self.rng = np.random.default_rng([number, *self.rng.integers(0, 2**32, 4)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support `copy`, `pickle` and spawned processes: the copy has threads and a lock of its own."""

@@ -73,9 +73,8 @@ class EpisodeStore:
     def _insert(self, length: int, words: Words) -> None:
         """Add an episode. Steps that can fail come first; the caller delays Ctrl-C."""
         if length > self.max_size:
-            raise InputError(
-                f"An episode of {length} transitions does not fit max_size={self.max_size}: split it or raise max_size."
-            )
+            size = f"max_size={self.max_size}"
+            raise InputError(f"An episode of {length} transitions does not fit {size}: split it or raise max_size.")
         if not self.stores:
             self.stores = self._plan(words)
         elif not self.measured and self.index.evicted_total + self.index.total >= MEASURE_FRAMES:

@@ -112,9 +112,7 @@ class PrefixSum:
         if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
             raise damaged("has an index that is too large")
         if len(values) > self.max_len:
-            raise InputError(
-                f"The saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size."
-            )
+            raise InputError(f"The state has {len(values)} ranges, but at most {self.max_len} fit: raise max_size.")
         self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
 

@@ -18,8 +18,18 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.replay.ingest import ragged
-from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+from fledge.replay.schema import (
+    DONE,
+    FINAL,
+    MASK,
+    NEXT,
+    Schema,
+    Words,
+    as_tensor,
+    pad_ragged,
+    ragged_counts,
+    set_ragged_counts,
+)
 
 Frames = tuple[torch.Tensor, np.ndarray | None]  # [rows, ...], and of a ragged key the elements per row
 
@@ -35,12 +45,10 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
     for name, (tensor, counts) in values.items():
         words[name] = schema.check(name, tensor, length + 1 if name in schema.observed else length)
         if counts is not None:
-            ragged.set_counts(words, name, counts, schema.specs[name])
+            set_ragged_counts(words, name, counts, schema.specs[name])
     for name in DONE:
         if name in words and words[name].reshape(length, -1)[:-1].any():
-            raise InputError(
-                f"{name!r} is set before the last transition: add one episode per add(), or use add_rollout()."
-            )
+            raise InputError(f"{name!r} is set before the last transition: pass one episode, or use add_rollout().")
     return length, words
 
 
@@ -71,12 +79,12 @@ def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "
         return tensor, None
     spec, mask = schema.specs[name], episode.get(label + MASK)
     if isinstance(value, list | tuple):
-        return ragged.pad(label, value, spec)
+        return pad_ragged(label, value, spec)
     tensor = as_tensor(value, label)
     schema.check(name, tensor)
     if mask is None:
         return tensor, np.full(len(tensor), spec.shape[0])
-    return tensor, ragged.count(label, as_tensor(mask, label + MASK), tensor.shape[:1], spec)
+    return tensor, ragged_counts(label, as_tensor(mask, label + MASK), tensor.shape[:1], spec)
 
 
 def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
@@ -88,8 +96,8 @@ def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames
     spec, mask = schema.specs[name], episode.get(label + MASK)
     if mask is None and name + MASK in episode:
         raise InputError(f"There is {name + MASK!r}, but not {label + MASK!r}: add it.")
-    tensor, counts = ragged.pad(label, [value], spec)
-    return tensor, counts if mask is None else ragged.count(label, as_tensor(mask, label + MASK)[None], (1,), spec)
+    tensor, counts = pad_ragged(label, [value], spec)
+    return tensor, counts if mask is None else ragged_counts(label, as_tensor(mask, label + MASK)[None], (1,), spec)
 
 
 def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
@@ -126,9 +134,7 @@ def _complete(schema: Schema, name: str, frames: Frames, episode: Mapping[str, A
     apart = [before + name for before in (FINAL, NEXT) if before + name in episode]
     if len(tensor) == length + 1:
         if apart:
-            raise InputError(
-                f"{name!r} has {length + 1} frames, with the final one, and there is {apart}: leave one out."
-            )
+            raise InputError(f"{name!r} has {length + 1} frames, with the final one, and there is {apart}: drop one.")
         return frames
     if not apart:
         needed = f"{length + 1} frames, {FINAL + name!r} or {NEXT + name!r}"

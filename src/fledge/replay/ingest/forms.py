@@ -24,7 +24,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 def plain_values(schema: Schema, episode: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the episode with arrays under every key."""
-    readers = {str: _text, bytes: _images, None: lambda schema, episode, name: episode[name]}
+    readers: dict[type | None, Any] = {str: _text, bytes: _images, None: lambda schema, episode, name: episode[name]}
     return {name: readers[_kind(value)](schema, episode, name) for name, value in episode.items()}
 
 

@@ -116,9 +116,7 @@ class OpenEpisodes:
             if rows[key].dtype != pending.dtype or rows[key].shape != expected:
                 raise damaged(f"has open episodes with a wrong {key!r}")
         if used > self.longest:
-            raise InputError(
-                f"The saved replay has an open episode of {used} transitions, above max_size={self.longest}."
-            )
+            raise InputError(f"The saved replay has an open episode of {used} steps, above max_size={self.longest}.")
         self._grow(used)
         for key, pending in self._rows.items():
             pending[:, :used] = rows[key]

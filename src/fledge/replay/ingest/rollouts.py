@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.replay.ingest import ragged
-from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor, ragged_counts, set_ragged_counts
 
 Tensors = dict[str, torch.Tensor]
 
@@ -105,6 +104,6 @@ def _words(schema: Schema, frames: Tensors, masks: Tensors, shape: tuple[int, ..
         if spec.ragged:
             counts = np.full(shape[:2], spec.shape[0])
             if name in masks:
-                counts = ragged.count(prefix + name, masks[name], shape[:2], spec)
-            ragged.set_counts(words, name, counts, spec)
+                counts = ragged_counts(prefix + name, masks[name], shape[:2], spec)
+            set_ragged_counts(words, name, counts, spec)
     return words

@@ -14,7 +14,6 @@ import numpy as np
 
 from fledge.replay.checks import damaged
 from fledge.replay.packing import chunks as packing
-from fledge.replay.packing.columns import Columns
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores.base import Encoded, Pick, Store, chunk_rows
 from fledge.replay.workers import Workers
@@ -27,7 +26,7 @@ class PackedStore(Store):
 
     def __init__(self, specs: Mapping[str, KeySpec], rows: int) -> None:
         super().__init__(list(specs), rows)
-        self.columns, self.step = Columns(specs), rows
+        self.columns, self.step = packing.Columns(specs), rows
         self.added = np.zeros(len(self.columns.kinds), np.int64)  # bits per column, of all episodes ever added
 
     def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:

@@ -22,7 +22,6 @@ import numpy as np
 from fledge.core.errors import ConfigError
 from fledge.replay.checks import damaged
 from fledge.replay.packing import chunks as packing
-from fledge.replay.packing.columns import Columns
 from fledge.replay.schema import KeySpec, Words
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.stores.bits import ROWS as BIT_ROWS
@@ -89,7 +88,7 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
     if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
         codec = BITS
     size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
-    if layout != "episode" and Columns.count(spec) <= MAX_COLUMNS and spec.frame_bytes:
+    if layout != "episode" and packing.Columns.count(spec) <= MAX_COLUMNS and spec.frame_bytes:
         packed = _packed_size(spec, sample, packed_rows(layout))
         if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_SAVING) * raw):
             return "packed"
@@ -97,7 +96,7 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
 
 
 def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
-    columns = Columns({"": spec})
+    columns = packing.Columns({"": spec})
     packed = packing.pack(columns.table({"": sample}), columns.kinds, chunk_rows(len(sample), step))
     return float(packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)) / 8
 
@@ -117,7 +116,11 @@ def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
         if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
             raise damaged(f"has {keys[0]!r} as bits, but its dtype is not a byte")
         if codec == "packed":
-            if rows is None or rows > packing.MAX_ROWS or any(Columns.count(specs[k]) > MAX_COLUMNS for k in keys):
+            if (
+                rows is None
+                or rows > packing.MAX_ROWS
+                or any(packing.Columns.count(specs[k]) > MAX_COLUMNS for k in keys)
+            ):
                 raise damaged("has packed chunks of an invalid size")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
         elif codec == BitStore.codec:
