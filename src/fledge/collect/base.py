@@ -70,7 +70,7 @@ class Collector(ABC):
 
     @property
     def latest(self) -> Any:
-        """The batch returned last."""
+        """The batch returned last, not copied."""
         if self._latest is None:
             raise InputError("There is no batch yet: call rollout() first.")
         return self._latest

@@ -41,8 +41,8 @@ class ExperienceCollector(Collector):
         one = one.select(*RESULTS, "obs", "final_obs")
         rollout = one.apply(lambda x: torch.zeros((steps, *x.shape), dtype=x.dtype, device=x.device), batch_size=batch)
         assert isinstance(rollout, TensorDict)
-        self._rollout = rollout.set("action", make_action_buffer(env.action_spec, (steps, env.num_envs), env.device))
-        self._slots = self._env_slice.slots(self._rollout)
+        self._latest = rollout.set("action", make_action_buffer(env.action_spec, (steps, env.num_envs), env.device))
+        self._slots = self._env_slice.slots(self._latest)
 
     @property
     def simulate_s(self) -> float:  # type: ignore[override]
@@ -62,12 +62,7 @@ class ExperienceCollector(Collector):
         self.env_log = self.env.take_log()
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
-        return self._rollout
-
-    @property
-    def latest(self) -> TensorDict:
-        """The rollout, not copied."""
-        return self._rollout
+        return self._latest
 
     def state_dict(self) -> dict[str, Any]:
         """Return the env's state; the policy and torch's global random state are not included."""

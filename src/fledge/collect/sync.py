@@ -145,6 +145,7 @@ class SyncDataCollector(Collector):
         self.env_log = add_logs(env.take_log() for env in self.envs)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
+        self._latest = data
         return data
 
     def _collect(self, slots: list[list[Slot]]) -> None:
@@ -185,11 +186,6 @@ class SyncDataCollector(Collector):
 
     def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         env_slice.value_truncations(slot, self.policy)
-
-    @property
-    def latest(self) -> TensorDict:
-        """The rollout collected last, not copied."""
-        return self._rollouts[self._current][0]
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:
