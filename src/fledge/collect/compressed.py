@@ -165,7 +165,7 @@ class CompressedDataCollector(Collector):
         self._copies: bool = getattr(inner, "return_same_td", True)
         self._own = isinstance(base_collector, Collector)
         self.frames_per_batch = getattr(base_collector, "frames_per_batch", 0)
-        self._counted, self._fps, self.simulate_s = 0, 0.0, 0.0
+        self._counted = 0
         self._batches: Iterator[TensorDictBase] | None = None
 
     def rollout(self, prepare: Prepare | None = None) -> CompressedBatch:
@@ -194,9 +194,8 @@ class CompressedDataCollector(Collector):
         check_present(keys, data)
         self._latest = batch = CompressedBatch(data, keys, self.compression_level, copies)
         self._counted += data.numel()
-        base = self.base_collector
-        self._fps, self.simulate_s = getattr(base, "_fps", 0.0), getattr(base, "simulate_s", 0.0)
-        self.env_log = getattr(base, "env_log", {})
+        for name in ("_fps", "simulate_s", "env_log"):
+            setattr(self, name, getattr(self.base_collector, name, getattr(Collector, name)))
         return batch
 
     @property

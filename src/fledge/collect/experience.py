@@ -1,7 +1,6 @@
 """ExperienceCollector: collect transitions for an off-policy learner and its replay buffer.
 
-A rollout is one TensorDict [T, N], time-major, allocated once and updated in place: it is valid until the next call.
-`collect.base` lists its keys.
+A rollout is one TensorDict [T, N], updated in place: it is valid until the next call. `collect.base` lists its keys.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class ExperienceCollector(Collector):
             raise ConfigError(f"steps is {steps}, but must be at least 1.")
         self.env, self.explore, self.steps = env, explore, steps
         self.frames_per_batch = steps * env.num_envs
-        self._frames, self._fps = 0, 0.0
         self._env_slice = EnvSlice(env, 0)
         one, batch = env.make_buffers(), [steps, env.num_envs]
         one = one.select(*RESULTS, "obs", "final_obs")

@@ -9,7 +9,7 @@ Contract
     log-probabilities and values are those of the snapshot. The first P + 1 batches use the weights of the first call.
 
     Random numbers. The background thread never uses torch's global generator: it samples actions from its own generator,
-    seeded by one draw from the global one when the collector is made (see `rng_scope`). Results do not depend on timing.
+    seeded by one draw from the global one when the collector is made (see `RngScope`). Results do not depend on timing.
 
     Ownership. The env belongs to the background while a batch is collected; `rollout(prepare=...)` calls `prepare` on the
     caller's thread while the env is idle, or, with P > 1, on the background thread just before the batch begins. Over
@@ -87,29 +87,19 @@ class PipelinedDataCollector(Collector):
         self.prefetch_count = prefetch_count
         self.frames_per_batch = self._source.frames_per_batch
         self.total_frames = self._source.total_frames  # iteration stops after these; -1: when the base collector ends
-        self._frames = 0
-        self._fps = self.simulate_s = 0.0  # of the batch returned last
         self._pending: deque[_PendingBatch] = deque()  # oldest first
         self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
 
     def rollout(self, prepare: Prepare | None = None) -> TensorDictBase:
-        """Return the next batch, after starting those that follow it.
-
-        Args:
-            prepare: Called before the next batch begins, while the env is idle, so that it can change the env (curriculum).
-        """
+        """Return the next batch, after starting those that follow it; `prepare` is called before the next one begins."""
         data = self._take(prepare)
         if data is None:
             raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:
-        """Wait for the oldest batch, start the following ones, and return it.
-
-        Args:
-            until: Start no batch beyond this many decisions; -1: no limit.
-        """
+        """Wait for the oldest batch, start the following ones up to `until` decisions (-1: no limit), and return it."""
         if self._closed:
             raise InputError("rollout() was called after shutdown(): make a new collector.")
         if not self._pending:

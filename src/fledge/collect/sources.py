@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from fledge.collect.rng_scope import RngScope
+from fledge.collect.exploration import RngScope
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 from fledge.envs.base import Log

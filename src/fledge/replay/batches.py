@@ -99,7 +99,7 @@ def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.
 def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: int) -> Batch:
     """Return windows of `length` transitions from `start` [B] of each `episode` [B]."""
     schema, lengths = data.schema, data.index.values[episode]
-    count, width = len(episode), length + schema.extra
+    count, width = len(episode), length + bool(schema.nexts)
     rows = np.clip(start[:, None] + np.arange(width), 0, lengths[:, None])
     place = start[:, None] + np.arange(length)
     mask = (place >= 0) & (place < lengths[:, None])

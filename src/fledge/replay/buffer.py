@@ -27,7 +27,7 @@ import torch
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
-from fledge.replay.checks import device_of, integers, named_values, whole
+from fledge.replay.checks import Indices, device_of, integers, named_values, whole
 from fledge.replay.episode_store import Episodes, EpisodeStore, uninterrupted
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
@@ -116,10 +116,7 @@ class DictReplayBuffer(EpisodeStore):
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add one episode: arrays or tensors [T, ...] per key (see `ingest.episodes` for final observations).
-
-        Compressed frames and text are accepted too: see `ingest.forms`.
-        """
+        """Add one episode: arrays or tensors [T, ...] per key, compressed frames or text (see `ingest`)."""
         with self.lock, self._restore_schema_on_error():
             entries = named_values("episode", episode)
             self._settle(episode_names(entries))
@@ -197,11 +194,8 @@ class DictReplayBuffer(EpisodeStore):
     def sample_sequences(self, batch_size: int, length: int, ends: Ends = "inside") -> Batch:
         """Sample windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
 
-        Args:
-            ends: "inside" samples windows inside an episode, so transitions near its ends are sampled less often; "pad"
-                adds windows that reach over the ends, with "mask" false there, so that all are sampled equally often.
-
-        "index" [batch_size] is that of the first transition of each window that is in the episode.
+        With `ends` "inside", transitions near the ends of an episode are sampled less often; "pad" adds windows that reach
+        over the ends, so that all are sampled equally often. "index" is that of a window's first transition in the episode.
         """
         with self.lock:
             self._check_sampling(batch_size)
@@ -213,7 +207,7 @@ class DictReplayBuffer(EpisodeStore):
             episode, start = sequence_starts(self.index.values, length, batch_size, self.rng, ends)
             return self._on_device(windows(self, episode, start, length))
 
-    def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
+    def get(self, index: Indices) -> Batch:
         """Return the transitions with these "index" values, which must still be in the buffer."""
         with self.lock:
             self._check_sampling(1)
@@ -223,9 +217,7 @@ class DictReplayBuffer(EpisodeStore):
                 raise InputError(f"index {given}, but only {begin} to {begin + self.index.total - 1} are kept.")
             return self._transitions(numbers - begin)
 
-    def update_priorities(
-        self, index: np.ndarray | torch.Tensor | Sequence[int], priority: np.ndarray | torch.Tensor | Sequence[float]
-    ) -> None:
+    def update_priorities(self, index: Indices, priority: np.ndarray | torch.Tensor | Sequence[float]) -> None:
         """Set priorities (0 or more) of transitions by their "index"; indices that left the buffer are ignored."""
         with self.lock:
             self._check_alive()

@@ -11,6 +11,8 @@ import torch
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError
 
+Indices = np.ndarray | torch.Tensor | Sequence[int]
+
 
 def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputError) -> int:
     """Return the value as an int, or raise `error` unless it is a whole number of at least `least`."""
@@ -19,7 +21,7 @@ def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputErr
     return int(value)
 
 
-def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
+def integers(index: Indices) -> np.ndarray:
     """Return indices of transitions as [B] int64."""
     numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
     if numbers.size and numbers.dtype.kind not in "iu":

@@ -12,6 +12,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,25 +31,22 @@ MEASURE_FRAMES = 512
 MEASURE_EPISODES = 8
 
 
+@dataclass(eq=False, repr=False)
 class EpisodeStore:
     """Episodes of a replay buffer; the oldest leave when `max_size` transitions are reached."""
 
-    def __init__(
-        self,
-        max_size: int,
-        schema: Schema,
-        layout: Layout,
-        img_compressed: bool,
-        cache_bytes: int,
-        segment_frames: int | None,
-        priorities: Priorities | None,
-        workers: Workers,
-    ) -> None:
-        self.max_size, self.schema, self.layout = max_size, schema, layout
-        self.img_compressed, self.cache_bytes, self.segment_frames = img_compressed, cache_bytes, segment_frames
-        self.priorities, self.workers = priorities, workers
+    max_size: int
+    schema: Schema
+    layout: Layout
+    img_compressed: bool
+    cache_bytes: int
+    segment_frames: int | None
+    priorities: Priorities | None
+    workers: Workers
+
+    def __post_init__(self) -> None:
         self.lock = threading.RLock()
-        self.index = PrefixSum(max_size)
+        self.index = PrefixSum(self.max_size)
         self.stores: list[Store] = []
         self.measured = False
         self.open: OpenEpisodes | None = None
@@ -114,7 +112,7 @@ class EpisodeStore:
     def words_of(self, episode: int, only: str | None = None) -> Words:
         """Decode an episode: all internal keys, or `only` one."""
         length, with_final = int(self.index.values[episode]), self.schema.with_final()
-        rows = np.arange(length + self.schema.extra)
+        rows = np.arange(length + bool(self.schema.nexts))
         words: Words = {}
         for store in self.stores:
             if keys := [key for key in store.keys if only in (None, key)]:

@@ -59,13 +59,7 @@ def decompress_image(data: Packed, shape: Sequence[int] | None = None, dtype: An
 def decompress_image_seq(
     data: Packed, shape: Sequence[int] | None = None, n: int | None = None, dtype: Any = np.uint8
 ) -> np.ndarray:
-    """Return the sequence from the bytes of `compress_image_seq`, or from a plain LZ4 frame.
-
-    Args:
-        shape: Expected shape of one image; required for an LZ4 frame.
-        n: Expected number of images; required for an LZ4 frame.
-        dtype: Dtype of an LZ4 frame.
-    """
+    """Return the sequence of `compress_image_seq`, like `decompress_image`; `shape` is of one of `n` images."""
     return _decompress(data, None if shape is None or n is None else (n, *shape), dtype, sequence=True)
 
 
@@ -149,12 +143,8 @@ def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[
     if bool(whole) != sequence:
         kind, call = ("a sequence", "decompress_image_seq") if whole else ("one image", "decompress_image")
         raise FormatError(f"The bytes hold {kind}: call {call}.")
-    return _read_dtype(text, codec), shape, codec, crc, 8 + length
-
-
-def _read_dtype(text: Any, codec: str) -> np.dtype[Any]:
-    known = {np.dtype(c).newbyteorder("<").str: np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG"}
-    dtype = known.get(text) if isinstance(text, str) else None
-    if dtype is None or (dtype.itemsize > 16) or (word_size("array", dtype.str) > 8 and codec != "raw"):
+    known = {dtype.str: dtype for dtype in (np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG")}
+    dtype = known.get(str(text))
+    if dtype is None or dtype.itemsize > 16 or (word_size("array", dtype.str) > 8 and codec != "raw"):
         raise FormatError(f"The compressed image's dtype {str(text)[:20]!r} is invalid: it is damaged.")
-    return dtype
+    return dtype, shape, codec, crc, 8 + length

@@ -184,11 +184,6 @@ class Schema:
         """Stored keys with a varying number of elements."""
         return [n for n in self.stored if n in self.specs and self.specs[n].ragged]
 
-    @property
-    def extra(self) -> int:
-        """1 if episodes hold a final observation, else 0."""
-        return 1 if self.nexts else 0
-
     def internal(self) -> dict[str, KeySpec]:
         """Return the specs of all internal keys: the stored keys, and the counts of ragged ones."""
         counts = {n + COUNT: KeySpec((), torch.int32) for n in self.ragged}

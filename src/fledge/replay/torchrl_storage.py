@@ -41,8 +41,7 @@ ROWS = PACKED_ROWS
 class CompressedStorage(LazyStackStorage):
     """TorchRL storage of compressed rows.
 
-    TorchRL chooses by class how to stack samples, and leaves the batches of a `LazyStackStorage` as they are: that is the
-    only reason for this base class.
+    The base class is for TorchRL's choice by class how to stack samples: it leaves batches of a `LazyStackStorage` alone.
 
     Args:
         max_size: Largest number of rows.
@@ -259,7 +258,8 @@ class CompressedStorage(LazyStackStorage):
         closed = np.flatnonzero(~opened)
         if len(self.columns.kinds):
             table = np.zeros((len(rows), len(self.columns.kinds)), np.uint32)
-            self._unpack(block[closed], inside[closed], closed, table)
+            if len(closed):
+                self._unpack(block[closed], inside[closed], closed, table)
             out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
         for key in self._single:
             out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
@@ -276,8 +276,6 @@ class CompressedStorage(LazyStackStorage):
         return out
 
     def _unpack(self, block: np.ndarray, inside: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
-        if not len(block):
-            return
         blobs = [self._packed[b] for b in block.tolist()]
         sizes = np.array([len(blob) for blob in blobs]) // 4
         ones, full = np.ones_like(block), np.full_like(block, ROWS)

@@ -20,11 +20,7 @@ from fledge.replay.checks import whole
 
 
 class Workers:
-    """A thread pool that includes the caller's thread.
-
-    Args:
-        threads: Number of threads; None takes the cores that this process may use, at most four: batches are small.
-    """
+    """A thread pool that includes the caller's thread; `threads` None takes the process's cores, at most four."""
 
     def __init__(self, threads: int | None = None) -> None:
         threads = min(4, default_threads()) if threads is None else threads

@@ -23,14 +23,9 @@ Episode = tuple[int, dict[str, np.ndarray]]
 
 
 class OpenEpisodes:
-    """Pending rows of N envs, [N, room, *shape] per key; `room` grows by doubling.
+    """Pending rows of N envs, [N, room, *shape] per internal key; `room` grows by doubling.
 
-    Args:
-        num_envs: N.
-        specs: Internal keys.
-        with_final: Internal keys with a final observation.
-        segment: Cut episodes after this many transitions, so that they can be sampled before they end; None: never.
-        longest: Longest episode that fits the buffer.
+    `segment` cuts episodes after this many transitions, so that they can be sampled before they end (None: never).
     """
 
     def __init__(

@@ -43,10 +43,7 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for rollouts like this one: observations, actions, rewards and ends.
-
-    Without "obs" these are all keys of the rollout. With "final_obs" they include `next_X` of the observations.
-    """
+    """Return the keys of a buffer for rollouts like this one: all, or with "obs" those that learners need."""
     if not hasattr(rollout.get("obs"), "keys"):
         return [name for name in rollout if name != "final_obs"]
     seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118 - a TensorDict is no dict

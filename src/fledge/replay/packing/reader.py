@@ -65,10 +65,7 @@ def unpack_rows(
     spans: wp.array2d(dtype=wp.int32),
     table: wp.array2d(dtype=wp.uint32),
 ):
-    """Decode rows of chunks, each at its address, into a zeroed table.
-
-    A span is: rows of the chunk, first row requested, number of rows, first row of table.
-    """
+    """Decode rows of chunks, each at its address, into a zeroed table; `chunks.unpack` explains the spans."""
     item = first + wp.tid()
     columns = kinds.shape[0]
     words = wp.array(ptr=addresses[item], shape=(1 << 28,), dtype=wp.uint32)

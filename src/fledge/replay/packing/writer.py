@@ -163,44 +163,39 @@ def plan_columns(
     if found == 0:
         bits[chunk, column] = 0
         return
-    size = 41
+    plan = width_of(high - low)
+    cost = found * plan
+    base = low
+    cost1 = (found - 1) * width_of(once)
+    if cost1 < cost:
+        plan = width_of(once) + 64
+        cost = cost1
+        base = head
+    cost2 = 6 + width_of(first_gap) + (found - 2) * width_of(twice)
+    if found > 2 and cost2 < cost:
+        plan = width_of(twice) + 128
+        cost = cost2
+        base = head
+        plans[chunk, column, 3] = first_gap
+    size = 41 + cost
     if found < rows:
         size = size + rows
-    width0 = width_of(high - low)
-    width1 = width_of(once)
-    cost0 = found * width0
-    cost1 = (found - 1) * width1
-    cost2 = wp.int32(1 << 20)
-    width2 = width_of(twice)
-    if found > 2:
-        cost2 = 6 + width_of(first_gap) + (found - 2) * width2
-    if cost0 <= cost1 and cost0 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width0)
-        plans[chunk, column, 2] = low
-        size = size + cost0
-    elif cost1 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width1) | wp.uint32(1 << 6)
-        plans[chunk, column, 2] = head
-        size = size + cost1
-    else:
-        plans[chunk, column, 0] = wp.uint32(width2) | wp.uint32(2 << 6)
-        plans[chunk, column, 2] = head
-        plans[chunk, column, 3] = first_gap
-        size = size + cost2
+    plans[chunk, column, 0] = wp.uint32(plan)
     plans[chunk, column, 1] = mask
+    plans[chunk, column, 2] = base
     bits[chunk, column] = size
     if column > 0 and found > 1 and kind == 2 and kinds[column - 1] == 2:
         before_mask = mask_of(table, starts[chunk], rows, column - 1)
         if (mask & ~before_mask) == ZERO:
             line = plan_follow(table, starts[chunk], column, mask)
-            cost = 68 + found * wp.int32(line[0])
+            line_size = 68 + found * wp.int32(line[0])
             if mask != before_mask:
-                cost = cost + rows
-            if cost < size:
+                line_size = line_size + rows
+            if line_size < size:
                 plans[chunk, column, 0] = line[0] | wp.uint32(3 << 6)
                 plans[chunk, column, 2] = line[1]
                 plans[chunk, column, 3] = line[2] | (line[3] << wp.uint32(22))
-                bits[chunk, column] = cost
+                bits[chunk, column] = line_size
 
 
 @wp.kernel

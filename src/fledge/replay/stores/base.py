@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fledge.replay.checks import damaged
-from fledge.replay.index.int_queue import IntQueue
+from fledge.replay.index.prefix_sum import IntQueue
 from fledge.replay.stores.blobs import BlobStore
 from fledge.replay.workers import Workers
 
@@ -76,7 +76,7 @@ class Store(ABC):
         return {"blobs": self.blobs.state(), "first": first, "length": self.length.view().copy()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load a state, and check that chunks and episodes agree."""
+        """Load a state into a new store, and check that chunks and episodes agree."""
         blobs = BlobStore()
         blobs.load(dict(state["blobs"]))
         first, length = (np.asarray(state[k], np.int64) for k in ("first", "length"))

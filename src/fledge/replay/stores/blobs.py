@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fledge.replay.checks import damaged
-from fledge.replay.index.int_queue import IntQueue
+from fledge.replay.index.prefix_sum import IntQueue
 from fledge.replay.packing.chunks import AHEAD
 
 SEGMENT_BYTES = 2**20  # largest segment; a new one is a 32nd of the kept bytes, and at least 16 KiB

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -102,8 +101,6 @@ class BlockStore(Store):
         return flat.reshape(self.cells, rows)
 
     def _remember(self, decoded: list[tuple[int, np.ndarray]]) -> None:
-        if not self.cache_bytes:
-            return
         for number, array in decoded:
             if number not in self._cache:
                 self._cached += array.nbytes
@@ -111,8 +108,3 @@ class BlockStore(Store):
             self._cache.move_to_end(number)
         while self._cached > self.cache_bytes:
             self._cached -= self._cache.popitem(last=False)[1].nbytes
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._cache.clear()
-        self._cached = 0
