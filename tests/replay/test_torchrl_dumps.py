@@ -19,7 +19,7 @@ from tensordict import TensorDict
 torchrl = pytest.importorskip("torchrl.data")
 
 from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError, StorageError  # noqa: E402
-from fledge.replay.torchrl_checkpointer import FILE  # noqa: E402
+from fledge.replay.torchrl_rows import FILE  # noqa: E402
 from fledge.replay.torchrl_storage import CompressedStorage  # noqa: E402
 from tests.replay.forking import in_child  # noqa: E402
 from tests.replay.test_torchrl_storage import rows  # noqa: E402

@@ -17,28 +17,16 @@ if TYPE_CHECKING:
     from fledge.collect.pipelined import PipelinedDataCollector
     from fledge.collect.sync import SyncDataCollector, split_trajectories
 
-__all__ = [
-    "CompressTransform",
-    "CompressedBatch",
-    "CompressedDataCollector",
-    "ExplorationType",
-    "HalvesDataCollector",
-    "PipelinedDataCollector",
-    "SyncDataCollector",
-    "set_exploration_type",
-    "split_trajectories",
-]
+__all__ = ["CompressTransform", "CompressedBatch", "ExplorationType", "set_exploration_type", "split_trajectories"]
+__all__ += ["CompressedDataCollector", "HalvesDataCollector", "PipelinedDataCollector", "SyncDataCollector"]
 
-_HOME = {
-    "CompressTransform": "compress_transform",
-    "CompressedBatch": "compressed",
-    "CompressedDataCollector": "compressed",
-    "ExplorationType": "exploration",
-    "HalvesDataCollector": "halves",
-    "PipelinedDataCollector": "pipelined",
-    "SyncDataCollector": "sync",
-    "set_exploration_type": "exploration",
-    "split_trajectories": "sync",
+_NAMES = {
+    "compress_transform": ("CompressTransform",),
+    "compressed": ("CompressedBatch", "CompressedDataCollector"),
+    "exploration": ("ExplorationType", "set_exploration_type"),
+    "halves": ("HalvesDataCollector",),
+    "pipelined": ("PipelinedDataCollector",),
+    "sync": ("SyncDataCollector", "split_trajectories"),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _NAMES.items() for name in names})

@@ -38,11 +38,11 @@ class Collector(ABC):
         frames_per_batch: Decisions per rollout, 0 if unknown.
     """
 
-    simulate_s: float
+    simulate_s: float = 0.0
     env_log: Log = {}
     frames_per_batch: int
-    _frames: int
-    _fps: float
+    _frames: int = 0
+    _fps: float = 0.0
     _latest: Any = None
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Collector(ABC):
 
     @property
     def latest(self) -> Any:
-        """The batch returned last."""
+        """The batch returned last, not copied."""
         if self._latest is None:
             raise InputError("There is no batch yet: call rollout() first.")
         return self._latest

@@ -67,25 +67,24 @@ class CompressTransform(Transform):
         keys = self.default_keys(tensordict) if self.chosen is None else list(self.chosen)
         check_present(keys, tensordict)
         if 0 in tensordict.batch_size:
-            raise InputError(
-                f"The rollout has batch size {tuple(tensordict.batch_size)}: there is nothing to compress."
-            )
+            raise InputError(f"The rollout's batch size is {[*tensordict.batch_size]}: there is nothing to compress.")
         out = tensordict.exclude(*keys)
         for key in keys:
             tensor = _with(tensordict.get(key), missing)
             packed = PackedTensor.pack(tensor, time_dim, self.compression_level, group=1)
-            out.set(_renamed(key, SUFFIX), _without(_to_bytes(packed), missing))
+            *nest, name = (key,) if isinstance(key, str) else key
+            out.set((*nest, name + SUFFIX), _to_bytes(packed).squeeze(missing))
         return out
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         time_dim, missing = _axes(tensordict)
         leaves = tensordict.keys(include_nested=True, leaves_only=True)
-        named = [key for key in leaves if (key if isinstance(key, str) else key[-1]).endswith(SUFFIX)]
+        named = [key for key in ((k,) if isinstance(k, str) else k for k in leaves) if key[-1].endswith(SUFFIX)]
         keys = [key for key in named if tensordict.get(key).dtype == torch.uint8]
         out = tensordict.exclude(*keys)
         for key in keys:
             data = _from_bytes(_with(tensordict.get(key), missing), time_dim)
-            out.set(_renamed(key, "", len(SUFFIX)), _without(data, missing))
+            out.set((*key[:-1], key[-1].removesuffix(SUFFIX)), data.squeeze(missing))
         return out
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -110,18 +109,6 @@ def _with(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
     for axis in axes:
         tensor = tensor.unsqueeze(axis)
     return tensor
-
-
-def _without(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
-    for axis in reversed(axes):
-        tensor = tensor.squeeze(axis)
-    return tensor
-
-
-def _renamed(key: Key, suffix: str, cut: int = 0) -> Key:
-    name = key if isinstance(key, str) else key[-1]
-    name = name[: len(name) - cut] + suffix
-    return name if isinstance(key, str) else (*key[:-1], name)
 
 
 def _to_bytes(packed: PackedTensor) -> Tensor:

@@ -30,7 +30,6 @@ from fledge.collect.base import Collector, Prepare
 from fledge.collect.packed import Envs, PackedTensor
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, InputError
-from fledge.envs.base import Log
 from fledge.storage.format import codecs
 
 Key = str | tuple[str, ...]
@@ -195,28 +194,17 @@ class CompressedDataCollector(Collector):
         check_present(keys, data)
         self._latest = batch = CompressedBatch(data, keys, self.compression_level, copies)
         self._counted += data.numel()
+        for name in ("_fps", "simulate_s", "env_log"):
+            setattr(self, name, getattr(self.base_collector, name, getattr(Collector, name)))
         return batch
 
     @property
     def _frames(self) -> int:  # type: ignore[override]
         return getattr(self.base_collector, "_frames", self._counted)
 
-    @property
-    def _fps(self) -> float:  # type: ignore[override]
-        return getattr(self.base_collector, "_fps", 0.0)
-
-    @property
-    def simulate_s(self) -> float:  # type: ignore[override]
-        return getattr(self.base_collector, "simulate_s", 0.0)
-
-    @property
-    def env_log(self) -> Log:  # type: ignore[override]
-        return getattr(self.base_collector, "env_log", {})
-
     def state_dict(self) -> dict[str, Any]:
         """Return the base collector's state; compression has none."""
-        state: dict[str, Any] = self.base_collector.state_dict()
-        return state
+        return dict(self.base_collector.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.base_collector.load_state_dict(state)

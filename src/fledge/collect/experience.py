@@ -1,7 +1,6 @@
 """ExperienceCollector: collect transitions for an off-policy learner and its replay buffer.
 
-A rollout is one TensorDict [T, N], time-major, allocated once and updated in place: it is valid until the next call.
-`collect.base` lists its keys.
+A rollout is one TensorDict [T, N], updated in place: it is valid until the next call. `collect.base` lists its keys.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ class ExperienceCollector(Collector):
             raise ConfigError(f"steps is {steps}, but must be at least 1.")
         self.env, self.explore, self.steps = env, explore, steps
         self.frames_per_batch = steps * env.num_envs
-        self._frames, self._fps = 0, 0.0
         self._env_slice = EnvSlice(env, 0)
         one, batch = env.make_buffers(), [steps, env.num_envs]
         one = one.select(*RESULTS, "obs", "final_obs")
         rollout = one.apply(lambda x: torch.zeros((steps, *x.shape), dtype=x.dtype, device=x.device), batch_size=batch)
         assert isinstance(rollout, TensorDict)
-        self._rollout = rollout.set("action", make_action_buffer(env.action_spec, (steps, env.num_envs), env.device))
-        self._slots = self._env_slice.slots(self._rollout)
+        self._latest = rollout.set("action", make_action_buffer(env.action_spec, (steps, env.num_envs), env.device))
+        self._slots = self._env_slice.slots(self._latest)
 
     @property
     def simulate_s(self) -> float:  # type: ignore[override]
@@ -62,12 +60,7 @@ class ExperienceCollector(Collector):
         self.env_log = self.env.take_log()
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
-        return self._rollout
-
-    @property
-    def latest(self) -> TensorDict:
-        """The rollout, not copied."""
-        return self._rollout
+        return self._latest
 
     def state_dict(self) -> dict[str, Any]:
         """Return the env's state; the policy and torch's global random state are not included."""

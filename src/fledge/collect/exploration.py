@@ -1,4 +1,4 @@
-"""Exploration type of collectors: sample actions or take the mean, per collector or overridden in a `with` block.
+"""Exploration type of collectors (sample actions or take the mean, overridden in a `with` block), and where they draw from.
 
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()
@@ -9,10 +9,23 @@ A pipelined batch uses the type that was active where the batch was started.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from fledge.core.errors import ConfigError
+
+_FUNCTIONS = (
+    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial "
+    "_sample_dirichlet _standard_gamma"
+)
+_METHODS = "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial"
+RANDOM_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
+    [getattr(torch, name) for name in _FUNCTIONS.split()] + [getattr(torch.Tensor, name) for name in _METHODS.split()]
+)
 
 
 class ExplorationType(enum.StrEnum):
@@ -54,3 +67,22 @@ def is_deterministic(own: bool) -> bool:
     """Return whether to take the mean: as set by `set_exploration_type`, or else `own`."""
     override = _override.get()
     return own if override is None else override is ExplorationType.MEAN
+
+
+class RngScope(TorchFunctionMode):
+    """Context in which this thread draws from `generator`, except in calls that pass their own generator.
+
+    torch's global generator is shared by all threads: if two of them draw from it, the numbers depend on timing. The scope
+    leaves it alone. It covers functions that are called from Python and accept a generator (torch.distributions,
+    `randn_like`, `normal_`, ...), so not dropout.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in RANDOM_FUNCTIONS and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self.generator}
+        return func(*args, **kwargs)

@@ -34,8 +34,7 @@ class HalvesDataCollector(SyncDataCollector):
         envs: The two halves: two envs with the same specs, best of the same size.
         policy: Actor and critic.
         frames_per_batch: Decisions per rollout over both halves.
-        args: Further positional arguments of `SyncDataCollector`.
-        options: Further keyword arguments of `SyncDataCollector`.
+        args, options: Further arguments of `SyncDataCollector`.
     """
 
     def __init__(

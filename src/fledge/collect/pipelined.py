@@ -9,7 +9,7 @@ Contract
     log-probabilities and values are those of the snapshot. The first P + 1 batches use the weights of the first call.
 
     Random numbers. The background thread never uses torch's global generator: it samples actions from its own generator,
-    seeded by one draw from the global one when the collector is made (see `rng_scope`). Results do not depend on timing.
+    seeded by one draw from the global one when the collector is made (see `RngScope`). Results do not depend on timing.
 
     Ownership. The env belongs to the background while a batch is collected; `rollout(prepare=...)` calls `prepare` on the
     caller's thread while the env is idle, or, with P > 1, on the background thread just before the batch begins. Over
@@ -72,13 +72,10 @@ class PipelinedDataCollector(Collector):
         prefetch_count: int = 1,
     ) -> None:
         if prefetch_count < 1:
-            raise ConfigError(
-                f"prefetch_count is {prefetch_count}, but must be at least 1. Use the base collector alone to disable it."
-            )
+            raise ConfigError(f"prefetch_count is {prefetch_count}, but must be at least 1, or use the base collector.")
         if hasattr(base_collector, "base_collector"):
-            raise ConfigError(
-                f"base_collector is a {type(base_collector).__name__}, a wrapper itself: wrap it around the pipelined one."
-            )
+            kind = type(base_collector).__name__
+            raise ConfigError(f"base_collector is a {kind}, a wrapper itself: wrap it around the pipelined one.")
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
         seed = int(torch.randint(2**62, ()))
@@ -89,29 +86,20 @@ class PipelinedDataCollector(Collector):
             self._source = IterableSource(base_collector, seed)
         self.prefetch_count = prefetch_count
         self.frames_per_batch = self._source.frames_per_batch
-        self._frames = 0
-        self._fps = self.simulate_s = 0.0  # of the batch returned last
+        self.total_frames = self._source.total_frames  # iteration stops after these; -1: when the base collector ends
         self._pending: deque[_PendingBatch] = deque()  # oldest first
         self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-collect")
 
     def rollout(self, prepare: Prepare | None = None) -> TensorDictBase:
-        """Return the next batch, after starting those that follow it.
-
-        Args:
-            prepare: Called before the next batch begins, while the env is idle, so that it can change the env (curriculum).
-        """
+        """Return the next batch, after starting those that follow it; `prepare` is called before the next one begins."""
         data = self._take(prepare)
         if data is None:
             raise InputError("rollout() was called after the base collector's last batch: iterate over the collector.")
         return data
 
     def _take(self, prepare: Prepare | None = None, until: int = -1) -> TensorDictBase | None:
-        """Wait for the oldest batch, start the following ones, and return it.
-
-        Args:
-            until: Start no batch beyond this many decisions; -1: no limit.
-        """
+        """Wait for the oldest batch, start the following ones up to `until` decisions (-1: no limit), and return it."""
         if self._closed:
             raise InputError("rollout() was called after shutdown(): make a new collector.")
         if not self._pending:
@@ -147,7 +135,7 @@ class PipelinedDataCollector(Collector):
         self._pending.append(batch)
 
     def _save_state(self, batch: _PendingBatch) -> None:
-        batch.before = self._source.state_dict() if isinstance(self._source, SyncSource) else None
+        batch.before = self._source.collector.state_dict() if isinstance(self._source, SyncSource) else None
         batch.begun.set()
 
     def _collect(self, batch: _PendingBatch) -> Collected | None:
@@ -170,8 +158,9 @@ class PipelinedDataCollector(Collector):
         except CancelledError:
             raise InputError(STOPPED) from None
         if error is not None:
+            what = f"{type(error).__name__}: {error}"
             raise FledgeError(
-                f"Collecting in the background failed after {self._frames:,} decisions: {type(error).__name__}: {error}"
+                f"Collecting in the background failed after {self._frames:,} decisions: {what}"
             ) from error
         return self._pending[0].future.result()
 
@@ -180,28 +169,22 @@ class PipelinedDataCollector(Collector):
         for batch in self._pending:
             batch.future.exception()
 
-    @property
-    def total_frames(self) -> int:
-        """Iteration stops after this many decisions; -1: when the base collector ends."""
-        return self._source.total_frames
-
     def __iter__(self) -> Iterator[TensorDictBase]:
         while self.total_frames < 0 or self._frames < self.total_frames:
             data = self._take(until=self.total_frames)
             if data is None:
                 return
-            yield self._source.finish(data)
+            yield self.base_collector.finish(data) if isinstance(self.base_collector, SyncDataCollector) else data
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for an exact resume, without waiting for the running batch."""
         source = self._resumable_source()
         if any(batch.prepare is not None for batch in list(self._pending)[1:]):
-            raise ConfigError(
-                f"prefetch_count={self.prefetch_count} with `prepare` cannot be saved: use prefetch_count=1 to resume."
-            )
+            count = f"prefetch_count={self.prefetch_count}"
+            raise ConfigError(f"{count} with `prepare` cannot be saved: use prefetch_count=1 to resume.")
         state: dict[str, Any] = {"frames": self._frames, "flying": bool(self._pending)}
         if not self._pending:
-            return state | {"base": source.state_dict(), "policy": source.weights()}
+            return state | {"base": source.collector.state_dict(), "policy": source.weights()}
         oldest, *others = self._pending
         oldest.begun.wait()
         state |= {"base": oldest.before, "policy": oldest.weights or source.weights()}

@@ -12,18 +12,17 @@ import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from fledge.collect.rng_scope import RngScope
+from fledge.collect.exploration import RngScope
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError
 from fledge.envs.base import Log
 
-Policy = TypeVar("Policy", bound=nn.Module)
 Weights = dict[str, Tensor]
 
 
@@ -36,12 +35,12 @@ class Collected(NamedTuple):
     env_log: Log = {}
 
 
-class FrozenPolicy(Generic[Policy]):
+class FrozenPolicy:
     """A copy of a module with the parameters and buffers that its source had at the last `take`."""
 
-    def __init__(self, source: Policy) -> None:
+    def __init__(self, source: nn.Module) -> None:
         self.source = source
-        self.module: Policy = copy.deepcopy(source).requires_grad_(False)
+        self.module: Any = copy.deepcopy(source).requires_grad_(False)
 
     @torch.no_grad()
     def take(self, weights: Weights | None = None) -> None:
@@ -60,9 +59,11 @@ def _tensors(module: nn.Module) -> Weights:
 class CollectorSource(ABC):
     """The collector inside a pipelined collector."""
 
+    collector: Any
     total_frames: int = -1  # unknown: the source ends by itself
     frames_per_batch: int = 0
-    frozen: FrozenPolicy[Any] | None = None
+    frozen: FrozenPolicy | None = None
+    batches: Iterator[TensorDictBase] | None = None
 
     def take_weights(self, weights: Weights | None = None) -> None:
         """Act with the learner's current weights from now on, or with those of a snapshot."""
@@ -77,18 +78,17 @@ class CollectorSource(ABC):
     def collect(self) -> Collected | None:
         """Collect one batch; None when there are no more."""
 
-    def finish(self, data: TensorDictBase) -> TensorDictBase:
-        """Apply the collector's post-processing to a batch."""
-        return data
-
-    @abstractmethod
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """Close the iteration, which TorchRL's collectors leave open, and shut the collector down if it can be."""
+        for owner, name in ((self.batches, "close"), (self.collector, "shutdown")):
+            if hasattr(owner, name):
+                getattr(owner, name)()
 
 
 class SyncSource(CollectorSource):
     """A SyncDataCollector (or HalvesDataCollector) that cycles through several rollout buffers, without a copy."""
 
-    frozen: FrozenPolicy[Any]
+    frozen: FrozenPolicy
 
     def __init__(self, collector: SyncDataCollector, seed: int, rollouts: int) -> None:
         self.collector = collector
@@ -101,25 +101,16 @@ class SyncSource(CollectorSource):
 
     def collect(self) -> Collected:
         data = self.collector.rollout()
-        return Collected(data, self.collector._fps, self.collector.simulate_s)
-
-    def finish(self, data: Any) -> TensorDict:
-        return self.collector.finish(data)
+        return Collected(data, self.collector._fps, self.collector.simulate_s, self.collector.env_log)
 
     def weights(self) -> Weights:
         """Return a copy of the weights that the source acts with."""
         return {k: v.clone() for k, v in self.frozen.module.state_dict().items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.collector.state_dict()
-
     def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
         self.collector.load_state_dict(state)
         module = self.frozen.module
         module.load_state_dict({name: weights[name] for name in module.state_dict()})  # a snapshot may have more
-
-    def shutdown(self) -> None:
-        self.collector.shutdown()
 
 
 class IterableSource(CollectorSource):
@@ -132,24 +123,17 @@ class IterableSource(CollectorSource):
                 f"base_collector is a {type(iterable).__name__} with return_same_td=True, which would overwrite the batch "
                 "that the learner reads: use return_same_td=False."
             )
-        self.iterable, self.copies = iterable, same is None
+        self.collector, self.copies = iterable, same is None
         policy: Any = getattr(iterable, "_wrapped_policy", None)  # the attribute that a TorchRL collector calls
         if isinstance(policy, nn.Module):
             self.frozen = FrozenPolicy(policy)
             iterable._wrapped_policy = self.frozen.module  # type: ignore[attr-defined]
         device = getattr(iterable, "policy_device", None) or "cpu"
         self.rng_scope = RngScope(torch.Generator(device).manual_seed(seed))
-        self.batches: Iterator[TensorDictBase] | None = None
 
     def collect(self) -> Collected | None:
         with self.rng_scope:
             if self.batches is None:
-                self.batches = iter(self.iterable)
+                self.batches = iter(self.collector)
             data = next(self.batches, None)
             return None if data is None else Collected(data.clone() if self.copies else data)
-
-    def shutdown(self) -> None:
-        """Close the iteration, which TorchRL's collectors leave open, and shut the iterable down if it can be."""
-        for owner, name in ((self.batches, "close"), (self.iterable, "shutdown")):
-            if hasattr(owner, name):
-                getattr(owner, name)()

@@ -21,9 +21,8 @@ from torch import Tensor
 from fledge.agents.actor_critic import ActorCritic
 from fledge.collect.base import Collector, Prepare
 from fledge.collect.env_slice import EnvSlice, Slot, fill_next_value
-from fledge.collect.exploration import ExplorationType, is_deterministic, read_exploration_type
+from fledge.collect.exploration import ExplorationType, RngScope, is_deterministic, read_exploration_type
 from fledge.collect.key_names import KEY_NAMES, add_navrl_names, fill_done
-from fledge.collect.rng_scope import RngScope
 from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv, add_logs, make_action_buffer, write_action
 
@@ -67,9 +66,8 @@ class SyncDataCollector(Collector):
         self.env, self.policy = self.envs[0], policy
         self.num_envs = sum(e.num_envs for e in self.envs)
         if frames_per_batch < 1 or frames_per_batch % self.num_envs:
-            raise ConfigError(
-                f"frames_per_batch={frames_per_batch} must be a positive multiple of num_envs ({self.num_envs})."
-            )
+            size = f"num_envs ({self.num_envs})"
+            raise ConfigError(f"frames_per_batch={frames_per_batch} must be a positive multiple of {size}.")
         if total_frames == 0 or total_frames < -1:
             raise ConfigError(f"total_frames is {total_frames}, but must be positive, or -1 for no limit.")
         if device is not None and torch.device(device).type != self.env.device.type:
@@ -81,9 +79,6 @@ class SyncDataCollector(Collector):
         self.deterministic = read_exploration_type(exploration_type) is ExplorationType.MEAN
         self.keys = keys
         self.steps = frames_per_batch // self.num_envs
-        self._frames = 0
-        self._fps = 0.0
-        self.simulate_s = 0.0
         self.generator: torch.Generator | None = None
         self._rng_scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         edges = itertools.accumulate((e.num_envs for e in self.envs), initial=0)
@@ -145,6 +140,7 @@ class SyncDataCollector(Collector):
         self.env_log = add_logs(env.take_log() for env in self.envs)
         self._frames += self.frames_per_batch
         self._fps = self.frames_per_batch / (time.perf_counter() - begun)
+        self._latest = data
         return data
 
     def _collect(self, slots: list[list[Slot]]) -> None:
@@ -185,11 +181,6 @@ class SyncDataCollector(Collector):
 
     def _finish_step(self, env_slice: EnvSlice, slot: Slot) -> None:
         env_slice.value_truncations(slot, self.policy)
-
-    @property
-    def latest(self) -> TensorDict:
-        """The rollout collected last, not copied."""
-        return self._rollouts[self._current][0]
 
     def __iter__(self) -> Iterator[TensorDict]:
         while self.total_frames < 0 or self._frames < self.total_frames:

@@ -13,32 +13,20 @@ if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
     from fledge.replay.images import compress_image, compress_image_seq, decompress_image, decompress_image_seq
     from fledge.replay.index.prefix_sum import PrefixSum
-    from fledge.replay.index.sum_tree import SumTree
+    from fledge.replay.index.priorities import SumTree
     from fledge.replay.ingest.forms import read_text
     from fledge.replay.schema import KeySpec
 
-__all__ = [
-    "DictReplayBuffer",
-    "KeySpec",
-    "PrefixSum",
-    "SumTree",
-    "compress_image",
-    "compress_image_seq",
-    "decompress_image",
-    "decompress_image_seq",
-    "read_text",
-]
+__all__ = ["DictReplayBuffer", "KeySpec", "PrefixSum", "SumTree", "read_text"]
+__all__ += ["compress_image", "compress_image_seq", "decompress_image", "decompress_image_seq"]
 
-_HOME = {
-    "DictReplayBuffer": "buffer",
-    "KeySpec": "schema",
-    "PrefixSum": "index.prefix_sum",
-    "SumTree": "index.sum_tree",
-    "compress_image": "images",
-    "compress_image_seq": "images",
-    "decompress_image": "images",
-    "decompress_image_seq": "images",
-    "read_text": "ingest.forms",
+_NAMES = {
+    "buffer": ("DictReplayBuffer",),
+    "images": ("compress_image", "compress_image_seq", "decompress_image", "decompress_image_seq"),
+    "index.prefix_sum": ("PrefixSum",),
+    "index.priorities": ("SumTree",),
+    "ingest.forms": ("read_text",),
+    "schema": ("KeySpec",),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _NAMES.items() for name in names})

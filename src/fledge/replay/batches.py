@@ -10,9 +10,7 @@ n-step, for a transition t of an episode of T, with k = min(n_step, T - t) steps
 Windows are [B, length, ...], with "mask" false (and zeros) outside of the episode. `ends` selects the windows of an episode
 of T transitions:
 
-    "inside"    the T - length + 1 windows inside it (one, padded at its end, if it is shorter). Transition t is in
-                min(t + 1, T - t, length, T - length + 1) of them, so the first and last are sampled up to `length` times
-                less often than those in the middle.
+    "inside"    the T - length + 1 windows inside it (one, padded at its end, if it is shorter).
     "pad"       the T + length - 1 windows that touch it, padded at both ends: every transition is in `length` of them.
 """
 
@@ -86,7 +84,10 @@ def transitions(data: EpisodeStore, number: np.ndarray, n_step: int, gamma: floa
 def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.ndarray, gamma: float) -> torch.Tensor:
     """Sum in NumPy on the calling thread, because torch's threads hang in a forked child."""
     count, width = shape
-    rewards = _doubles(pick(REWARD, slice(None)), spec).reshape(count, width, -1)
+    tensor = from_words(pick(REWARD, slice(None)), spec)
+    if spec.dtype.is_floating_point and spec.dtype not in (torch.float64, torch.float32, torch.float16):
+        tensor = tensor.double()  # NumPy lacks bfloat16 and the like
+    rewards = tensor.numpy().astype(np.float64).reshape(count, width, -1)
     total = np.zeros((count, rewards.shape[-1]))
     for step in range(width - 1 if gamma > 0 else 1):
         total += np.where((taken > step)[:, None], gamma**step * rewards[:, step], 0.0)
@@ -95,17 +96,10 @@ def _n_step_reward(pick: Pick, spec: KeySpec, shape: tuple[int, ...], taken: np.
     return found.to(dtype).reshape(count, *spec.shape)
 
 
-def _doubles(words: np.ndarray, spec: KeySpec) -> np.ndarray:
-    """Return words of any real dtype as float64."""
-    tensor = from_words(words, spec)
-    known = not spec.dtype.is_floating_point or spec.dtype in (torch.float64, torch.float32, torch.float16)
-    return tensor.numpy().astype(np.float64) if known else tensor.double().numpy()
-
-
 def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: int) -> Batch:
     """Return windows of `length` transitions from `start` [B] of each `episode` [B]."""
     schema, lengths = data.schema, data.index.values[episode]
-    count, width = len(episode), length + schema.extra
+    count, width = len(episode), length + bool(schema.nexts)
     rows = np.clip(start[:, None] + np.arange(width), 0, lengths[:, None])
     place = start[:, None] + np.arange(length)
     mask = (place >= 0) & (place < lengths[:, None])
@@ -120,7 +114,8 @@ def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: 
                 found[NEXT + key] = from_words(_masked(frames[:, 1:], mask), specs[key])
     batch = _named(found, schema)
     batch["mask"] = torch.from_numpy(mask)
-    batch["index"] = torch.from_numpy(data.index.evicted_total + data.index.starts()[episode] + np.maximum(start, 0))
+    first = data.index.evicted_total + data.index.prefix_sum[episode] - lengths
+    batch["index"] = torch.from_numpy(first + np.maximum(start, 0))
     return batch
 
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -27,18 +26,16 @@ import torch
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.replay import forks, snapshot
-from fledge.replay.arguments import choose_layout, device_of, integers, named_values, whole
 from fledge.replay.batches import Batch, Ends, check_n_step, sequence_starts, transitions, windows
-from fledge.replay.episode_store import EpisodeStore
+from fledge.replay.checks import Indices, device_of, integers, named_values, whole
+from fledge.replay.episode_store import Episodes, EpisodeStore, uninterrupted
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.ingest.episodes import episode_names, read_episode
 from fledge.replay.ingest.forms import plain_values
 from fledge.replay.ingest.rollouts import read_observations, read_rollout, rollout_names
-from fledge.replay.interrupts import uninterrupted
 from fledge.replay.schema import KeySpec, Schema
-from fledge.replay.stores.plan import Layout
-from fledge.replay.view import Episodes, buffer_stats
+from fledge.replay.stores.plan import Layout, choose_layout
 from fledge.replay.workers import Workers
 
 
@@ -103,7 +100,6 @@ class DictReplayBuffer(EpisodeStore):
         super().__init__(max_size, schema, layout, img_compressed, cache_bytes, segment_frames, priorities, workers)
         self.device, self.pin_memory, self.n_step, self.gamma = device, pin_memory, n_step, gamma
         self.rng = np.random.default_rng(None if seed is None else whole("seed", seed, 0, ConfigError))
-        self.lock = threading.RLock()
         self._closed = False
         forks.watch(self)
 
@@ -120,23 +116,20 @@ class DictReplayBuffer(EpisodeStore):
     # ---- adding ------------------------------------------------------------------------------------------------
 
     def add(self, episode: Mapping[str, Any]) -> None:
-        """Add one episode: arrays or tensors [T, ...] per key (see `ingest.episodes` for final observations).
-
-        Compressed frames and text are accepted too: see `ingest.forms`.
-        """
+        """Add one episode: arrays or tensors [T, ...] per key, compressed frames or text (see `ingest`)."""
         with self.lock, self._restore_schema_on_error():
-            named_values("episode", episode)
-            self._settle(episode_names, episode)
-            length, words = read_episode(self.schema, plain_values(self.schema, episode))
+            entries = named_values("episode", episode)
+            self._settle(episode_names(entries))
+            length, words = read_episode(self.schema, plain_values(self.schema, entries))
             with uninterrupted():
                 self._insert(length, words)
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int:
         """Add [T, N] steps of parallel envs (see `ingest.rollouts`); return the number of episodes completed."""
         with self.lock, self._restore_schema_on_error():
-            named_values("rollout", rollout)
-            self._settle(rollout_names, rollout)
-            steps = list(read_rollout(self.schema, rollout))
+            entries = named_values("rollout", rollout)
+            self._settle(rollout_names(entries))
+            steps = list(read_rollout(self.schema, entries))
             opened = self._open_for(len(steps[0][1]))
             opened.check_room([done for _, done, _ in steps])
             stored = 0
@@ -160,10 +153,10 @@ class DictReplayBuffer(EpisodeStore):
                     self._insert(length, words)
             return len(closed)
 
-    def _settle(self, names: Callable[[Mapping[str, Any]], list[str]], data: Mapping[str, Any]) -> None:
+    def _settle(self, names: list[str]) -> None:
         """Take the keys from the added data if the constructor got none."""
         if self.schema.open:
-            self.schema.settle(names(data))
+            self.schema.settle(names)
             check_n_step(self.schema, self.n_step, self.gamma)
 
     @contextlib.contextmanager
@@ -189,7 +182,7 @@ class DictReplayBuffer(EpisodeStore):
             self._check_sampling(batch_size)
             if self.priorities is None:
                 return self._transitions(self.rng.integers(0, self.index.total, batch_size))
-            number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.index.total, self.rng)
+            number, weight = self.priorities.draw(batch_size, self.index.evicted_total, self.rng)
             batch = self._transitions(number)
             batch["weight"] = torch.from_numpy(weight).to(self.device)
             return batch
@@ -201,11 +194,8 @@ class DictReplayBuffer(EpisodeStore):
     def sample_sequences(self, batch_size: int, length: int, ends: Ends = "inside") -> Batch:
         """Sample windows of consecutive transitions of one episode each, [batch_size, length, ...], with "mask".
 
-        Args:
-            ends: "inside" samples windows inside an episode, so transitions near its ends are sampled less often; "pad"
-                adds windows that reach over the ends, with "mask" false there, so that all are sampled equally often.
-
-        "index" [batch_size] is that of the first transition of each window that is in the episode.
+        With `ends` "inside", transitions near the ends of an episode are sampled less often; "pad" adds windows that reach
+        over the ends, so that all are sampled equally often. "index" is that of a window's first transition in the episode.
         """
         with self.lock:
             self._check_sampling(batch_size)
@@ -217,7 +207,7 @@ class DictReplayBuffer(EpisodeStore):
             episode, start = sequence_starts(self.index.values, length, batch_size, self.rng, ends)
             return self._on_device(windows(self, episode, start, length))
 
-    def get(self, index: np.ndarray | torch.Tensor | Sequence[int]) -> Batch:
+    def get(self, index: Indices) -> Batch:
         """Return the transitions with these "index" values, which must still be in the buffer."""
         with self.lock:
             self._check_sampling(1)
@@ -227,9 +217,7 @@ class DictReplayBuffer(EpisodeStore):
                 raise InputError(f"index {given}, but only {begin} to {begin + self.index.total - 1} are kept.")
             return self._transitions(numbers - begin)
 
-    def update_priorities(
-        self, index: np.ndarray | torch.Tensor | Sequence[int], priority: np.ndarray | torch.Tensor | Sequence[float]
-    ) -> None:
+    def update_priorities(self, index: Indices, priority: np.ndarray | torch.Tensor | Sequence[float]) -> None:
         """Set priorities (0 or more) of transitions by their "index"; indices that left the buffer are ignored."""
         with self.lock:
             self._check_alive()
@@ -259,12 +247,7 @@ class DictReplayBuffer(EpisodeStore):
         if not self.index.total:
             raise InputError("The buffer is empty: add an episode before sampling.")
 
-    # ---- statistics, state, end ---------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, Any]:
-        """Return bytes used, and codec, bytes per frame and compression ratio of each key."""
-        with self.lock:
-            return buffer_stats(self)
+    # ---- state, end --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state for `save_checkpoint`; compressed chunks are shared, not copied."""
@@ -279,8 +262,8 @@ class DictReplayBuffer(EpisodeStore):
             snapshot.load(self, state)
 
     def forked(self, number: int) -> None:
-        """Give a forked child random numbers of its own (see `forks`)."""
-        self.rng = forks.child_rng(self.rng, number)
+        """Give a forked child random numbers of its own, which depend only on the state of `rng` and on `number`."""
+        self.rng = np.random.default_rng([number, *self.rng.integers(0, 2**32, 4)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support `copy`, `pickle` and spawned processes: the copy has threads and a lock of its own."""

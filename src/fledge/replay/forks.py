@@ -11,34 +11,18 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-
-class Forkable(Protocol):
-    """An object with a lock that another thread may hold when the process forks."""
-
-    lock: Any  # re-entrant
-
-    def forked(self, number: int) -> None: ...
-
-
-_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _guard = threading.RLock()
-_held: list[Forkable] = []
+_held: list[Any] = []
 _forks = 0
 
 
-def watch(item: Forkable) -> None:
-    """Hold the lock of `item` at every fork from now on, as long as it lives."""
+def watch(item: Any) -> None:
+    """Hold `item.lock`, which is re-entrant, at every fork from now on, as long as the item lives."""
     with _guard:
         _watched.add(item)
-
-
-def child_rng(rng: np.random.Generator, number: int) -> np.random.Generator:
-    """Return a generator that depends only on the state of `rng` and on `number`."""
-    return np.random.default_rng([number, *rng.integers(0, 2**32, 4)])
 
 
 def _before() -> None:
@@ -61,6 +45,4 @@ def _after(in_child: bool) -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(
-        before=_before, after_in_parent=lambda: _after(in_child=False), after_in_child=lambda: _after(in_child=True)
-    )
+    os.register_at_fork(before=_before, after_in_parent=lambda: _after(False), after_in_child=lambda: _after(True))

@@ -53,23 +53,14 @@ def decompress_image(data: Packed, shape: Sequence[int] | None = None, dtype: An
         shape: Expected shape; required for an LZ4 frame.
         dtype: Dtype of an LZ4 frame.
     """
-    if is_lz4(data):
-        return _from_lz4(data, shape, dtype)
-    return _fitting(_decompress(data, sequence=False), shape)
+    return _decompress(data, shape, dtype, sequence=False)
 
 
 def decompress_image_seq(
     data: Packed, shape: Sequence[int] | None = None, n: int | None = None, dtype: Any = np.uint8
 ) -> np.ndarray:
-    """Return the sequence from the bytes of `compress_image_seq`, or from a plain LZ4 frame.
-
-    Args:
-        shape: Expected shape of one image; required for an LZ4 frame.
-        n: Expected number of images; required for an LZ4 frame.
-        dtype: Dtype of an LZ4 frame.
-    """
-    whole = None if shape is None or n is None else (n, *shape)
-    return _from_lz4(data, whole, dtype) if is_lz4(data) else _fitting(_decompress(data, sequence=True), whole)
+    """Return the sequence of `compress_image_seq`, like `decompress_image`; `shape` is of one of `n` images."""
+    return _decompress(data, None if shape is None or n is None else (n, *shape), dtype, sequence=True)
 
 
 def is_lz4(data: Packed) -> bool:
@@ -77,17 +68,10 @@ def is_lz4(data: Packed) -> bool:
     return bytes(data[:4]) == LZ4_MAGIC
 
 
-def _fitting(array: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
-    if shape is not None and array.shape != tuple(shape):
-        raise InputError(f"The bytes hold an image of shape {array.shape}, but shape is {tuple(shape)}.")
-    return array
-
-
 def _from_lz4(data: Packed, shape: Sequence[int] | None, dtype: Any) -> np.ndarray:
     if shape is None:
         raise InputError("The bytes are a plain LZ4 frame: pass shape and dtype (and n for a sequence).")
-    kind = np.dtype(dtype)
-    nbytes = math.prod(shape) * kind.itemsize
+    kind, nbytes = np.dtype(dtype), math.prod(shape) * np.dtype(dtype).itemsize
     try:
         unpacker = lz4.frame.LZ4FrameDecompressor()
         content = unpacker.decompress(bytes(data), max_length=nbytes + 1)
@@ -121,7 +105,9 @@ def _compress(array: np.ndarray, level: int, sequence: bool) -> bytes:
     return b"".join([MAGIC, struct.pack("<I", len(text)), text, *blocks])
 
 
-def _decompress(data: Packed, sequence: bool) -> np.ndarray:
+def _decompress(data: Packed, expected: Sequence[int] | None, lz4_dtype: Any, sequence: bool) -> np.ndarray:
+    if is_lz4(data):
+        return _from_lz4(data, expected, lz4_dtype)
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     dtype, shape, name, crc, begin = _read_header(view, sequence)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -132,10 +118,11 @@ def _decompress(data: Packed, sequence: bool) -> np.ndarray:
     codecs.decode(name, member, out, word_size("array", dtype.str))
     if zlib.crc32(out.data) != crc:
         raise FormatError("The image's checksum is wrong: it is damaged.")
-    array = out.view(dtype)
+    if expected is not None and tuple(shape) != tuple(expected):
+        raise InputError(f"The bytes hold an image of shape {tuple(shape)}, but shape is {tuple(expected)}.")
     if not sequence:
-        return array.reshape(shape)
-    return np.ascontiguousarray(np.moveaxis(array.reshape([*shape[1:], shape[0]]), -1, 0))
+        return out.view(dtype).reshape(shape)
+    return np.ascontiguousarray(np.moveaxis(out.view(dtype).reshape([*shape[1:], shape[0]]), -1, 0))
 
 
 def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[int], str, int, int]:
@@ -156,12 +143,8 @@ def _read_header(view: memoryview, sequence: bool) -> tuple[np.dtype[Any], list[
     if bool(whole) != sequence:
         kind, call = ("a sequence", "decompress_image_seq") if whole else ("one image", "decompress_image")
         raise FormatError(f"The bytes hold {kind}: call {call}.")
-    return _read_dtype(text, codec), shape, codec, crc, 8 + length
-
-
-def _read_dtype(text: Any, codec: str) -> np.dtype[Any]:
-    known = {np.dtype(c).newbyteorder("<").str: np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG"}
-    dtype = known.get(text) if isinstance(text, str) else None
-    if dtype is None or (dtype.itemsize > 16) or (word_size("array", dtype.str) > 8 and codec != "raw"):
+    known = {dtype.str: dtype for dtype in (np.dtype(c).newbyteorder("<") for c in "?bBhHiIlLqQefdgFDG")}
+    dtype = known.get(str(text))
+    if dtype is None or dtype.itemsize > 16 or (word_size("array", dtype.str) > 8 and codec != "raw"):
         raise FormatError(f"The compressed image's dtype {str(text)[:20]!r} is invalid: it is damaged.")
-    return dtype
+    return dtype, shape, codec, crc, 8 + length

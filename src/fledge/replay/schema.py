@@ -3,8 +3,9 @@
 A key X is stored once. If `next_X` is a key too, it is derived as the next frame of X, so X has one frame more than an episode
 has transitions (the final observation).
 Words: inside the buffer, values are unsigned integers of the dtype's size, [rows, *shape], so that every bit is preserved.
-Ragged keys (graph inputs, see `ingest.ragged`) are stored padded with zeros, with the count under `X_count`. "Internal" keys
-are the stored keys and these counts.
+Ragged keys (graph inputs) have frames with a varying number of elements, up to the spec's shape[0]. They come as a list of
+arrays [k, ...], or as a padded array [..., most, ...] with a mask [..., most] whose true cells come first. They are stored
+padded with zeros, with the count under `X_count`. "Internal" keys are the stored keys and these counts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 from fledge.storage.format.leaves import DTYPE_NAMES, MAX_DIMS, TORCH_DTYPES, WORDS
 
 NEXT, FINAL, MASK, COUNT = "next_", "final_", "_mask", "_count"
@@ -41,9 +42,7 @@ class KeySpec:
         if self.dtype not in DTYPE_NAMES or self.dtype.itemsize not in WORDS:
             raise ConfigError(f"KeySpec.dtype is {self.dtype}, but must be a dtype of up to 8 bytes.")
         if self.ragged and (not self.shape or self.shape[0] < 1):
-            raise ConfigError(
-                f"The shape of a ragged key is {self.shape}, but must begin with its largest element count."
-            )
+            raise ConfigError(f"The shape of a ragged key is {self.shape}, but must begin with the largest count.")
 
     @property
     def frame_bytes(self) -> int:
@@ -95,6 +94,40 @@ def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
     return torch.from_numpy(words.view(signed)).view(spec.dtype)
 
 
+def pad_ragged(name: str, frames: Sequence[Any], spec: KeySpec) -> tuple[torch.Tensor, np.ndarray]:
+    """Return a list of arrays [k, ...] as one tensor [rows, *shape], and the counts [rows]."""
+    out = torch.zeros(len(frames), *spec.shape, dtype=spec.dtype)
+    counts = np.zeros(len(frames), np.int64)
+    for row, frame in enumerate(frames):
+        tensor = as_tensor(frame, name)
+        fits = tensor.ndim and tuple(tensor.shape[1:]) == spec.shape[1:] and len(tensor) <= spec.shape[0]
+        if tensor.dtype != spec.dtype or not fits:
+            got = f"{tuple(tensor.shape)} {tensor.dtype}"
+            raise InputError(f"A frame of {name!r} is {got}, but must be at most {spec.shape} {spec.dtype}.")
+        out[row, : len(tensor)] = tensor
+        counts[row] = len(tensor)
+    return out, counts
+
+
+def ragged_counts(name: str, mask: torch.Tensor, shape: Sequence[int], spec: KeySpec) -> np.ndarray:
+    """Return the elements per frame, [*shape], from a padding mask [*shape, most]."""
+    expected = (*shape, spec.shape[0])
+    if tuple(mask.shape) != expected:
+        raise InputError(f"{name + MASK!r} has shape {tuple(mask.shape)}, but must have {expected}.")
+    counts = mask.bool().sum(-1)
+    if not torch.equal(mask.bool(), torch.arange(spec.shape[0]) < counts[..., None]):
+        raise InputError(f"{name + MASK!r} must have its true cells first: move the elements to the front.")
+    return counts.numpy()
+
+
+def set_ragged_counts(words: Words, name: str, counts: np.ndarray, spec: KeySpec) -> None:
+    """Set the words [..., *spec.shape] of a ragged key to zero beyond its counts, and add the counts."""
+    there = np.arange(spec.shape[0]) < counts[..., None]
+    there = there.reshape(*there.shape, *(1,) * (len(spec.shape) - 1))
+    words[name] = np.where(there, words[name], words[name].dtype.type(0))
+    words[name + COUNT] = counts.astype(np.int32).view(np.uint32)
+
+
 class Schema:
     """Keys of a buffer: which are stored and which derived, and their specs.
 
@@ -140,9 +173,7 @@ class Schema:
             raise ConfigError(f"keys has {NEXT} keys of {flags}, but nothing follows the end of an episode.")
         if isinstance(keys, Mapping):
             if wrong := [n for n, spec in keys.items() if not isinstance(spec, KeySpec | None)]:
-                raise ConfigError(
-                    f"The values of the keys {wrong} must be a KeySpec each, or None to learn it from data."
-                )
+                raise ConfigError(f"The values of the keys {wrong} must be a KeySpec, or None to learn it from data.")
             self.specs = {n: spec for n in self.stored if (spec := keys[n]) is not None}
         taken = {*self.reserved, *(n + end for n in self.ragged for end in (MASK, COUNT))}
         if clash := sorted(taken.intersection(names)):
@@ -152,11 +183,6 @@ class Schema:
     def ragged(self) -> list[str]:
         """Stored keys with a varying number of elements."""
         return [n for n in self.stored if n in self.specs and self.specs[n].ragged]
-
-    @property
-    def extra(self) -> int:
-        """1 if episodes hold a final observation, else 0."""
-        return 1 if self.nexts else 0
 
     def internal(self) -> dict[str, KeySpec]:
         """Return the specs of all internal keys: the stored keys, and the counts of ragged ones."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fledge.core.errors import FormatError, InputError
+from fledge.replay.checks import damaged, reading
 from fledge.replay.index.prefix_sum import PrefixSum
 from fledge.replay.index.priorities import Priorities
 from fledge.replay.ingest.open_episodes import OpenEpisodes
-from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, Schema
 from fledge.replay.stores.base import Store
-from fledge.replay.stores.plan import build_stores, describe_stores
+from fledge.replay.stores.plan import build_stores
 
 if TYPE_CHECKING:
     from fledge.replay.buffer import DictReplayBuffer
@@ -51,7 +51,7 @@ def save(buffer: DictReplayBuffer) -> dict[str, Any]:
         "keys": list(buffer.schema.names),
         "specs": {k: spec.to_state() for k, spec in buffer.schema.specs.items()},
         "layout": buffer.layout,
-        "plan": describe_stores(buffer.stores),
+        "plan": [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in buffer.stores],
         "stores": [store.state() for store in buffer.stores],
         "index": index.state_dict(),
         "measured": buffer.measured,

@@ -25,14 +25,11 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.extras import extra
 from fledge.replay import forks
-from fledge.replay.arguments import device_of, whole
+from fledge.replay.checks import damaged, device_of, reading, whole
 from fledge.replay.packing import chunks as packing
-from fledge.replay.packing.columns import Columns
-from fledge.replay.saved import damaged, reading
 from fledge.replay.schema import KeySpec, as_tensor, from_words, to_words
 from fledge.replay.stores.plan import MAX_COLUMNS, PACKED_ROWS
-from fledge.replay.torchrl_checkpointer import CompressedStorageCheckpointer
-from fledge.replay.torchrl_rows import Key, decode_row, encode_row, joined, read_key, split
+from fledge.replay.torchrl_rows import CompressedStorageCheckpointer, Key, decode_row, encode_row, joined, split
 from fledge.replay.workers import Workers
 
 with extra("torchrl"):
@@ -44,8 +41,7 @@ ROWS = PACKED_ROWS
 class CompressedStorage(LazyStackStorage):
     """TorchRL storage of compressed rows.
 
-    TorchRL chooses by class how to stack samples, and leaves the batches of a `LazyStackStorage` as they are: that is the
-    only reason for this base class.
+    The base class is for TorchRL's choice by class how to stack samples: it leaves batches of a `LazyStackStorage` alone.
 
     Args:
         max_size: Largest number of rows.
@@ -84,25 +80,23 @@ class CompressedStorage(LazyStackStorage):
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Write rows at `cursor`: an index, a range, a slice, or a sequence or tensor of indices."""
         with self.lock:
-            self._set(cursor, data)
+            rows = self._indices(cursor)
+            if not isinstance(data, TensorDictBase):
+                raise InputError(f"The rows are a {type(data).__name__}, but must be a TensorDict.")
+            if isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0):
+                data = data.unsqueeze(0)
+            words = self._words(data, len(rows))
+            for block in np.unique(rows // ROWS).tolist():
+                places = np.flatnonzero(rows // ROWS == block)
+                arrays = self._open_block(block)
+                for key, array in words.items():
+                    arrays[key][rows[places] % ROWS] = array[places]
+            self._filled[rows] = True
+            self._len = max(self._len, int(rows.max(initial=-1)) + 1)
+            ends = {block: min(self.max_size, (block + 1) * ROWS) for block in self._open}
+            self._close([block for block, end in ends.items() if self._filled[block * ROWS : end].all()])
             if set_cursor:
                 self._set_last_cursor(cursor)
-
-    def _set(self, cursor: Any, data: Any) -> None:
-        rows = self._indices(cursor)
-        if not isinstance(data, TensorDictBase):
-            raise InputError(f"The rows are a {type(data).__name__}, but must be a TensorDict.")
-        if isinstance(cursor, int) or (isinstance(cursor, torch.Tensor) and cursor.ndim == 0):
-            data = data.unsqueeze(0)
-        words = self._words(data, len(rows))
-        for block in np.unique(rows // ROWS).tolist():
-            places = np.flatnonzero(rows // ROWS == block)
-            arrays = self._open_block(block)
-            for key, array in words.items():
-                arrays[key][rows[places] % ROWS] = array[places]
-        self._filled[rows] = True
-        self._len = max(self._len, int(rows.max(initial=-1)) + 1)
-        self._close_full_blocks()
 
     def get(self, index: Any) -> Any:
         """Return the row at an index, or the rows at several indices as one TensorDict."""
@@ -115,10 +109,9 @@ class CompressedStorage(LazyStackStorage):
                 raise IndexError(f"Index {rows[~self._filled[rows]][0]} was never written.")
             found = {key: from_words(words, self.specs[key]) for key, words in self._take(rows).items()}
         out = TensorDict({}, [len(rows)])
-        for key, nest in self._nests.items():
-            out.set(key, TensorDict({}, [len(rows), *nest]))
-        for key, tensor in found.items():
-            out.set(key, tensor)
+        nests = {key: TensorDict({}, [len(rows), *nest]) for key, nest in self._nests.items()}
+        for key, value in (nests | found).items():
+            out.set(key, value)
         out = out.to(self.device) if self.device.type != "cpu" else out
         shape = np.shape(index) if isinstance(index, list | np.ndarray | torch.Tensor) else ()
         several = len(shape) > 1 and len(rows) == math.prod(shape)  # not a mask
@@ -145,9 +138,10 @@ class CompressedStorage(LazyStackStorage):
         """Return the complete state, compressed; for TorchRL's `state_dict` and `fledge.save_checkpoint`."""
         with self.lock:
             self._close(list(self._open))
+            names = {key: list(key) if isinstance(key, tuple) else key for key in [*self.specs, *self._nests]}
             return {
-                "specs": [[list(k) if isinstance(k, tuple) else k, spec.to_state()] for k, spec in self.specs.items()],
-                "nests": [[list(k) if isinstance(k, tuple) else k, list(nest)] for k, nest in self._nests.items()],
+                "specs": [[names[key], spec.to_state()] for key, spec in self.specs.items()],
+                "nests": [[names[key], list(nest)] for key, nest in self._nests.items()],
                 "filled": self._filled.copy(),
                 "length": self._len,
                 "packed": joined(self._packed),
@@ -171,8 +165,12 @@ class CompressedStorage(LazyStackStorage):
         if filled.shape != self._filled.shape:
             saved, own = len(filled), len(self._filled)
             raise InputError(f"The saved storage has room for {saved} rows, this one for {own}: change max_size.")
-        specs = {read_key(k): KeySpec.from_state(s) for k, s in state_dict["specs"]}
-        nests = {read_key(k): tuple(int(n) for n in nest) for k, nest in state_dict.get("nests", [])}
+
+        def read(entries: Any) -> dict[Key, Any]:
+            return {tuple(key) if isinstance(key, list) else key: value for key, value in entries}
+
+        specs = {key: KeySpec.from_state(spec) for key, spec in read(state_dict["specs"]).items()}
+        nests = {key: tuple(map(int, nest)) for key, nest in read(state_dict.get("nests", [])).items()}
         self._set_specs(specs, nests)
         self._filled, self._len = filled.copy(), int(state_dict["length"])
         self._packed = split(state_dict["packed"])
@@ -226,26 +224,18 @@ class CompressedStorage(LazyStackStorage):
     def _set_specs(self, specs: dict[Key, KeySpec], nests: dict[Key, tuple[int, ...]]) -> None:
         """Set the keys, and the batch sizes of nested TensorDicts (without the row axis), of an empty storage."""
         self.specs, self._nests = specs, nests
-        small: Any = {k: s for k, s in specs.items() if Columns.count(s) <= MAX_COLUMNS}
-        self.columns = Columns(small)
+        self.columns = packing.Columns({k: s for k, s in specs.items() if packing.Columns.count(s) <= MAX_COLUMNS})
         self._empty()
 
     def _open_block(self, block: int) -> dict[Key, np.ndarray]:
         """Return the rows of a block as writable arrays."""
-        arrays = self._open.get(block)
-        if arrays is None:
+        if block not in self._open:
             arrays = {key: np.zeros((ROWS, *spec.shape), spec.word) for key, spec in self.specs.items()}
-            rows = np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS])
-            if len(rows):
+            if len(rows := np.flatnonzero(self._filled[block * ROWS : (block + 1) * ROWS])):
                 for key, words in self._take(block * ROWS + rows).items():
                     arrays[key][rows] = words
             self._open[block] = arrays
-        return arrays
-
-    def _close_full_blocks(self) -> None:
-        last = (self.max_size - 1) // ROWS
-        ends = {block: ROWS if block < last else self.max_size - last * ROWS for block in self._open}
-        self._close([b for b, rows in ends.items() if self._filled[b * ROWS : b * ROWS + rows].all()])
+        return self._open[block]
 
     def _close(self, blocks: list[int]) -> None:
         """Compress open blocks, all at once."""
@@ -268,7 +258,8 @@ class CompressedStorage(LazyStackStorage):
         closed = np.flatnonzero(~opened)
         if len(self.columns.kinds):
             table = np.zeros((len(rows), len(self.columns.kinds)), np.uint32)
-            self._unpack(block[closed], inside[closed], closed, table)
+            if len(closed):
+                self._unpack(block[closed], inside[closed], closed, table)
             out = {key: self.columns.read(table, key, slice(None)) for key in self.columns.place}
         for key in self._single:
             out[key] = np.zeros((len(rows), *self.specs[key].shape), self.specs[key].word)
@@ -285,8 +276,6 @@ class CompressedStorage(LazyStackStorage):
         return out
 
     def _unpack(self, block: np.ndarray, inside: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
-        if not len(block):
-            return
         blobs = [self._packed[b] for b in block.tolist()]
         sizes = np.array([len(blob) for blob in blobs]) // 4
         ones, full = np.ones_like(block), np.full_like(block, ROWS)

@@ -16,22 +16,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fledge.core.errors import ConfigError, FledgeError, StorageError
 from fledge.core.machine import default_threads
+from fledge.replay.checks import whole
 
 
 class Workers:
-    """A thread pool that includes the caller's thread.
-
-    Args:
-        threads: Number of threads; None takes the cores that this process may use, at most four: batches are small.
-    """
+    """A thread pool that includes the caller's thread; `threads` None takes the process's cores, at most four."""
 
     def __init__(self, threads: int | None = None) -> None:
         threads = min(4, default_threads()) if threads is None else threads
-        if not isinstance(threads, int) or threads < 1:
-            raise ConfigError(
-                f"decode_threads is {threads}, but must be an integer of at least 1 (the caller's thread)."
-            )
-        self.threads = threads
+        self.threads = whole("decode_threads", threads, 1, ConfigError)
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._closed = False

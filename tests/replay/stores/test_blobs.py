@@ -60,7 +60,7 @@ def test_a_loaded_state_is_shared_and_never_written_to() -> None:
         segment.flags.writeable = False
     other = BlobStore()
     other.load(state)
-    assert other.append(b"more") == 60
+    assert other.extend(np.frombuffer(b"more", np.uint8), np.array([0, 4])) == 60
     assert at(other, np.arange(60), blobs) == blobs
     assert bytes(other.view(60)) == b"more"
     shared = [np.shares_memory(a, b) for a, b in zip(other.state()["segments"], state["segments"], strict=False)]

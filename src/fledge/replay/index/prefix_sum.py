@@ -6,8 +6,7 @@
     get_range_relative_idx(4)  -> (1, 1)        ... at offset 1
     get_range_relative_idx(4, 1) -> 1           the same with a known range
     evict()                    -> 3             remove the oldest range (3 long); all numbers shift down
-                                  ranges        0 0 1 1 1 1
-                                  numbers       0 1 2 3 4 5              total 6
+                                  ranges        0 0 1 1 1 1              total 6
     get_range_relative_idx(4)  -> (1, 2)
 
 In the replay buffer a range is an episode and a number is a transition.
@@ -20,13 +19,63 @@ Contract
 
 from __future__ import annotations
 
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.replay.index.int_queue import IntQueue
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
+
+
+class IntQueue:
+    """Queue of integers with a NumPy view.
+
+    `extend` and `drop` are amortised O(1) per number. `dropped` counts all removed numbers, so number i of the queue is number
+    `dropped + i` of all that were ever appended.
+    """
+
+    def __init__(self, numbers: Iterable[int] | np.ndarray = (), dropped: int = 0) -> None:
+        self._data = np.zeros(16, np.int64)
+        self._head = self._tail = 0
+        self.dropped = dropped
+        self.extend(np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers), np.int64))
+
+    def __len__(self) -> int:
+        return self._tail - self._head
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated memory."""
+        return self._data.nbytes
+
+    def view(self) -> np.ndarray:
+        """Return the numbers, oldest first; read-only, and valid until the next `extend`."""
+        return self._data[self._head : self._tail]
+
+    def append(self, number: int) -> None:
+        self.extend(np.array([number]))
+
+    def extend(self, numbers: np.ndarray) -> None:
+        if self._tail + len(numbers) > len(self._data):
+            self._make_room(len(numbers))
+        self._data[self._tail : self._tail + len(numbers)] = numbers
+        self._tail += len(numbers)
+
+    def drop(self, count: int = 1) -> None:
+        """Remove the oldest `count` numbers."""
+        assert count <= len(self)
+        self._head += count
+        self.dropped += count
+
+    def _make_room(self, count: int) -> None:
+        """Move the numbers to the front of an array a quarter larger, which is O(1) per number on average."""
+        kept = self.view().copy()
+        size = max(16, 5 * (len(kept) + count) // 4)
+        if size > len(self._data) or size < len(self._data) // 2:
+            self._data = np.zeros(size, np.int64)
+        self._data[: len(kept)] = kept
+        self._head, self._tail = 0, len(kept)
 
 
 class PrefixSum:
@@ -53,11 +102,6 @@ class PrefixSum:
         return self._ends.view() - self.evicted_total
 
     @property
-    def ar(self) -> np.ndarray:
-        """Same as `values`."""
-        return self.values
-
-    @property
     def values(self) -> np.ndarray:
         """Lengths of the ranges, oldest first, [len] int64."""
         ends = self._ends.view()
@@ -65,6 +109,8 @@ class PrefixSum:
         values[1:] -= ends[:-1]  # np.diff(prepend=) costs ten times as much
         values[:1] -= self.evicted_total
         return values
+
+    ar = values
 
     def add(self, value: int) -> int:
         """Append a range; return the number of ranges evicted for it (0 or 1)."""
@@ -85,42 +131,24 @@ class PrefixSum:
         self.evicted_total += length
         return length
 
-    @overload
-    def get_range_idx(self, number: int) -> int: ...
-    @overload
-    def get_range_idx(self, number: np.ndarray) -> np.ndarray: ...
     def get_range_idx(self, number: Any) -> Any:
         """Return the range that contains a number (or each of an array)."""
-        numbers = self._checked(number)
-        found = self._find(numbers)
-        return int(found) if numbers.ndim == 0 else found
+        return self.get_range_relative_idx(number)[0]
 
-    @overload
-    def get_range_relative_idx(self, number: int) -> tuple[int, int]: ...
-    @overload
-    def get_range_relative_idx(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-    @overload
-    def get_range_relative_idx(self, number: int, range_idx: int) -> int: ...
-    @overload
-    def get_range_relative_idx(self, number: np.ndarray, range_idx: np.ndarray) -> np.ndarray: ...
     def get_range_relative_idx(self, number: Any, range_idx: Any = None) -> Any:
         """Return the range that contains a number (or each of an array), and the offset inside that range.
 
         With `range_idx`, the result of `get_range_idx`, return the offset alone.
         """
         numbers = self._checked(number)
-        found = self._find(numbers)
+        ends = self._ends.view()
+        found = np.asarray(np.searchsorted(ends, numbers + self.evicted_total, side="right"))
         if range_idx is not None and not np.array_equal(found, range_idx):
             raise InputError(f"{number} is in range {found}, not {range_idx}: pass the result of get_range_idx.")
-        ends = self._ends.view()
         starts = np.where(found > 0, ends[np.maximum(found - 1, 0)], self.evicted_total)
         offset = numbers + self.evicted_total - starts
         both = (int(found), int(offset)) if numbers.ndim == 0 else (found, offset)
         return both if range_idx is None else both[1]
-
-    def starts(self) -> np.ndarray:
-        """Return the first number of each range, [len] int64."""
-        return self.prefix_sum - self.values
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self.values, "evicted_total": self.evicted_total}
@@ -133,14 +161,9 @@ class PrefixSum:
         if not 0 <= evicted < 2**62 or values.sum(dtype=np.float64) > 2**53:
             raise damaged("has an index that is too large")
         if len(values) > self.max_len:
-            raise InputError(
-                f"The saved replay has {len(values)} ranges, but at most {self.max_len} fit: raise max_size."
-            )
+            raise InputError(f"The state has {len(values)} ranges, but at most {self.max_len} fit: raise max_size.")
         self.evicted_total = evicted
         self._ends = IntQueue(np.cumsum(values) + self.evicted_total)
-
-    def _find(self, numbers: np.ndarray) -> np.ndarray:
-        return np.asarray(np.searchsorted(self._ends.view(), numbers + self.evicted_total, side="right"))
 
     def _checked(self, number: Any) -> np.ndarray:
         numbers = np.asarray(number)

@@ -13,12 +13,65 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import ConfigError, InputError
-from fledge.replay.index.sum_tree import SumTree
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 
 LEAST = 1e-6  # every transition can be sampled
 MOST = 1e290  # of priority^alpha, so that the sum stays finite
 MAX_EXPONENT = 10.0  # LEAST^alpha and weights stay finite
+
+
+class SumTree:
+    """Priorities of `size` slots, to sample slots in proportion to them and to update many at once.
+
+    Each slot has a priority >= 0 (float64; 0 is never sampled). Level 0 of the tree is the slots, each level above holds the
+    sums of pairs of the one below. `update` recomputes the parents from their children, not by differences, so rounding
+    errors do not accumulate; `find` descends for all queries at once. Both cost O(m log size) for m slots.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise InputError(f"size is {size}, but must be at least 1.")
+        self.size = size
+        self._levels = [np.zeros(size)]
+        while len(self._levels[-1]) > 1:
+            self._levels.append(np.zeros(-(-len(self._levels[-1]) // 2)))
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(self._levels[-1][0])
+
+    @property
+    def priorities(self) -> np.ndarray:
+        """Priority of each slot; read-only."""
+        return self._levels[0]
+
+    def update(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
+        """Set priorities; the last one counts for a slot given twice."""
+        values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise InputError("priorities must be finite numbers of 0 or more.")
+        self._levels[0][slots] = values
+        touched = np.unique(slots)
+        for below, level in zip(self._levels, self._levels[1:], strict=False):
+            touched = np.unique(touched >> 1)
+            left = 2 * touched
+            right = np.minimum(left + 1, len(below) - 1)
+            level[touched] = below[left] + np.where(left + 1 < len(below), below[right], 0.0)
+
+    def find(self, values: np.ndarray) -> np.ndarray:
+        """Return the slot of each value in [0, total), with the priorities as consecutive intervals."""
+        rest = np.array(values, np.float64)
+        node = np.zeros(rest.shape, np.int64)
+        for level in reversed(self._levels[:-1]):
+            left = 2 * node
+            mass = level[left]
+            right = np.minimum(left + 1, len(level) - 1)
+            # rounding may leave a rest just past the last slot with a priority: never descend into an empty half
+            go = (rest >= mass) & (left + 1 < len(level)) & (level[right] > 0)
+            rest = np.where(go, rest - mass, np.minimum(rest, np.nextafter(mass, 0.0)))
+            node = np.where(go, right, left)
+        return node
 
 
 class Priorities:
@@ -46,14 +99,12 @@ class Priorities:
         with np.errstate(over="ignore"):
             raised = values**self.alpha
         if not (raised <= MOST).all():
-            raise InputError(
-                f"priorities must be finite numbers, and priority^alpha (alpha={self.alpha}) below {MOST:g}."
-            )
+            raise InputError(f"priorities must be finite, and priority^alpha (alpha={self.alpha}) below {MOST:g}.")
         self.tree.update(numbers % self.tree.size, raised)
         self.largest = max(self.largest, float(values.max()))
 
-    def draw(self, count: int, begin: int, kept: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Sample `count` transitions; return their numbers relative to the oldest, and weights (at most 1)."""
+    def draw(self, count: int, begin: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Sample `count` transitions; return their numbers relative to the oldest, `begin`, and weights (at most 1)."""
         values = (np.arange(count) + rng.random(count)) / count * self.tree.total
         slots = self.tree.find(values)
         drawn = self.tree.priorities[slots]

@@ -18,8 +18,18 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.replay.ingest import ragged
-from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+from fledge.replay.schema import (
+    DONE,
+    FINAL,
+    MASK,
+    NEXT,
+    Schema,
+    Words,
+    as_tensor,
+    pad_ragged,
+    ragged_counts,
+    set_ragged_counts,
+)
 
 Frames = tuple[torch.Tensor, np.ndarray | None]  # [rows, ...], and of a ragged key the elements per row
 
@@ -35,31 +45,27 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
     for name, (tensor, counts) in values.items():
         words[name] = schema.check(name, tensor, length + 1 if name in schema.observed else length)
         if counts is not None:
-            ragged.set_counts(words, name, counts, schema.specs[name])
+            set_ragged_counts(words, name, counts, schema.specs[name])
     for name in DONE:
         if name in words and words[name].reshape(length, -1)[:-1].any():
-            raise InputError(
-                f"{name!r} is set before the last transition: add one episode per add(), or use add_rollout()."
-            )
+            raise InputError(f"{name!r} is set before the last transition: pass one episode, or use add_rollout().")
     return length, words
 
 
 def episode_names(episode: Mapping[str, Any]) -> list[str]:
     """Return the keys of a buffer for episodes like this one; `final_X` implies `next_X`."""
-    given = [str(name) for name in episode.keys()]  # noqa: SIM118 - a TensorDict is no dict
-    finals = [n.removeprefix(FINAL) for n in given if n.startswith(FINAL) and n.removeprefix(FINAL) in given]
-    names = [n for n in given if n.removeprefix(FINAL) not in finals or not n.startswith(FINAL)]
+    finals = [n for n in episode if FINAL + n in episode]
+    names = [n for n in episode if n not in {FINAL + final for final in finals}]
     return names + [NEXT + n for n in finals if NEXT + n not in names]
 
 
 def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
-    given = {str(name) for name in episode.keys()}  # noqa: SIM118 - a TensorDict is no dict
     allowed = {*schema.names, *(before + n for n in schema.observed for before in (FINAL, NEXT))}
     for name in schema.ragged:
         allowed |= {before + name + MASK for before in (("", FINAL, NEXT) if name in schema.observed else ("",))}
-    if missing := [n for n in schema.stored if n not in given]:
+    if missing := [n for n in schema.stored if n not in episode]:
         raise InputError(f"The episode lacks {missing}; this buffer stores {schema.stored}.")
-    if unknown := sorted(given - allowed):
+    if unknown := sorted(set(episode) - allowed):
         raise InputError(f"The episode has {unknown}, which this buffer does not store: leave them out.")
 
 
@@ -73,12 +79,12 @@ def _read(schema: Schema, name: str, episode: Mapping[str, Any], before: str = "
         return tensor, None
     spec, mask = schema.specs[name], episode.get(label + MASK)
     if isinstance(value, list | tuple):
-        return ragged.pad(label, value, spec)
+        return pad_ragged(label, value, spec)
     tensor = as_tensor(value, label)
     schema.check(name, tensor)
     if mask is None:
         return tensor, np.full(len(tensor), spec.shape[0])
-    return tensor, ragged.count(label, as_tensor(mask, label + MASK), tensor.shape[:1], spec)
+    return tensor, ragged_counts(label, as_tensor(mask, label + MASK), tensor.shape[:1], spec)
 
 
 def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
@@ -90,8 +96,8 @@ def _final(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames
     spec, mask = schema.specs[name], episode.get(label + MASK)
     if mask is None and name + MASK in episode:
         raise InputError(f"There is {name + MASK!r}, but not {label + MASK!r}: add it.")
-    tensor, counts = ragged.pad(label, [value], spec)
-    return tensor, counts if mask is None else ragged.count(label, as_tensor(mask, label + MASK)[None], (1,), spec)
+    tensor, counts = pad_ragged(label, [value], spec)
+    return tensor, counts if mask is None else ragged_counts(label, as_tensor(mask, label + MASK)[None], (1,), spec)
 
 
 def _last_of_next(schema: Schema, name: str, episode: Mapping[str, Any], frames: Frames) -> Frames:
@@ -128,9 +134,7 @@ def _complete(schema: Schema, name: str, frames: Frames, episode: Mapping[str, A
     apart = [before + name for before in (FINAL, NEXT) if before + name in episode]
     if len(tensor) == length + 1:
         if apart:
-            raise InputError(
-                f"{name!r} has {length + 1} frames, with the final one, and there is {apart}: leave one out."
-            )
+            raise InputError(f"{name!r} has {length + 1} frames, with the final one, and there is {apart}: drop one.")
         return frames
     if not apart:
         needed = f"{length + 1} frames, {FINAL + name!r} or {NEXT + name!r}"

@@ -24,14 +24,8 @@ _BYTES = (bytes, bytearray, memoryview)
 
 def plain_values(schema: Schema, episode: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the episode with arrays under every key."""
-    kinds = {str(name): _kind(episode[name]) for name in episode.keys()}  # noqa: SIM118 - a TensorDict is no dict
-    if not any(kinds.values()):
-        return episode
-    values = {name: episode[name] for name in kinds}
-    for name, kind in kinds.items():
-        if kind is not None:
-            values[name] = (_text if kind is str else _images)(schema, episode, name)
-    return values
+    readers: dict[type | None, Any] = {str: _text, bytes: _images, None: lambda schema, episode, name: episode[name]}
+    return {name: readers[_kind(value)](schema, episode, name) for name, value in episode.items()}
 
 
 def read_text(column: torch.Tensor | np.ndarray) -> list[str]:
@@ -42,11 +36,9 @@ def read_text(column: torch.Tensor | np.ndarray) -> list[str]:
 
 def _kind(value: Any) -> type | None:
     """Return `str` for text, `bytes` for compressed frames, None for other values."""
-    if isinstance(value, str | bytes | bytearray | memoryview):
+    if isinstance(value, (str, *_BYTES)):
         return str if isinstance(value, str) else bytes
-    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
-        return str
-    if not isinstance(value, list | tuple) and not (isinstance(value, np.ndarray) and value.dtype == object):
+    if not isinstance(value, list | tuple) and not (isinstance(value, np.ndarray) and value.dtype.kind in "UO"):
         return None
     kinds = {str if isinstance(item, str) else bytes if isinstance(item, _BYTES) else None for item in value}
     return kinds.pop() if len(kinds) == 1 else None
@@ -54,15 +46,14 @@ def _kind(value: Any) -> type | None:
 
 def _final_rows(schema: Schema, episode: Mapping[str, Any], name: str) -> int:
     """Return 1 if the frames of a key include its final observation, else 0."""
-    apart = any(before + name in episode.keys() for before in (FINAL, NEXT))  # noqa: SIM118 - a TensorDict is no dict
-    return int(name in schema.observed and not apart)
+    return int(name in schema.observed and not any(before + name in episode for before in (FINAL, NEXT)))
 
 
 def _length(schema: Schema, episode: Mapping[str, Any]) -> int:
     """Return the number of transitions, taken from a key that is an array or a list."""
     for name in schema.steps + sorted(schema.observed):
         value = episode.get(name)
-        if value is not None and not isinstance(value, str | bytes | bytearray | memoryview):
+        if value is not None and not isinstance(value, (str, *_BYTES)):
             return len(value) - _final_rows(schema, episode, name)
     raise InputError("The length of the episode is unknown: pass at least one key as a list or an array.")
 

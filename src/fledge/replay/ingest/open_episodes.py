@@ -16,21 +16,16 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
 from fledge.replay.schema import KeySpec
 
 Episode = tuple[int, dict[str, np.ndarray]]
 
 
 class OpenEpisodes:
-    """Pending rows of N envs, [N, room, *shape] per key; `room` grows by doubling.
+    """Pending rows of N envs, [N, room, *shape] per internal key; `room` grows by doubling.
 
-    Args:
-        num_envs: N.
-        specs: Internal keys.
-        with_final: Internal keys with a final observation.
-        segment: Cut episodes after this many transitions, so that they can be sampled before they end; None: never.
-        longest: Longest episode that fits the buffer.
+    `segment` cuts episodes after this many transitions, so that they can be sampled before they end (None: never).
     """
 
     def __init__(
@@ -116,9 +111,7 @@ class OpenEpisodes:
             if rows[key].dtype != pending.dtype or rows[key].shape != expected:
                 raise damaged(f"has open episodes with a wrong {key!r}")
         if used > self.longest:
-            raise InputError(
-                f"The saved replay has an open episode of {used} transitions, above max_size={self.longest}."
-            )
+            raise InputError(f"The saved replay has an open episode of {used} steps, above max_size={self.longest}.")
         self._grow(used)
         for key, pending in self._rows.items():
             pending[:, :used] = rows[key]

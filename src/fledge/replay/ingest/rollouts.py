@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from fledge.core.errors import InputError
-from fledge.replay.ingest import ragged
-from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor
+from fledge.replay.schema import DONE, FINAL, MASK, NEXT, Schema, Words, as_tensor, ragged_counts, set_ragged_counts
 
 Tensors = dict[str, torch.Tensor]
 
@@ -44,16 +43,12 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
 
 
 def rollout_names(rollout: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a buffer for rollouts like this one: observations, actions, rewards and ends.
-
-    Without "obs" these are all keys of the rollout. With "final_obs" they include `next_X` of the observations.
-    """
-    given = [str(name) for name in rollout.keys()]  # noqa: SIM118 - a TensorDict is no dict
-    if "obs" not in given:
-        return [name for name in given if name != "final_obs"]
-    seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118
-    names = [*seen, *(name for name in ("action", "reward", *DONE) if name in given)]
-    return names + ([NEXT + name for name in seen] if "final_obs" in given else [])
+    """Return the keys of a buffer for rollouts like this one: all, or with "obs" those that learners need."""
+    if not hasattr(rollout.get("obs"), "keys"):
+        return [name for name in rollout if name != "final_obs"]
+    seen = [str(name) for name in rollout["obs"].keys()]  # noqa: SIM118 - a TensorDict is no dict
+    names = [*seen, *(name for name in ("action", "reward", *DONE) if name in rollout)]
+    return names + ([NEXT + name for name in seen] if "final_obs" in rollout else [])
 
 
 def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
@@ -68,7 +63,7 @@ def read_observations(schema: Schema, obs: Mapping[str, Any]) -> Words:
 
 
 def _done(rollout: Mapping[str, Any]) -> np.ndarray:
-    flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout.keys()]  # noqa: SIM118 - a TensorDict
+    flags = [as_tensor(rollout[name], name) for name in DONE if name in rollout]
     if not flags:
         raise InputError("The rollout needs 'terminated', 'truncated' or 'done' to split it into episodes.")
     shape = flags[0].shape[:2]
@@ -106,6 +101,6 @@ def _words(schema: Schema, frames: Tensors, masks: Tensors, shape: tuple[int, ..
         if spec.ragged:
             counts = np.full(shape[:2], spec.shape[0])
             if name in masks:
-                counts = ragged.count(prefix + name, masks[name], shape[:2], spec)
-            ragged.set_counts(words, name, counts, spec)
+                counts = ragged_counts(prefix + name, masks[name], shape[:2], spec)
+            set_ragged_counts(words, name, counts, spec)
     return words

@@ -31,7 +31,8 @@ Contract
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +40,62 @@ import numpy as np
 import warp as wp
 
 from fledge.replay.packing import reader, writer
+from fledge.replay.packing.words import FLOAT, SIGNED, UNSIGNED
+from fledge.replay.schema import KeySpec
 from fledge.replay.workers import Workers
 
 MAX_ROWS = 32  # a mask is one word
 AHEAD = 8  # bytes that the reader reads beyond a chunk
 LEAST_SPANS = 256  # half a millisecond of work: a thread for less costs more than it saves (measured)
 _WARP: dict[Any, Any] = {np.dtype(n): getattr(wp, n) for n in ("uint8", "uint32", "uint64", "int32", "int64")}
+
+
+class Columns:
+    """Columns of each key in a table [rows, columns], and their number formats (`kinds`).
+
+    8-byte words take two columns (low, high), smaller ones are widened. `table` copies in, `read` out, bit for bit.
+    """
+
+    def __init__(self, specs: Mapping[Any, KeySpec]) -> None:
+        self.specs = dict(specs)
+        self.place: dict[Any, slice] = {}
+        self.kinds = np.zeros(0, np.int32)
+        for key, spec in specs.items():
+            begin = len(self.kinds)
+            self.kinds = np.append(self.kinds, self._kinds(spec)).astype(np.int32)
+            self.place[key] = slice(begin, len(self.kinds))
+
+    @staticmethod
+    def count(spec: KeySpec) -> int:
+        """Return the number of columns of a key."""
+        return math.prod(spec.shape) * (2 if spec.dtype.itemsize == 8 else 1)
+
+    @staticmethod
+    def _kinds(spec: KeySpec) -> np.ndarray:
+        size, cells = spec.dtype.itemsize, math.prod(spec.shape)
+        signed = str(spec.dtype).startswith("torch.int")
+        kind = FLOAT if spec.dtype.is_floating_point else SIGNED if signed else UNSIGNED
+        if size == 8:
+            return np.tile([UNSIGNED, UNSIGNED if spec.dtype.is_complex else kind], cells)
+        return np.full(cells, kind if size == 4 else UNSIGNED)
+
+    def table(self, words: Mapping[Any, np.ndarray]) -> np.ndarray:
+        """Return words [rows, *shape] of each key as a table; the last row of a key with fewer rows is repeated."""
+        table = np.empty((max(len(words[key]) for key in self.place), len(self.kinds)), np.uint32)
+        for key, columns in self.place.items():
+            flat = np.ascontiguousarray(words[key]).reshape(len(words[key]), -1)
+            part = table[:, columns]
+            part[: len(flat)] = flat.view(np.uint32) if flat.itemsize == 8 else flat
+            part[len(flat) :] = part[len(flat) - 1]
+        return table
+
+    def read(self, table: np.ndarray, key: Any, places: Any) -> np.ndarray:
+        """Copy words [n, *shape] out of rows of a table."""
+        spec = self.specs[key]
+        part = table[places, self.place[key]]
+        if spec.dtype.itemsize == 8:
+            part = np.ascontiguousarray(part).view(np.uint64)
+        return np.array(part, dtype=spec.word, order="C").reshape(len(part), *spec.shape)
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,52 @@ from __future__ import annotations
 
 import warp as wp
 
-from fledge.replay.packing.words import (
-    ONE,
-    ZERO,
-    count_ones,
-    first_one,
-    from_ordered,
-    from_whole,
-    ones,
-    read_bits,
-    read_window,
-    scaled,
-    to_whole,
-    unfold,
-)
+from fledge.replay.packing.words import ONE, TOP, ZERO, count_ones, first_one, ones, scaled, to_whole
 
 wp.set_module_options({"enable_backward": False})
+
+
+@wp.func
+def from_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
+    if kind == 0:
+        return word
+    if kind == 2 and (word & TOP) == ZERO:
+        return ~word
+    return word ^ TOP
+
+
+@wp.func
+def from_whole(whole: wp.uint32, grain: wp.int32) -> wp.uint32:
+    """Return the float whose `to_whole` is this number (modulo 2^32)."""
+    sign = whole & TOP
+    size = whole
+    if sign != ZERO:
+        size = ~whole + ONE
+    return (wp.cast(wp.float32(size), wp.uint32) - (wp.uint32(grain) << wp.uint32(23))) | sign
+
+
+@wp.func
+def unfold(code: wp.uint32) -> wp.uint32:
+    if (code & ONE) != ZERO:
+        return ~(code >> ONE)
+    return code >> ONE
+
+
+@wp.func
+def read_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, width: wp.int32) -> wp.uint32:
+    i = wp.int32(place >> wp.int64(5))
+    pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
+    return wp.uint32((pair >> wp.uint64(place & wp.int64(31))) & ((wp.uint64(1) << wp.uint64(width)) - wp.uint64(1)))
+
+
+@wp.func
+def read_window(words: wp.array(dtype=wp.uint32), place: wp.int64) -> wp.uint64:
+    """Read 64 bits."""
+    i = wp.int32(place >> wp.int64(5))
+    shift = wp.uint64(place & wp.int64(31))
+    pair = wp.uint64(words[i]) | (wp.uint64(words[i + 1]) << wp.uint64(32))
+    # in two steps, because shifting by 64 is not defined
+    return (pair >> shift) | ((wp.uint64(words[i + 2]) << wp.uint64(32)) << (wp.uint64(32) - shift))
 
 
 @wp.kernel
@@ -35,10 +65,7 @@ def unpack_rows(
     spans: wp.array2d(dtype=wp.int32),
     table: wp.array2d(dtype=wp.uint32),
 ):
-    """Decode rows of chunks, each at its address, into a zeroed table.
-
-    A span is: rows of the chunk, first row requested, number of rows, first row of table.
-    """
+    """Decode rows of chunks, each at its address, into a zeroed table; `chunks.unpack` explains the spans."""
     item = first + wp.tid()
     columns = kinds.shape[0]
     words = wp.array(ptr=addresses[item], shape=(1 << 28,), dtype=wp.uint32)

@@ -8,23 +8,48 @@ from __future__ import annotations
 
 import warp as wp
 
-from fledge.replay.packing.words import (
-    ONE,
-    ZERO,
-    first_one,
-    fold,
-    grain_of,
-    ones,
-    scaled,
-    to_ordered,
-    to_whole,
-    width_of,
-    write_bits,
-)
+from fledge.replay.packing.words import ONE, TOP, ZERO, first_one, ones, scaled, to_whole, width_of
 
 wp.set_module_options({"enable_backward": False})
 
 MAX_SLOPE = wp.constant(wp.int64((1 << 22) - 1))  # 22 bits, of which 20 behind the point
+
+
+@wp.func
+def to_ordered(word: wp.uint32, kind: wp.int32) -> wp.uint32:
+    """Map a word so that the unsigned order is that of the numbers, and close values are close integers."""
+    if kind == 0:
+        return word
+    if kind == 2 and (word & TOP) != ZERO:
+        return ~word
+    return word ^ TOP
+
+
+@wp.func
+def fold(gap: wp.uint32) -> wp.uint32:
+    """Zig-zag: small differences of either sign become small numbers (modulo 2^32)."""
+    if (gap & TOP) != ZERO:
+        return ~(gap << ONE)
+    return gap << ONE
+
+
+@wp.func
+def write_bits(words: wp.array(dtype=wp.uint32), place: wp.int64, value: wp.uint32, width: wp.int32):
+    i = wp.int32(place >> wp.int64(5))
+    shift = wp.int32(place & wp.int64(31))
+    words[i] = words[i] | (value << wp.uint32(shift))
+    if shift + width > 32:
+        words[i + 1] = words[i + 1] | (value >> wp.uint32(32 - shift))
+
+
+@wp.func
+def grain_of(word: wp.uint32) -> wp.int32:
+    """Return the smallest s for which the float times 2^s is whole; 1000 if it is zero, not finite, or too small."""
+    exponent = wp.int32((word >> wp.uint32(23)) & wp.uint32(255))
+    if exponent == 0 or exponent == 255:
+        return 1000
+    digits = (word & wp.uint32(0x7FFFFF)) | wp.uint32(0x800000)
+    return 150 - exponent - first_one(digits)
 
 
 @wp.func
@@ -138,44 +163,39 @@ def plan_columns(
     if found == 0:
         bits[chunk, column] = 0
         return
-    size = 41
+    plan = width_of(high - low)
+    cost = found * plan
+    base = low
+    cost1 = (found - 1) * width_of(once)
+    if cost1 < cost:
+        plan = width_of(once) + 64
+        cost = cost1
+        base = head
+    cost2 = 6 + width_of(first_gap) + (found - 2) * width_of(twice)
+    if found > 2 and cost2 < cost:
+        plan = width_of(twice) + 128
+        cost = cost2
+        base = head
+        plans[chunk, column, 3] = first_gap
+    size = 41 + cost
     if found < rows:
         size = size + rows
-    width0 = width_of(high - low)
-    width1 = width_of(once)
-    cost0 = found * width0
-    cost1 = (found - 1) * width1
-    cost2 = wp.int32(1 << 20)
-    width2 = width_of(twice)
-    if found > 2:
-        cost2 = 6 + width_of(first_gap) + (found - 2) * width2
-    if cost0 <= cost1 and cost0 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width0)
-        plans[chunk, column, 2] = low
-        size = size + cost0
-    elif cost1 <= cost2:
-        plans[chunk, column, 0] = wp.uint32(width1) | wp.uint32(1 << 6)
-        plans[chunk, column, 2] = head
-        size = size + cost1
-    else:
-        plans[chunk, column, 0] = wp.uint32(width2) | wp.uint32(2 << 6)
-        plans[chunk, column, 2] = head
-        plans[chunk, column, 3] = first_gap
-        size = size + cost2
+    plans[chunk, column, 0] = wp.uint32(plan)
     plans[chunk, column, 1] = mask
+    plans[chunk, column, 2] = base
     bits[chunk, column] = size
     if column > 0 and found > 1 and kind == 2 and kinds[column - 1] == 2:
         before_mask = mask_of(table, starts[chunk], rows, column - 1)
         if (mask & ~before_mask) == ZERO:
             line = plan_follow(table, starts[chunk], column, mask)
-            cost = 68 + found * wp.int32(line[0])
+            line_size = 68 + found * wp.int32(line[0])
             if mask != before_mask:
-                cost = cost + rows
-            if cost < size:
+                line_size = line_size + rows
+            if line_size < size:
                 plans[chunk, column, 0] = line[0] | wp.uint32(3 << 6)
                 plans[chunk, column, 2] = line[1]
                 plans[chunk, column, 3] = line[2] | (line[3] << wp.uint32(22))
-                bits[chunk, column] = cost
+                bits[chunk, column] = line_size
 
 
 @wp.kernel
@@ -209,11 +229,10 @@ def pack_chunks(
                 full = mask == plans[chunk, column - 1, 1]
             write_bits(words, place, plan, 8)
             write_bits(words, place + wp.int64(9), base, 32)
-            if not full:
-                write_bits(words, place + wp.int64(8), ONE, 1)
-                write_bits(words, place + wp.int64(41), mask, rows)
             place = place + wp.int64(41)
             if not full:
+                write_bits(words, place - wp.int64(33), ONE, 1)
+                write_bits(words, place, mask, rows)
                 place = place + wp.int64(rows)
             if order == 2:
                 first_gap = plans[chunk, column, 3]

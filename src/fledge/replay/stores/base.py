@@ -12,16 +12,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fledge.replay.index.int_queue import IntQueue
-from fledge.replay.saved import damaged
+from fledge.replay.checks import damaged
+from fledge.replay.index.prefix_sum import IntQueue
 from fledge.replay.stores.blobs import BlobStore
 from fledge.replay.workers import Workers
 
 Pick = Callable[[str, Any], np.ndarray]
+
+
+class Encoded(NamedTuple):
+    """An episode as chunks: chunk i is data[edges[i]:edges[i + 1]]."""
+
+    rows: int
+    data: np.ndarray  # uint8
+    edges: np.ndarray
+    column_bits: np.ndarray | int = 0  # of packed chunks
 
 
 class Store(ABC):
@@ -36,12 +45,15 @@ class Store(ABC):
         self.added_rows = self.added_bytes = 0  # of all episodes ever added
 
     @abstractmethod
-    def encode(self, words: Mapping[str, np.ndarray]) -> Any:
+    def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:
         """Return an episode as chunks for `append`."""
 
-    @abstractmethod
-    def append(self, encoded: Any) -> None:
+    def append(self, encoded: Encoded) -> None:
         """Add an encoded episode."""
+        self.first.append(self.blobs.extend(encoded.data, encoded.edges))
+        self.length.append(encoded.rows)
+        self.added_rows += encoded.rows
+        self.added_bytes += len(encoded.data)
 
     @abstractmethod
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
@@ -50,13 +62,6 @@ class Store(ABC):
     def bytes_per_frame(self, key: str) -> float:
         """Return the average size of the key's frames ever added."""
         return self.added_bytes / max(self.added_rows, 1)
-
-    def _appended(self, first: int, rows: int, nbytes: int) -> None:
-        """Record an episode whose chunks, `nbytes` in total, begin at blob `first`."""
-        self.first.append(first)
-        self.length.append(rows)
-        self.added_rows += rows
-        self.added_bytes += nbytes
 
     def evict(self) -> None:
         """Remove the oldest episode."""
@@ -71,7 +76,7 @@ class Store(ABC):
         return {"blobs": self.blobs.state(), "first": first, "length": self.length.view().copy()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load a state, and check that chunks and episodes agree."""
+        """Load a state into a new store, and check that chunks and episodes agree."""
         blobs = BlobStore()
         blobs.load(dict(state["blobs"]))
         first, length = (np.asarray(state[k], np.int64) for k in ("first", "length"))

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from fledge.replay.checks import damaged
 from fledge.replay.packing.chunks import as_warp, launch
-from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
 from fledge.replay.stores import bit_kernels as kernels
-from fledge.replay.stores.base import Pick, Store
+from fledge.replay.stores.base import Encoded, Pick, Store
 from fledge.replay.workers import Workers
 
 ROWS = 8  # frames per chunk; the index takes 24 bytes per chunk
@@ -45,14 +45,10 @@ class BitStore(Store):
         width = spec.shape[-1] if spec.shape else 1
         self.stride = width // 32 if width % 32 == 0 and width < self.cells else 0
 
-    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, np.ndarray, np.ndarray]:
+    def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:
         frames = words[self.keys[0]].reshape(-1, self.cells)
         parts = [pack_frames(frames[a : a + ROWS], self.stride) for a in range(0, len(frames), ROWS)]
-        return len(frames), np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)])
-
-    def append(self, encoded: Any) -> None:
-        rows, data, edges = encoded  # from `encode`
-        self._appended(self.blobs.extend(data, edges), rows, len(data))
+        return Encoded(len(frames), np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()[episode]

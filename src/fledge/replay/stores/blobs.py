@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fledge.replay.index.int_queue import IntQueue
+from fledge.replay.checks import damaged
+from fledge.replay.index.prefix_sum import IntQueue
 from fledge.replay.packing.chunks import AHEAD
-from fledge.replay.saved import damaged
 
 SEGMENT_BYTES = 2**20  # largest segment; a new one is a 32nd of the kept bytes, and at least 16 KiB
 
@@ -43,10 +43,6 @@ class BlobStore:
         """Allocated memory of segments and index."""
         index = sum(queue.nbytes for queue in (self._segment, self._begin, self._end))
         return index + sum(segment.nbytes for segment in self._segments.values())
-
-    def append(self, blob: bytes) -> int:
-        """Add one blob; return its number."""
-        return self.extend(np.frombuffer(blob, np.uint8), np.array([0, len(blob)]))
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
         """Add blobs data[edges[i]:edges[i + 1]] (uint8), filling segments completely; return the first one's number."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Pick, Store
+from fledge.replay.stores.base import Encoded, Pick, Store
 from fledge.replay.workers import Workers
 from fledge.storage.format import codecs
 
@@ -53,19 +52,14 @@ class BlockStore(Store):
         self.cache_bytes, self._cached = cache_bytes, 0
         self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
 
-    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, list[bytes]]:
+    def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:
         array = words[self.keys[0]]
         array = array.reshape(len(array), self.cells)
         step, blobs = self.rows or len(array), []
         for a in range(0, len(array), step):
             data = np.ascontiguousarray(array[a : a + step].T).reshape(-1).view(np.uint8)
             blobs.append(encode_block(self.codec, data, self.spec.dtype.itemsize))
-        return len(array), blobs
-
-    def append(self, encoded: Any) -> None:
-        rows, blobs = encoded  # from `encode`
-        numbers = [self.blobs.append(blob) for blob in blobs]
-        self._appended(numbers[0], rows, sum(map(len, blobs)))
+        return Encoded(len(array), np.frombuffer(b"".join(blobs), np.uint8), np.cumsum([0, *map(len, blobs)]))
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         lengths = self.length.view()
@@ -107,8 +101,6 @@ class BlockStore(Store):
         return flat.reshape(self.cells, rows)
 
     def _remember(self, decoded: list[tuple[int, np.ndarray]]) -> None:
-        if not self.cache_bytes:
-            return
         for number, array in decoded:
             if number not in self._cache:
                 self._cached += array.nbytes
@@ -116,8 +108,3 @@ class BlockStore(Store):
             self._cache.move_to_end(number)
         while self._cached > self.cache_bytes:
             self._cached -= self._cache.popitem(last=False)[1].nbytes
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._cache.clear()
-        self._cached = 0

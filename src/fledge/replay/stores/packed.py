@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from fledge.replay.checks import damaged
 from fledge.replay.packing import chunks as packing
-from fledge.replay.packing.chunks import Packed
-from fledge.replay.packing.columns import Columns
-from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec
-from fledge.replay.stores.base import Pick, Store, chunk_rows
+from fledge.replay.stores.base import Encoded, Pick, Store, chunk_rows
 from fledge.replay.workers import Workers
 
 
@@ -28,18 +26,17 @@ class PackedStore(Store):
 
     def __init__(self, specs: Mapping[str, KeySpec], rows: int) -> None:
         super().__init__(list(specs), rows)
-        self.columns, self.step = Columns(specs), rows
+        self.columns, self.step = packing.Columns(specs), rows
         self.added = np.zeros(len(self.columns.kinds), np.int64)  # bits per column, of all episodes ever added
 
-    def encode(self, words: Mapping[str, np.ndarray]) -> tuple[int, Packed]:
+    def encode(self, words: Mapping[str, np.ndarray]) -> Encoded:
         table = self.columns.table(words)
-        return len(table), packing.pack(table, self.columns.kinds, chunk_rows(len(table), self.step))
+        packed = packing.pack(table, self.columns.kinds, chunk_rows(len(table), self.step))
+        return Encoded(len(table), packed.words.view(np.uint8), 4 * packed.offsets, packed.column_bits)
 
-    def append(self, encoded: Any) -> None:
-        rows, packed = encoded  # from `encode`
-        first = self.blobs.extend(packed.words.view(np.uint8), 4 * packed.offsets)
-        self._appended(first, rows, packed.words.nbytes)
-        self.added += packed.column_bits
+    def append(self, encoded: Encoded) -> None:
+        super().append(encoded)
+        self.added += encoded.column_bits
 
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
         row = np.minimum(row, self.length.view()[episode] - 1)

@@ -2,26 +2,20 @@
 
 A key is packed with others if that is smallest or nearly so, because packed rows decode fastest; it gets a general codec if
 that is much smaller or its frames are large; and it is stored raw if nothing saves 5 %. Choices depend on sizes only, not on
-time, so the same data gives the same stores.
-
-    layout      packed keys               other keys
-    frame       1 frame per chunk         1 frame per chunk
-    chunk       8 frames per chunk        64 KiB per chunk, 1 to 64 frames
-    episode     -                         the whole episode
-
-Large frames of bytes that are only 0 and 1 go to a store of bits, 8 frames per chunk (not in layout "episode").
+time, so the same data gives the same stores. docs/replay.md has a table of the layouts. Large frames of bytes that are only
+0 and 1 go to a store of bits (not in layout "episode").
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fledge.core.errors import ConfigError
+from fledge.replay.checks import damaged
 from fledge.replay.packing import chunks as packing
-from fledge.replay.packing.columns import Columns
-from fledge.replay.saved import damaged
 from fledge.replay.schema import KeySpec, Words
 from fledge.replay.stores.base import Store, chunk_rows
 from fledge.replay.stores.bits import ROWS as BIT_ROWS
@@ -32,7 +26,6 @@ from fledge.storage.format import codecs
 
 Specs = Mapping[str, KeySpec]
 Layout = Literal["frame", "chunk", "episode"]
-LAYOUTS = ("frame", "chunk", "episode")
 PACKED_ROWS = 8  # 8 to 32 give the same size on navigation rollouts, and fewer decode faster (measured)
 MAX_COLUMNS = 2048  # larger frames pay off with a general codec
 BLOCK_BYTES, MAX_BLOCK_ROWS = 65_536, 64
@@ -42,12 +35,23 @@ MEASURED_CHUNKS = 8  # more of large frames, to measure as many frames as of pac
 _CANDIDATES = codecs.candidates(9, 0)
 
 
+def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
+    """Return the layout that `layout` or `compress_epi` selects."""
+    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
+    if layout is not None and layout not in get_args(Layout):
+        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(get_args(Layout))}.")
+    if None not in (layout, named) and layout != named:
+        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass one.")
+    return layout or named or "chunk"
+
+
 def plan_stores(specs: Specs, words: Words, layout: Layout, img_compressed: bool, cache_bytes: int) -> list[Store]:
     """Return empty stores for the keys, chosen on the frames in `words`."""
     packed: dict[str, KeySpec] = {}
     blocks: list[Store] = []
     for key, spec in specs.items():
-        rows = block_rows(spec, layout)
+        frames = min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
+        rows = {"frame": 1, "chunk": frames, "episode": None}[layout]
         raw = len(spec.shape) >= 2 and not img_compressed
         codec = "raw" if raw else _choose(spec, words[key], layout, rows)
         if codec == "packed":
@@ -64,13 +68,6 @@ def packed_rows(layout: str) -> int:
     return 1 if layout == "frame" else PACKED_ROWS
 
 
-def block_rows(spec: KeySpec, layout: str) -> int | None:
-    """Return the frames per chunk of a key with a general codec; None: the whole episode."""
-    if layout == "episode":
-        return None
-    return 1 if layout == "frame" else min(max(BLOCK_BYTES // max(spec.frame_bytes, 1), 1), MAX_BLOCK_ROWS)
-
-
 def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> str:
     step = min(rows or MEASURED_CHUNKS * MAX_BLOCK_ROWS, len(words))
     count = max(MEASURED_CHUNKS, MEASURED_CHUNKS * PACKED_ROWS // step)
@@ -85,7 +82,7 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
     if spec.dtype.itemsize == 1 and raw >= codecs.SMALL and sample.max(initial=0) <= 1:
         codec = BITS
     size = raw if codec == "raw" else sum(len(encode_block(codec, part, spec.dtype.itemsize)) for part in turned)
-    if layout != "episode" and Columns.count(spec) <= MAX_COLUMNS and spec.frame_bytes:
+    if layout != "episode" and packing.Columns.count(spec) <= MAX_COLUMNS and spec.frame_bytes:
         packed = _packed_size(spec, sample, packed_rows(layout))
         if packed <= raw / ENOUGH or packed <= min(size * WORTH, (1 - codecs.MIN_SAVING) * raw):
             return "packed"
@@ -93,14 +90,9 @@ def _choose(spec: KeySpec, words: np.ndarray, layout: str, rows: int | None) -> 
 
 
 def _packed_size(spec: KeySpec, sample: np.ndarray, step: int) -> float:
-    columns = Columns({"": spec})
+    columns = packing.Columns({"": spec})
     packed = packing.pack(columns.table({"": sample}), columns.kinds, chunk_rows(len(sample), step))
     return float(packed.column_bits.sum() + len(columns.kinds) * (len(packed.offsets) - 1)) / 8
-
-
-def describe_stores(stores: list[Store]) -> list[dict[str, Any]]:
-    """Return a description from which `build_stores` makes the same stores, empty."""
-    return [{"keys": store.keys, "rows": store.rows, "codec": store.codec} for store in stores]
 
 
 def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
@@ -110,17 +102,19 @@ def build_stores(plan: Any, specs: Specs, cache_bytes: int) -> list[Store]:
     for row in plan:
         keys, rows, codec = list(row["keys"]), row["rows"], row["codec"]
         seen += keys
-        known = set(keys) <= set(specs) and (
-            codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
-        )
-        if not known or not (rows is None or (type(rows) is int and rows >= 1)):
+        known = codec == "packed" or (codec in (*CODECS, BitStore.codec) and len(keys) == 1)
+        if not known or not set(keys) <= set(specs) or not (rows is None or (type(rows) is int and rows >= 1)):
             raise damaged("describes invalid stores")
         if codec == BitStore.codec and rows != BIT_ROWS:
             raise damaged("has chunks of bits of an invalid length")
         if codec in (BITS, BitStore.codec) and specs[keys[0]].dtype.itemsize != 1:
             raise damaged(f"has {keys[0]!r} as bits, but its dtype is not a byte")
         if codec == "packed":
-            if rows is None or rows > packing.MAX_ROWS or any(Columns.count(specs[k]) > MAX_COLUMNS for k in keys):
+            if (
+                rows is None
+                or rows > packing.MAX_ROWS
+                or any(packing.Columns.count(specs[k]) > MAX_COLUMNS for k in keys)
+            ):
                 raise damaged("has packed chunks of an invalid size")
             stores.append(PackedStore({k: specs[k] for k in keys}, rows))
         elif codec == BitStore.codec:

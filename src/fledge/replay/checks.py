@@ -1,15 +1,17 @@
-"""Validation of the arguments of a replay buffer."""
+"""Validation of arguments, and errors for saved states, which come from files and are not trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from fledge.core.errors import ConfigError, FledgeError, InputError
-from fledge.replay.stores.plan import LAYOUTS, Layout
+from fledge.core.errors import ConfigError, FledgeError, FormatError, InputError
+
+Indices = np.ndarray | torch.Tensor | Sequence[int]
 
 
 def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputError) -> int:
@@ -19,7 +21,7 @@ def whole(name: str, value: Any, least: int, error: type[FledgeError] = InputErr
     return int(value)
 
 
-def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
+def integers(index: Indices) -> np.ndarray:
     """Return indices of transitions as [B] int64."""
     numbers = (index.detach().cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)).reshape(-1)
     if numbers.size and numbers.dtype.kind not in "iu":
@@ -27,12 +29,13 @@ def integers(index: np.ndarray | torch.Tensor | Sequence[int]) -> np.ndarray:
     return numbers.astype(np.int64, copy=False)
 
 
-def named_values(what: str, data: Any) -> None:
-    """Raise InputError unless `data` is a mapping with string keys, such as a dict or a TensorDict."""
+def named_values(what: str, data: Any) -> dict[str, Any]:
+    """Return a mapping with string keys, such as a TensorDict, as a dict; InputError for other data."""
     if not hasattr(data, "keys"):
         raise InputError(f"The {what} is a {type(data).__name__}, but must be a dict of arrays or tensors.")
     if odd := [name for name in data.keys() if not isinstance(name, str)]:  # noqa: SIM118 - a TensorDict is no dict
         raise InputError(f"The {what} has the keys {odd[:5]}, but keys must be strings.")
+    return {name: data[name] for name in data.keys()}  # noqa: SIM118
 
 
 def device_of(device: str | torch.device) -> torch.device:
@@ -43,11 +46,17 @@ def device_of(device: str | torch.device) -> torch.device:
         raise ConfigError(f'device is {device!r}, but must be one such as "cpu" or "cuda:0".') from error
 
 
-def choose_layout(layout: Layout | None, compress_epi: bool | None) -> Layout:
-    """Return the layout that `layout` or `compress_epi` selects."""
-    named: Layout | None = None if compress_epi is None else "episode" if compress_epi else "frame"
-    if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"layout is {layout!r}, but must be one of {', '.join(LAYOUTS)}.")
-    if None not in (layout, named) and layout != named:
-        raise ConfigError(f"compress_epi={compress_epi} means layout {named!r}, but layout is {layout!r}: pass one.")
-    return layout or named or "chunk"
+def damaged(what: str, saved: str = "replay") -> FormatError:
+    """Return the error for a saved state that no version of fledge writes."""
+    return FormatError(f"The saved {saved} {what}: it is damaged, load an older checkpoint.")
+
+
+@contextlib.contextmanager
+def reading(saved: str = "replay") -> Iterator[None]:
+    """Turn errors that a malformed saved state causes in the block into a FormatError."""
+    try:
+        yield
+    except FledgeError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise damaged(f"cannot be read ({type(error).__name__}: {error})", saved) from error
