@@ -14,7 +14,7 @@ from fledge.core.errors import InputError
 from fledge.storage.checkpoint import NATIVE, find_checkpoint, stage_now, write_state
 from fledge.storage.format import codecs
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
 
 
 def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> CompressedBatch:
@@ -23,7 +23,7 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
     Args:
         compression_level: 0 (store) to 9 (densest).
     """
-    check_rollout(data)
+    describe(data)  # raises InputError if it is not a rollout
     codecs.candidates(compression_level, 0)
     return CompressedBatch(data, tensor_keys(data), compression_level, copy=True)
 
@@ -45,7 +45,6 @@ def save_rollout_compressed(
 ) -> Path:
     """Write a rollout durably to a file and return its path, with `.fledge` appended to the name if missing."""
     rollout = data.decode() if isinstance(data, CompressedBatch) else data
-    check_rollout(rollout)
     target = Path(path)
     target = target if target.name.endswith(NATIVE) else target.with_name(target.name + NATIVE)
     note = describe(rollout)

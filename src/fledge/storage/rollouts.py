@@ -31,7 +31,7 @@ from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.lz4_rollout import read_lz4_rollout
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
 from fledge.storage.format.rollout_parts import Key, Rows
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_node
@@ -116,7 +116,6 @@ class RolloutStorage:
 
         The returned handle can be used as the file's path; it then waits until the file is durable.
         """
-        check_rollout(data)
         note = describe(data, self.time_dim)
         time_dim = note["time_dim"]
         path, level = self.path(iteration), self.compression_level

@@ -24,7 +24,7 @@ import torch
 import xxhash
 
 from fledge.core.errors import FormatError, StorageError
-from fledge.storage.format import codecs, delta
+from fledge.storage.format import codecs
 from fledge.storage.format.leaves import TORCH_DTYPES, check_description, permute, restore, unpermute, word_size
 from fledge.storage.format.tree import Node, leaf_numbers, select, unflatten
 from fledge.storage.format.zip_archive import open_archive, read_member, safe_name
@@ -94,11 +94,10 @@ class CheckpointFile:
         try:
             with _named(str(self.path)):
                 self._load(0 if stream is not None else depth_left)
-        except RecursionError as error:
+        except BaseException as error:
             self.close()
-            raise self._bad("is nested too deep") from error
-        except BaseException:
-            self.close()
+            if isinstance(error, RecursionError):
+                raise self._bad("is nested too deep") from error
             raise
 
     def _open(self) -> BinaryIO:
@@ -114,7 +113,11 @@ class CheckpointFile:
         self._archive = open_archive(self._stream, label)
         manifest = self._read_manifest(label)
         self.tree: Node = manifest.get("tree")
-        self.metadata: dict[str, Any] = self._metadata(manifest)
+        if leaf_numbers(manifest.get("metadata")):
+            raise self._bad("has an array in its metadata")
+        self.metadata: dict[str, Any] = unflatten(manifest.get("metadata"), lambda number: None)
+        if not isinstance(self.metadata, dict):
+            raise self._bad("has no metadata")
         rows = manifest.get("leaves")
         if not isinstance(rows, list):
             raise self._bad("has no list of leaves")
@@ -122,8 +125,8 @@ class CheckpointFile:
         given = sum(entry.given for entry in self.entries)
         if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
             raise self._bad(f"declares {given} bytes in all, over {codecs.MAX_EXPANSION} times the file's size")
-        self._by_name = {entry.name: i for i, entry in enumerate(self.entries)}
-        if len(self._by_name) != len(rows):
+        self.by_name = {entry.name: i for i, entry in enumerate(self.entries)}
+        if len(self.by_name) != len(rows):
             raise self._bad("names a member twice")
         for number in leaf_numbers(self.tree):
             if not 0 <= number < len(self.entries):
@@ -153,15 +156,6 @@ class CheckpointFile:
         if self._archive.comment != f"{FORMAT} {version} {self.id}".encode():
             raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered.")
         return manifest
-
-    def _metadata(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        def no_leaf(index: int) -> Any:
-            raise self._bad("has an array in its metadata")
-
-        metadata = unflatten(manifest.get("metadata"), no_leaf)
-        if not isinstance(metadata, dict):
-            raise self._bad("has no metadata")
-        return metadata
 
     def _entry(self, row: Any) -> Entry:
         if not isinstance(row, dict):
@@ -217,10 +211,6 @@ class CheckpointFile:
         advice = "convert it with Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
         return FormatError(f"{self.path} {what}, with other checksums; this Fledge reads {_READ}: {advice}.")
 
-    def find(self, name: str) -> int | None:
-        """Return the number of the leaf that a member holds."""
-        return self._by_name.get(name)
-
     def base(self) -> CheckpointFile:
         """Open the checkpoint that this one's deltas refer to."""
         assert self.base_file is not None, "asked for the base of a whole checkpoint"
@@ -247,7 +237,7 @@ class CheckpointFile:
         with _named(f"{self.path}: {entry.name!r}"):
             codecs.decode(entry.codec, member, out, entry.word)
         if entry.base_name is not None:
-            out = delta.apply(out, self._base_bytes(entry), entry.word)
+            out = codecs.apply_difference(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
             raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it was altered.")
@@ -256,7 +246,7 @@ class CheckpointFile:
     def _base_bytes(self, entry: Entry) -> np.ndarray:
         """Return the base's version of a leaf, in this leaf's stored layout."""
         base = self.base()
-        number = base.find(entry.base_name or "")
+        number = base.by_name.get(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
             problem = f"{entry.name!r} is a delta to a tensor that {base.path.name} does not have"

@@ -1,16 +1,13 @@
 """Convert a TensorDict to a tree of plain dicts for a file or a message, and read it back, whole or in part.
 
-`read_rollout` restores keys (any text), nesting, dtypes, shapes, batch size, names and plain non-tensor values. A tensor
-class comes back as a TensorDict. Only the requested part is read. Files are not trusted: a malformed one is a FormatError,
-and reading takes no more memory than `reader` allows plus 600 bytes for each of at most `MAX_VALUES` non-tensor values.
+`read_rollout` restores keys (any text), nesting, dtypes, shapes, batch size, names and plain non-tensor values; a tensor class
+comes back as a TensorDict. Files are not trusted: a malformed one is a FormatError, and reading takes no more memory than
+`reader` allows plus 600 bytes for each of at most `MAX_VALUES` non-tensor values.
 
 Tree
     TensorDict      {"batch": [...], "names": [...] or None, "data": {key: entry}}
     an entry        a tensor; a nested TensorDict; {"value": x}, the same for the whole batch; or
                     {"values": [...], "index": tensor of the batch's shape}, one of the values for each batch element
-
-Layout: in memory a rollout is `[T, N, ...]`, and consecutive steps are similar. In a file the time axis is innermost,
-`[N, ..., T]` (`time_last`), which compresses better: measured on LiDAR, 3.5-12.7 times smaller instead of 2.2-7.8.
 """
 
 from __future__ import annotations
@@ -33,17 +30,17 @@ if TYPE_CHECKING:
 MAX_VALUES = 2**18  # non-tensor values: TensorDict makes an object of 600 bytes for each
 
 
-def check_rollout(data: Any) -> None:
-    """Raise InputError unless this is a rollout."""
+def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
+    """Return a file's note about a rollout: which axis is time, by its name or else `time_dim`.
+
+    Raises:
+        InputError: It is not a TensorDict with at least one batch axis.
+    """
     from tensordict import is_non_tensor, is_tensor_collection
 
     if not is_tensor_collection(data) or is_non_tensor(data) or len(data.batch_size) < 1:
         batch = f" with batch size {list(data.batch_size)}" if is_tensor_collection(data) else ""
         raise InputError(f"the rollout is a {type(data).__name__}{batch}, but must be a TensorDict of batch [T, N].")
-
-
-def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
-    """Return a file's note about a rollout: which axis is time, by its name or else `time_dim`."""
     names = _names(data)
     return {"time_dim": names.index("time") if names and "time" in names else min(time_dim, len(data.batch_size) - 1)}
 
@@ -54,8 +51,7 @@ def time_last(leaves: Sequence[Leaf], time_dim: int) -> None:
         above = leaf.path[:-1] if leaf.path[-1] == "index" and len(leaf.path) % 2 else leaf.path
         of_batch = len(above) % 2 == 0 and set(above[::2]) == {"data"}  # not inside a non-tensor value
         if leaf.kind == "tensor" and of_batch and len(leaf.shape) > 1:
-            axes = [axis for axis in range(len(leaf.shape)) if axis != time_dim]
-            leaf.order = (*axes, time_dim)
+            leaf.order = (*(axis for axis in range(len(leaf.shape)) if axis != time_dim), time_dim)
 
 
 def to_tree(data: TensorDictBase, path: NestedKey = ()) -> dict[str, Any]:
@@ -173,15 +169,12 @@ class _Reading:
 
     def tensor(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
         if (number, batch) not in self.known:
-            self.known[number, batch] = self._read(number, batch)
+            tensor = self.opened.read(number)
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
+            _check_prefix(tuple(tensor.shape), batch)
+            self.known[number, batch] = self.cut(tensor)
         return self.known[number, batch]
-
-    def _read(self, number: int, batch: tuple[int, ...]) -> torch.Tensor:
-        tensor = self.opened.read(number)
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"leaf {number} is a {type(tensor).__name__}")
-        _check_prefix(tuple(tensor.shape), batch)
-        return self.cut(tensor)
 
     def _stack(self, index: torch.Tensor, values: list[Any]) -> Any:
         from tensordict import NonTensorData, NonTensorStack
@@ -212,11 +205,8 @@ def _fields(node: Node) -> dict[str, Node]:
 
 def _batch(node: Node) -> list[int]:
     batch = _fields(node)["batch"]
-    if (
-        not isinstance(batch, list)
-        or any(type(n) is not int or n < 0 for n in batch)
-        or math.prod(n or 1 for n in batch) > 2**48
-    ):
+    valid = isinstance(batch, list) and all(type(n) is int and n >= 0 for n in batch)
+    if not valid or math.prod(n or 1 for n in batch) > 2**48:
         raise ValueError(f"{str(batch)[:40]!r} is not a batch size")
     return batch
 

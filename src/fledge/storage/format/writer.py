@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.storage.format import codecs, delta
+from fledge.storage.format import codecs
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
 from fledge.storage.format.reader import (
@@ -72,17 +72,10 @@ def write_native(
     base: CheckpointFile | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves and their tree as one checkpoint file.
+    """Write the tree of `flatten` and its staged leaves as one checkpoint file.
 
-    Args:
-        stream: Where to write; only moves forward.
-        node: The tree, from `flatten`.
-        leaves: Its leaves, each with its bytes in `data`.
-        level: Compression level, 0 to 9, or None to choose by size.
-        metadata: Plain values stored with the state; `inspect_checkpoint` reads them without the tensors.
-        base: An earlier checkpoint in the same folder. Tensors are stored as a difference to it if that is smaller and
-            does not make the chain longer than `MAX_CHAIN`.
-        plans: Codecs chosen at earlier saves of the same state; updated, and saves measuring each time.
+    With `base`, an earlier checkpoint in the same folder, a tensor is stored as a difference to it if that is smaller and the
+    chain does not exceed `MAX_CHAIN`. `plans` holds the codecs chosen at earlier saves of the same state, and is updated.
     """
     if base is not None and base.depth >= MAX_CHAIN:
         base = None
@@ -151,9 +144,9 @@ class _Encoder:
         codec, blocks = self._smallest(name, leaf, stored, word, floats, False)
         old = self._base_bytes(name, leaf)
         if old is not None:
-            changed = delta.difference(stored, _in_order(old[0], leaf), word)
+            changed = codecs.difference(stored, _in_order(old[0], leaf), word)
             delta_codec, delta_blocks = self._smallest(name, leaf, changed, word, True, True)
-            if codecs.checksum_crc(delta_blocks)[1] < codecs.checksum_crc(blocks)[1]:
+            if codecs.size_of(delta_blocks) < codecs.size_of(blocks):
                 codec, blocks = delta_codec, delta_blocks
                 entry["base_name"], entry["base_checksum"] = name, old[1]
         entry["codec"] = codec
@@ -173,7 +166,7 @@ class _Encoder:
         """Return bytes and checksum of the same tensor in the base, if there is one of equal dtype and shape."""
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
-        index = self.base.find(name)
+        index = self.base.by_name.get(name)
         if index is None:
             return None
         old = self.base.entries[index]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from fledge.core.errors import FormatError
-from fledge.storage.format.codecs import Block, checksum_crc
+from fledge.storage.format.codecs import Block, size_of
 
 _DATE = 0x0021  # 1980-01-01, the first date of the format
 _UTF8 = 0x0800
@@ -35,8 +35,10 @@ class ArchiveWriter:
 
     def add(self, name: str, blocks: Sequence[Block], deflate: Callable[[int], bool] | None = None) -> None:
         """Append one member, deflated if `deflate(compressed size)` is true."""
-        crc, size = checksum_crc(blocks)
-        method, stored = 0, size
+        crc, method, size = 0, 0, size_of(blocks)
+        stored = size
+        for block in blocks:
+            crc = zlib.crc32(block, crc)
         if deflate is not None:
             packer = zlib.compressobj(9, zlib.DEFLATED, -15)
             packed = b"".join([*(packer.compress(block) for block in blocks), packer.flush()])

@@ -6,14 +6,11 @@
     writer.end(episode, outcome="win", total_return=1.0)
     writer.close()
 
-Arguments are copied, so buffers may be reused at once. A background thread compresses and writes, behind a queue of at most
-`queue_bytes`. A full queue does not stall the caller: whole blocks of frames are dropped and counted, and frames keep their
-numbers, so that a gap is visible (`when_full="wait"` waits instead). `begin` returns None for an episode that is not recorded,
-which `add` and `end` accept.
-A recording is bounded by `max_episodes`, the first `max_frames` of each, and `max_bytes`: when the file is full, running
-episodes are cut, new ones are not recorded, and a warning is logged once.
-A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by `close`. A forked
-child records nothing. Calls must come from one thread at a time.
+Arguments are copied, so buffers may be reused at once. A background thread compresses and writes. When its queue is full,
+whole blocks of frames are dropped and counted (or, with `when_full="wait"`, the caller waits); frames keep their numbers, so
+that a gap is visible. When the file is full, running episodes are cut, and `begin` returns None for new ones, which `add` and
+`end` accept. A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by
+`close`. A forked child records nothing. Calls must come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -192,9 +189,7 @@ class RecordingWriter:
     def stats(self) -> dict[str, Any]:
         """Return what was recorded, its size, and what was left out."""
         return {
-            "episodes": self._file.episodes,
-            "frames": self._file.frames,
-            "raw_bytes": self._file.raw_bytes,
+            **{name: getattr(self._file, name) for name in ("episodes", "frames", "raw_bytes")},
             "file_bytes": self._file.size,
             "refused_episodes": self._refused,
             "dropped_frames": self._lost,
