@@ -1,12 +1,8 @@
 """Send rollouts between machines: compressed messages over a socket or a file object.
 
-    send(rollout, connection)            return the bytes sent
-    rollout = receive(connection)        return the next one; None if the sender has closed between messages
-
 A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the native file that `RolloutStorage` writes, so
 every tensor has a checksum. The sender is not trusted: a message may take at most `max_bytes`, compressed and decompressed;
-memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError. The connection is
-responsible for encryption and addresses.
+memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError.
 """
 
 from __future__ import annotations

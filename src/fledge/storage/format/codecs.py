@@ -44,15 +44,9 @@ class _Blosc:
     format_code: int  # of the compressor, in a chunk's header
 
     def encode(self, words: np.ndarray, floats: bool) -> bytes:
-        return blosc2.compress2(
-            words,
-            codec=self.compressor,
-            clevel=self.level,
-            typesize=words.itemsize,
-            filters=list(self.filters),
-            filters_meta=[0] * len(self.filters),
-            nthreads=1,
-        )
+        options = {"codec": self.compressor, "clevel": self.level, "typesize": words.itemsize, "nthreads": 1}
+        filters = {"filters": list(self.filters), "filters_meta": [0] * len(self.filters)}
+        return blosc2.compress2(words, **options, **filters)
 
     def decode(self, chunk: memoryview, out: np.ndarray) -> None:
         # Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised, so refuse a
@@ -170,21 +164,17 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
             raise damaged("a compressed member ends in the middle of a chunk")
-        _decode_chunk(codec, chunk, words[start : start + step])
+        try:
+            codec.decode(chunk, words[start : start + step])
+        except FormatError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
+                raise
+            raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None
         place += 4 + length
     if any(member[place:]):
         raise damaged("a compressed member has data after its end")
-
-
-def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
-    try:
-        codec.decode(chunk, out)
-    except FormatError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
-            raise
-        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None
 
 
 def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:

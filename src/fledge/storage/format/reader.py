@@ -1,10 +1,10 @@
 """Read an untrusted native checkpoint file.
 
-`CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and reads leaves one by one, each
-verified against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes
-up to three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in
-the same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path`
-is only a label, and deltas are refused.
+`CheckpointFile(path)` checks a file's directory, manifest and every declared size, and reads leaves one by one, each verified
+against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes up to
+three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in the
+same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path` is
+only a label, and deltas are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import xxhash
 
+from fledge.core.closing import Closing
 from fledge.core.errors import FormatError, StorageError
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import TORCH_DTYPES, check_description, permute, restore, unpermute, word_size
@@ -82,7 +83,7 @@ class Entry:
         return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
 
 
-class CheckpointFile:
+class CheckpointFile(Closing):
     """An open checkpoint: tree and metadata, and leaves on request."""
 
     def __init__(
@@ -167,7 +168,8 @@ class CheckpointFile:
             raise self._bad(f"names a member {str(name)[:60]!r} that is not in the file")
         if codec not in codecs.CODEC_NAMES:
             raise self._bad(f"uses codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
-        if order is not None and (kind != "tensor" or not _is_permutation(order, len(shape))):
+        axes = order if isinstance(order, list) and all(type(axis) is int for axis in order) else [-1]
+        if order is not None and (kind != "tensor" or sorted(axes) != list(range(len(shape)))):
             raise self._bad(f"has axes {str(order)[:60]} for shape {str(shape)[:60]}")
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
@@ -275,12 +277,6 @@ class CheckpointFile:
         if self._base is not None:
             self._base.close()
 
-    def __enter__(self) -> CheckpointFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def check_opens(path: Path) -> None:
     """Raise FormatError if a file cannot be opened; called for every new file before it is renamed to its final name."""
@@ -296,7 +292,3 @@ def _named(label: str) -> Iterator[None]:
         if str(error).startswith(label):
             raise
         raise FormatError(f"{label}: {error}") from error
-
-
-def _is_permutation(order: Any, size: int) -> bool:
-    return isinstance(order, list) and all(type(axis) is int for axis in order) and sorted(order) == list(range(size))

@@ -132,10 +132,9 @@ def select(node: Node, keys: Iterable[str]) -> Node:
     """
     paths = []
     for key in keys:
-        path = key.removesuffix("?").strip("/").split("/")
+        paths.append(key.removesuffix("?").strip("/").split("/"))
         if not key.endswith("?"):
-            _require(node, path)
-        paths.append(path)
+            _require(node, paths[-1])
     return _prune(node, paths)
 
 
@@ -164,12 +163,8 @@ def _require(node: Node, path: list[str]) -> None:
 def _prune(node: Node, paths: list[list[str]]) -> Node:
     if any(not path for path in paths):
         return node
-    kept = []
-    for key, child in children(node):
-        below = [path[1:] for path in paths if path[0] == str(key)]
-        if below:
-            kept.append((key, _prune(child, below)))
-    return with_children(node, kept)
+    below = [(key, child, [path[1:] for path in paths if path[0] == str(key)]) for key, child in children(node)]
+    return with_children(node, [(key, _prune(child, rest)) for key, child, rest in below if rest])
 
 
 def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:

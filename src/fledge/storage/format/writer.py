@@ -1,7 +1,4 @@
-"""Write the native checkpoint file: a zip with one member per tensor and a manifest that describes them.
-
-`write_native` writes staged leaves to a stream in one pass; the same input gives the same bytes. The format is described in
-docs/checkpoint_format.md, and `reader.CheckpointFile` reads it.
+"""Write the native checkpoint file (docs/checkpoint_format.md): a zip with one member per tensor and a manifest.
 
 Checksums are XXH3 of 128 bits over a leaf's decoded bytes. A CRC would detect bit rot as well, but deltas identify their base
 by checksum, and among 10^5 tensors two would share a CRC-32. XXH3 takes 0.1 s per GB (SHA-256: 0.7) without the GIL. It does
@@ -23,15 +20,7 @@ from fledge.core.errors import InputError
 from fledge.storage.format import codecs
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
-from fledge.storage.format.reader import (
-    FORMAT,
-    MANIFEST,
-    MAX_MANIFEST,
-    VERSION,
-    CheckpointFile,
-    checksum,
-    manifest_limit,
-)
+from fledge.storage.format.reader import FORMAT, MANIFEST, VERSION, CheckpointFile, checksum, manifest_limit
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
@@ -41,15 +30,10 @@ REPLAN_EVERY = 32  # saves after which the choice of a codec is repeated
 
 @dataclass
 class Plans:
-    """State carried from one save to the next.
+    """State carried from one save to the next."""
 
-    Attributes:
-        chosen: Codec and age of the choice, by leaf.
-        speed_bias: Steps towards faster codecs, for frequent saves; see `codecs.candidates`.
-    """
-
-    chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-    speed_bias: int = 0
+    chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)  # codec and age of the choice, by leaf
+    speed_bias: int = 0  # steps towards faster codecs, for frequent saves; see `codecs.candidates`
 
 
 @dataclass(frozen=True)
@@ -88,22 +72,22 @@ def write_native(
         entry, blocks = encoder.encode(name, leaf)
         archive.add(name, blocks)
         entries.append(entry)
-    uses_base = any("base_name" in entry for entry in entries)
-    depth = base.depth + 1 if base is not None and uses_base else 0
-    reference = {"file": base.path.name, "id": base.id, "depth": depth} if base is not None and uses_base else None
-    identity = _finish(archive, node, entries, metadata or {}, reference, deflate=level != 0)
-    return Written(total, archive.offset, identity, depth)
+    reference = None
+    if base is not None and any("base_name" in entry for entry in entries):
+        reference = {"file": base.path.name, "id": base.id, "depth": base.depth + 1}
+    return _finish(archive, total, node, entries, metadata or {}, reference, deflate=level != 0)
 
 
 def _finish(
     archive: ArchiveWriter,
+    total: int,
     node: Node,
     entries: list[dict[str, Any]],
     metadata: dict[str, Any],
     base: dict[str, Any] | None,
     deflate: bool,
-) -> str:
-    """Write the manifest, the directory and the closing line; return the file's id."""
+) -> Written:
+    """Write the manifest, the directory and the closing line."""
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -114,13 +98,13 @@ def _finish(
         "leaves": entries,
     }
     text = json.dumps(manifest, allow_nan=False, separators=(",", ":")).encode()
-    if len(text) > MAX_MANIFEST:
-        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit"
+    if len(text) > (limit := manifest_limit(len(text))):
+        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {limit // 2**20} fit"
         raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors or arrays.")
     archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())
-    return identity
+    return Written(total, archive.offset, identity, base["depth"] if base else 0)
 
 
 class _Encoder:
@@ -225,5 +209,4 @@ def copy_members(
         archive.add(entry.name, [source.stored_bytes(number)])
         entries.append(entry.raw)
         total += entry.nbytes
-    identity = _finish(archive, node, entries, metadata, None, deflate=True)
-    return Written(total, archive.offset, identity, 0)
+    return _finish(archive, total, node, entries, metadata, None, deflate=True)

@@ -93,11 +93,7 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
         raise FormatError(f"{label} is not a valid zip file ({error}).") from error
     stream.seek(0, os.SEEK_END)
-    _check_directory(archive, stream.tell(), label, _UTF8 if ours else _UTF8 | _SIZES_AFTER)
-    return archive
-
-
-def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags: int) -> None:
+    file_size, flags = stream.tell(), _UTF8 if ours else _UTF8 | _SIZES_AFTER
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise FormatError(f"{label} has {len(members)} members; at most {MAX_MEMBERS} are allowed: it is hostile.")
@@ -114,6 +110,7 @@ def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags
         if member.header_offset < place or end > file_size:
             raise FormatError(f"{where} lies outside the file or inside another: the file is damaged.")
         place = end
+    return archive
 
 
 def safe_name(name: str) -> bool:

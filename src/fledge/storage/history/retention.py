@@ -1,7 +1,6 @@
 """Decide which checkpoints of a folder stay whole, which are reduced to weights, and which are removed.
 
-`plan` is a pure function of the folder's content. It never changes a file that is the base of an unchanged one, never touches
-the newest, and keeps the best by metric.
+`plan` never changes a file that is the base of an unchanged one, never touches the newest, and keeps the best by metric.
 """
 
 from __future__ import annotations

@@ -83,16 +83,6 @@ def read_head(data: bytes) -> Head:
     return Head(kind, episode, first, count, length, check)
 
 
-def check_payload(head: Head, payload: bytes) -> bytes:
-    """Return the payload; raise FormatError unless it matches its checksum."""
-    if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
-        raise FormatError("a record's content does not match its checksum")
-    return payload
-
-
-# ---- fields and blocks -------------------------------------------------------------------------------------------------
-
-
 def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
     """Return the little-endian form of a dtype; raise InputError if a recording cannot hold it."""
     dtype = dtype.newbyteorder("<") if dtype.byteorder not in "|<" else dtype
@@ -175,9 +165,6 @@ def split(payload: bytes, count: int) -> list[memoryview]:
     if place < len(view):
         raise FormatError("a record goes on after its last field")
     return members
-
-
-# ---- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def to_json(value: Any) -> bytes:

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
+from fledge.core.closing import Closing
 from fledge.core.errors import FormatError, InputError, StorageError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.recordings import layout
@@ -32,7 +34,7 @@ from fledge.storage.recordings.values import from_node, unpack_array
 KEPT_ARRAYS = 8  # decompressed arrays of scenes that are cached
 
 
-class Recording:
+class Recording(Closing):
     """An open recording.
 
     Raises:
@@ -104,14 +106,6 @@ class Recording:
         with self._lock:
             self._episodes, self._arrays, self._kept = [], [], {}
             self._place, self.closed, self.damage = self._begin, False, None
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    # ---- records -------------------------------------------------------------------------------------------------------
 
     def _read_header(self) -> int:
         line = self._read(0, len(layout.LINE))
@@ -196,9 +190,10 @@ class Recording:
             return b"".join(parts)
 
     def _payload(self, head: Head, place: int) -> bytes:
-        return layout.check_payload(head, self._read(place, head.length))
-
-    # ---- for episodes --------------------------------------------------------------------------------------------------
+        payload = self._read(place, head.length)
+        if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
+            raise FormatError("a record's content does not match its checksum")
+        return payload
 
     def _select(self, names: Sequence[str] | None) -> dict[str, Field]:
         unknown = [name for name in names or () if name not in self.fields]

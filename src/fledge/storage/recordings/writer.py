@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fledge.core.closing import Closing
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.recordings.appending import AppendedFile
 from fledge.storage.recordings.layout import MAX_BLOCK_BYTES, MAX_OUTCOME, describe_fields
@@ -45,7 +46,7 @@ class _Open:
     frames: int = 0  # recorded and dropped
 
 
-class RecordingWriter:
+class RecordingWriter(Closing):
     """Records episodes of one task into a new file.
 
     Args:
@@ -108,8 +109,6 @@ class RecordingWriter:
         self._thread = threading.Thread(target=self._work, name="fledge-recording", daemon=True)
         self._thread.start()
         exit_drain.register(self, signals=False)
-
-    # ---- the caller's side ---------------------------------------------------------------------------------------------
 
     def begin(self, scene: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> int | None:
         """Begin an episode; return its number, or None if it is not recorded.
@@ -225,12 +224,6 @@ class RecordingWriter:
             text = f"a write to {self.path} failed ({self._error}); it plays up to there: free some space."
             raise StorageError(text) from self._error
 
-    def __enter__(self) -> RecordingWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def _away(self) -> bool:
         """Return True if nothing is recorded: in a forked child, after an error, or after close."""
         return os.getpid() != self._pid or self._error is not None or self._closing
@@ -290,8 +283,6 @@ class RecordingWriter:
         if self._said is None:
             self._said = sentence
             logger.warning("%s", sentence)
-
-    # ---- the thread ----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:

@@ -121,7 +121,7 @@ class Pipeline:
             self._preparing = False
             if not self._closed:
                 self.free.append(buffer)
-                if not any(known is buffer for known in self.buffers):
+                if buffer not in self.buffers:
                     self.buffers.append(buffer)
             self.changed.notify_all()
 
@@ -181,7 +181,10 @@ class Pipeline:
                 if self._closed and not self.jobs and not self._to_stage:
                     return False
                 self.changed.wait()
-        self._make_ready() if job is None else work(job)
+        if job is None:
+            self._make_ready()
+        else:
+            work(job)
         return True
 
     def _die(self, error: BaseException) -> None:

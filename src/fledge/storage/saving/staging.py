@@ -1,11 +1,9 @@
 """Staging: copy the state's bytes into a buffer of our own, off the training thread where that is safe.
 
-`split` separates the leaves that only an optimiser's `step()` changes: parameters and state of an attached one, the state of
-one that was only seen stepping. These may be copied in the background, as long as the next step waits. All others must be
-copied at once. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
-`Stager.copy` fills a leaf's `data` from its source, in a `StagingBuffer` that is reused from save to save. CPU memory is
-copied by memmove without the GIL on one thread; torch's own copy would start worker threads that compete with training. CUDA
-memory goes through pinned buffers on a separate stream.
+`split` separates the leaves that only an optimiser's `step()` changes; these may be copied in the background, as long as the
+next step waits. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
+`Stager.copy` copies CPU memory by memmove without the GIL on one thread; torch's own copy would start worker threads that
+compete with training. CUDA memory goes through pinned buffers on a separate stream.
 """
 
 from __future__ import annotations
@@ -131,13 +129,9 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Return the staging bytes of an optimiser and its CPU parameters, plus a little for the rest of a checkpoint."""
-    tensors = [
-        tensor
-        for tensor in (*_parameters(optimizer), *_state_tensors(optimizer))
-        if tensor.device.type == "cpu" and tensor.layout is torch.strided
-    ]
-    total = sum(padded(tensor.nbytes) for tensor in tensors)
-    return total + total // 32 + 2**16 if tensors else 0
+    tensors = (*_parameters(optimizer), *_state_tensors(optimizer))
+    sizes = [padded(t.nbytes) for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
+    return sum(sizes) + sum(sizes) // 32 + 2**16 if sizes else 0
 
 
 class Stager:
@@ -151,11 +145,7 @@ class Stager:
         if not torch.cuda.is_initialized():
             return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
-        events = {}
-        for device in devices:
-            events[device] = torch.cuda.Event()
-            events[device].record(torch.cuda.current_stream(device))
-        return events
+        return {device: torch.cuda.current_stream(device).record_event() for device in devices}
 
     def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
         """Copy every leaf's source into the next part of the buffer, as its `data`; return when done."""
