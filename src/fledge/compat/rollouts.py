@@ -15,7 +15,7 @@ from fledge.replay.images import decompress_image
 from fledge.storage.checkpoint import find_checkpoint, stage_now, target_path, write_state
 from fledge.storage.format import codecs
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
 
 decompress_single_gridmap = decompress_image
 
@@ -26,7 +26,7 @@ def compress_rollout(data: TensorDictBase, compression_level: int = 9) -> Compre
     Args:
         compression_level: 0 (store) to 9 (densest).
     """
-    check_rollout(data)
+    describe(data)  # raises InputError if it is not a rollout
     codecs.candidates(compression_level, 0)
     return CompressedBatch(data, tensor_keys(data), compression_level, copy=True)
 
@@ -48,7 +48,6 @@ def save_rollout_compressed(
 ) -> Path:
     """Write a rollout durably to a file and return its path, with `.fledge` appended to the name if missing."""
     rollout = data.decode() if isinstance(data, CompressedBatch) else data
-    check_rollout(rollout)
     target, note = target_path(path, "native"), describe(rollout)
     node, leaves = stage_now(to_tree(rollout))
     time_last(leaves, note["time_dim"])

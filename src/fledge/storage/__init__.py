@@ -42,24 +42,18 @@ __all__ = [
     "send",
 ]
 
-_HOME = {
-    "AsyncCheckpointSaver": "saving.saver",
-    "CheckpointHandle": "saving.handle",
-    "CheckpointHistory": "history.history",
-    "HistoryEntry": "history.retention",
-    "Recording": "recordings.reader",
-    "RecordingWriter": "recordings.writer",
-    "RolloutStorage": "rollouts",
-    "convert_checkpoint": "checkpoint",
-    "examine_folder": "doctor",
-    "find_checkpoint": "checkpoint",
-    "inspect_checkpoint": "contents",
-    "is_recording": "recordings.reader",
-    "load_checkpoint": "checkpoint",
-    "receive": "stream",
-    "repair_folder": "doctor",
-    "save_checkpoint": "checkpoint",
-    "send": "stream",
+_NAMES = {
+    "checkpoint": ("convert_checkpoint", "find_checkpoint", "load_checkpoint", "save_checkpoint"),
+    "contents": ("inspect_checkpoint",),
+    "doctor": ("examine_folder", "repair_folder"),
+    "history.history": ("CheckpointHistory",),
+    "history.retention": ("HistoryEntry",),
+    "recordings.reader": ("Recording", "is_recording"),
+    "recordings.writer": ("RecordingWriter",),
+    "rollouts": ("RolloutStorage",),
+    "saving.handle": ("CheckpointHandle",),
+    "saving.saver": ("AsyncCheckpointSaver",),
+    "stream": ("receive", "send"),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _NAMES.items() for name in names})

@@ -1,15 +1,9 @@
-"""Save, load and convert one checkpoint, without threads.
+"""Save, load and convert one checkpoint, without threads. The file extension decides the format:
 
-    save_checkpoint(state, path)          return when the file is durable
-    load_checkpoint(path)                 find the file of that name in any format, verify it, return the state
-    convert_checkpoint(source, target)    write it in another format
-
-The file extension decides the format:
-
-    .fledge         native: a zip with one compressed, checksummed member per tensor
-    .pt, .pth       torch.save
-    .lz4            an LZ4 frame around a torch.save file
-    .safetensors    safetensors
+.fledge         native: a zip with one compressed, checksummed member per tensor
+.pt, .pth       torch.save
+.lz4            an LZ4 frame around a torch.save file
+.safetensors    safetensors
 """
 
 from __future__ import annotations
@@ -59,14 +53,6 @@ def check_level(format: str, level: int | None) -> None:
         codecs.candidates(level, 0)
     elif level is not None and (type(level) is not int or not 0 <= level <= interop.MAX_LZ4_LEVEL):
         raise ConfigError(f"compression_level is {level!r}, but with codec lz4 must be 0 to {interop.MAX_LZ4_LEVEL}.")
-
-
-def format_of(path: str | os.PathLike[str]) -> str:
-    """Return the format that a file's extension stands for."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in EXTENSIONS:
-        raise ConfigError(f"{path} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}.")
-    return EXTENSIONS[suffix]
 
 
 def numbered_name(prefix: str, step: int) -> str:
@@ -243,17 +229,13 @@ def sniff(path: Path) -> str:
         if head[:4] == interop.LZ4_MAGIC:
             return "lz4"
         if head[:4] == interop.ZIP_MAGIC:
-            return "native" if path.suffix == NATIVE or _has_manifest(stream) else "pt"
+            native = path.suffix == NATIVE
+            with contextlib.suppress(Exception):  # truncated: the loader raises
+                native = native or MANIFEST in zipfile.ZipFile(stream).NameToInfo
+            return "native" if native else "pt"
     if path.suffix == NATIVE or not head:
         raise FormatError(f"{path} does not begin like a checkpoint: it is empty, truncated or of another kind.")
     return "safetensors" if path.suffix == ".safetensors" or head[8:9] == b"{" else "pt"
-
-
-def _has_manifest(stream: BinaryIO) -> bool:
-    try:
-        return MANIFEST in zipfile.ZipFile(stream).NameToInfo
-    except Exception:  # truncated: the loader raises
-        return False
 
 
 def convert_checkpoint(
@@ -271,7 +253,10 @@ def convert_checkpoint(
         keys: Parts to take, such as "model"; all by default.
         compression_level: 0 to 9 for `.fledge`, to 16 for `.lz4`.
     """
-    format = format_of(dst)
+    suffix = Path(dst).suffix.lower()
+    if suffix not in EXTENSIONS:
+        raise ConfigError(f"{dst} ends in {suffix or 'nothing'}, but must end in one of {', '.join(EXTENSIONS)}.")
+    format = EXTENSIONS[suffix]
     check_level(format, compression_level)
     found = find_checkpoint(src)
     if Path(dst).exists() and found.samefile(dst):
@@ -285,8 +270,6 @@ def convert_checkpoint(
     node, leaves = stage_now(state)
     write_state(Path(dst), format, node, leaves, level=compression_level, metadata=metadata)
     done = {"source": str(found), "target": str(dst), "source_bytes": before, "target_bytes": Path(dst).stat().st_size}
-    if (
-        format != "native" and "history" in metadata
-    ):  # safetensors keeps it as text in its header, which is not read back
+    if format != "native" and "history" in metadata:  # in .safetensors it is text, which is not read back
         done["note"] = f"Its step and metric are not kept: only {NATIVE} files have them."
     return done

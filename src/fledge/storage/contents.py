@@ -11,7 +11,7 @@ from fledge.storage.format import interop
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.reader import CheckpointFile, Entry
-from fledge.storage.format.tree import Node, unflatten
+from fledge.storage.format.tree import unflatten
 
 _LEAF = object()
 
@@ -34,9 +34,10 @@ def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         sizes = [None if kind == "lz4" else leaf.nbytes for leaf in leaves]
         rows = [_row(leaf, "/".join(map(str, leaf.path)), "raw", n) for leaf, n in zip(leaves, sizes, strict=True)]
         about = {"metadata": {}}
+    values = dict(_plain_values(unflatten(tree, lambda number: _LEAF), ()))
     size, total = found.stat().st_size, sum(row["bytes"] for row in rows)
     info: dict[str, Any] = {"path": str(found), "format": kind, "file_bytes": size, "tensor_bytes": total}
-    return info | {"ratio": size / total if total else None} | about | {"values": plain_values(tree), "tensors": rows}
+    return info | {"ratio": size / total if total else None} | about | {"values": values, "tensors": rows}
 
 
 def _row(leaf: Leaf | Entry, name: str, codec: str, stored: int | None) -> dict[str, Any]:
@@ -44,19 +45,15 @@ def _row(leaf: Leaf | Entry, name: str, codec: str, stored: int | None) -> dict[
     return about | {"bytes": leaf.nbytes, "stored": stored, "lossy_from": leaf.lossy_from}
 
 
-def plain_values(node: Node) -> dict[str, Any]:
-    """Return the values of a tree that are not tensors, by path; a list without tensors is one value."""
-    return dict(_walk(unflatten(node, lambda number: _LEAF), ()))
-
-
-def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _plain_values(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of all that is not a tensor; a list without tensors is one value."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _walk(item, (*path, str(key)))
+            yield from _plain_values(item, (*path, str(key)))
     elif isinstance(value, list | tuple) and any(
         item is _LEAF or isinstance(item, dict | list | tuple) for item in value
     ):
         for number, item in enumerate(value):
-            yield from _walk(item, (*path, str(number)))
+            yield from _plain_values(item, (*path, str(number)))
     elif value is not _LEAF:
         yield "/".join(path), value

@@ -1,9 +1,8 @@
 """Check and repair a folder of checkpoints: `fledge doctor`.
 
-`examine_folder` reads every byte of every checkpoint and reports which are good, damaged, or deltas without their base, what
-killed processes left behind, and whether `latest` names a good file. It changes nothing. `repair_folder` moves bad files into
-the subfolder `aside/`, points `latest` to the newest good file, and first rewrites good deltas to damaged files without a
-base. It deletes nothing, and leaves files alone that a running process is writing.
+`examine_folder` reads every byte of every checkpoint and changes nothing. `repair_folder` moves bad files into the subfolder
+`aside/`, points `latest` to the newest good file, and first rewrites good deltas to damaged files without a base. It deletes
+nothing, and leaves files alone that a running process is writing.
 """
 
 from __future__ import annotations
@@ -34,42 +33,29 @@ SHOWN = {"orphan": "without its base", "leftover": "left over", "in use": "being
 class Finding:
     """State of one file.
 
-    Attributes:
-        file: Its name.
-        state: "good"; "damaged"; "orphan", a delta whose base is missing; "leftover" of a killed process, or a `latest` that
-            names no good file; "in use" by a running process.
-        bytes: Its size.
-        reason: Why it is not good.
-        prefix, step, sequence, whole: Its history and what `CheckpointHistory.save` noted, if it belongs to one.
-        base: The file that it is a delta to.
+    An "orphan" is a delta whose base is missing; a "leftover" is a file of a killed process, or a `latest` that names no good
+    file; "in use" is one that a running process writes.
     """
 
     file: str
     state: State
     bytes: int
-    reason: str = ""
-    prefix: str | None = None
+    reason: str = ""  #: Why it is not good.
+    prefix: str | None = None  #: Of its history, if it belongs to one; the next three are what `save` noted.
     step: int | None = None
     sequence: int = 0
     whole: bool = True
-    base: str | None = None
+    base: str | None = None  #: The file that it is a delta to.
 
 
 @dataclass(frozen=True)
 class Report:
-    """State of a folder.
-
-    Attributes:
-        folder: The folder that holds the files.
-        files: Every checkpoint and every leftover, by name.
-        resume: The file to resume from, by prefix of its history.
-        repairs: The sentences that say what `repair_folder` did.
-    """
+    """State of a folder."""
 
     folder: str
-    files: tuple[Finding, ...]
-    resume: dict[str, str]
-    repairs: tuple[str, ...] = ()
+    files: tuple[Finding, ...]  #: Every checkpoint and every leftover, by name.
+    resume: dict[str, str]  #: The file to resume from, by prefix of its history.
+    repairs: tuple[str, ...] = ()  #: The sentences that say what `repair_folder` did.
 
     @property
     def healthy(self) -> bool:
@@ -100,12 +86,9 @@ def examine_folder(folder: str | os.PathLike[str]) -> Report:
 def _survey(place: Path) -> Report:
     paths = sorted(path for path in place.iterdir() if path.is_file())
     found = [_examine_file(path) for path in paths if path.name.startswith(TEMP_PREFIX) or path.suffix in EXTENSIONS]
-    resume: dict[str, Finding] = {}
-    for finding in found:
-        if finding.state == "good" and finding.prefix is not None and finding.whole:
-            best = resume.setdefault(finding.prefix, finding)
-            if (finding.sequence, finding.step or 0) > (best.sequence, best.step or 0):
-                resume[finding.prefix] = finding
+    whole = [f for f in found if f.state == "good" and f.prefix is not None and f.whole]
+    whole.sort(key=lambda finding: (str(finding.prefix), finding.sequence, finding.step or 0))
+    resume = {str(finding.prefix): finding.file for finding in whole}  # the newest of each
     good = {finding.file for finding in found if finding.state == "good"}
     known = {latest_name(prefix) for prefix in resume}
     for path in paths:
@@ -113,7 +96,7 @@ def _survey(place: Path) -> Report:
             latest = _examine_latest(path, good)
             if latest.state != "damaged" or path.name in known:  # else it belongs to another tool
                 found.append(latest)
-    return Report(str(place), tuple(found), {prefix: finding.file for prefix, finding in resume.items()})
+    return Report(str(place), tuple(found), resume)
 
 
 def _is_latest(name: str) -> bool:
@@ -174,7 +157,11 @@ def repair_folder(folder: str | os.PathLike[str]) -> Report:
     try:
         with folder_lock(place):
             report = _survey(place)
-            done = [*_free_deltas(place, report), *_move_aside(place, report), *_point_latest(place, report)]
+            done = list(_free_deltas(place, report))
+            for bad in report.files:
+                if bad.state not in FINE and not _is_latest(bad.file):
+                    done.append(f"{_aside(place, bad)}: {SHOWN.get(bad.state, bad.state)}.")
+            done += _point_latest(place, report)
             return dataclasses.replace(_survey(place), repairs=tuple(done))
     except OSError as error:
         raise StorageError(f"{place} cannot be repaired ({error.strerror}): check its permissions.") from error
@@ -187,12 +174,6 @@ def _free_deltas(place: Path, report: Report) -> Iterator[str]:
         if finding.state == "good" and finding.base in bad:
             rewrite_whole(place / finding.file)
             yield f"{finding.file} was rewritten without its base {finding.base}, which is damaged."
-
-
-def _move_aside(place: Path, report: Report) -> Iterator[str]:
-    for finding in report.files:
-        if finding.state not in FINE and not _is_latest(finding.file):
-            yield f"{_aside(place, finding)}: {SHOWN.get(finding.state, finding.state)}."
 
 
 def _aside(place: Path, finding: Finding) -> str:

@@ -1,12 +1,8 @@
 """RolloutStorage: a folder of rollouts, each a TensorDict, compressed and written off the training thread.
 
-`save` returns once the data is staged, so a rollout buffer may be reused at once. `load` returns the same TensorDict: keys,
-nesting, dtypes, shapes, batch size and names; only the requested keys are read. Saving an iteration again replaces its file
-atomically.
 Several threads may save and load. Writer threads start with the first `save`. A forked child and a pickled copy (a spawned
-worker) have their own, and do not wait for the parent's saves.
-LZ4 files (`rollout_000100.lz4`, an LZ4 frame around a `torch.save` file) are listed and loaded too. `format.rollout` describes
-the layout of a rollout in a file.
+worker) have their own, and do not wait for the parent's saves. LZ4 files (`rollout_000100.lz4`, an LZ4 frame around a
+`torch.save` file) are listed and loaded too. `format.rollout` describes the layout of a rollout in a file.
 """
 
 from __future__ import annotations
@@ -24,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fledge.core.closing import Closing
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.checkpoint import NATIVE, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
-from fledge.storage.format.lz4_rollout import read_lz4_rollout
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_lz4_rollout, read_rollout, time_last, to_tree
 from fledge.storage.format.rollout_parts import Key, Rows
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_node
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 _NAMES = re.compile(rf"rollout_(\d+)({re.escape(NATIVE)}|\.lz4)")
 
 
-class RolloutStorage:
+class RolloutStorage(Closing):
     """An archive of rollouts by iteration.
 
     Example:
@@ -109,22 +105,22 @@ class RolloutStorage:
 
     def path(self, iteration: int) -> Path:
         """Return the file of an iteration."""
-        return self.save_dir / f"rollout_{_checked(iteration):09d}{NATIVE}"
+        if not isinstance(iteration, int | np.integer) or isinstance(iteration, bool) or iteration < 0:
+            raise InputError(f"iteration is {iteration!r}, but must be a whole number of at least 0.")
+        return self.save_dir / f"rollout_{int(iteration):09d}{NATIVE}"
 
     def save(self, data: TensorDictBase, iteration: int, metadata: dict[str, Any] | None = None) -> CheckpointHandle:
         """Archive a rollout in the background; the data may be changed once this returns.
 
         The returned handle can be used as the file's path; it then waits until the file is durable.
         """
-        check_rollout(data)
         note = describe(data, self.time_dim)
-        time_dim = note["time_dim"]
         path, level = self.path(iteration), self.compression_level
         metadata = {"rollout": {"iteration": int(iteration), **note}, "user": copy.deepcopy(metadata or {})}
         plain_node(metadata)  # raise now, not in the background
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
-            time_last(leaves, time_dim)
+            time_last(leaves, note["time_dim"])
             written = write_state(path, "native", node, leaves, level=level, metadata=metadata, plans=plans)
             if self.verbose:
                 say(f"[Rollout] {path}: {size_of(written)}")
@@ -203,15 +199,3 @@ class RolloutStorage:
         self.__dict__.update(state)
         self._shared = None
         self._forget()
-
-    def __enter__(self) -> RolloutStorage:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def _checked(iteration: int) -> int:
-    if not isinstance(iteration, int | np.integer) or isinstance(iteration, bool) or iteration < 0:
-        raise InputError(f"iteration is {iteration!r}, but must be a whole number of at least 0.")
-    return int(iteration)

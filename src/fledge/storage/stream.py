@@ -1,12 +1,8 @@
 """Send rollouts between machines: compressed messages over a socket or a file object.
 
-    send(rollout, connection)            return the bytes sent
-    rollout = receive(connection)        return the next one; None if the sender has closed between messages
-
 A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the native file that `RolloutStorage` writes, so
 every tensor has a checksum. The sender is not trusted: a message may take at most `max_bytes`, compressed and decompressed;
-memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError. The connection is
-responsible for encryption and addresses.
+memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import torch
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.checkpoint import check_level, stage_now
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import check_rollout, describe, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
 from fledge.storage.format.writer import write_native
 
 if TYPE_CHECKING:
@@ -40,10 +36,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
         stream: A connected socket, or a binary file object.
         compression_level: 0 (store) to 9 (densest); the best level depends on the connection (`fledge advise` measures).
     """
-    write = getattr(stream, "sendall", None) or getattr(stream, "write", None)
-    if write is None:
-        raise InputError(f"the stream is a {type(stream).__name__}, but must be a socket or a binary file object.")
-    check_rollout(rollout)
+    write = _method(stream, "sendall", "write")
     message = pack_rollout(rollout, compression_level)
     write(_HEAD.pack(MAGIC, len(message)))
     write(message)
@@ -63,9 +56,7 @@ def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MA
     Raises:
         FormatError: The stream ended inside a message, or holds something else.
     """
-    read = getattr(stream, "recv", None) or getattr(stream, "read", None)
-    if read is None:
-        raise InputError(f"the stream is a {type(stream).__name__}, but must be a socket or a binary file object.")
+    read = _method(stream, "recv", "read")
     head = _read(read, _HEAD.size)
     if not head:
         return None
@@ -100,6 +91,13 @@ def unpack_rollout(message: bytes, device: torch.device | str = "cpu", max_bytes
         if total > max_bytes:
             raise FormatError(f"a message expands to {total} bytes, more than max_bytes ({max_bytes}) allows.")
         return read_rollout(opened, device)
+
+
+def _method(stream: Any, of_socket: str, of_file: str) -> Any:
+    found = getattr(stream, of_socket, None) or getattr(stream, of_file, None)
+    if found is None:
+        raise InputError(f"the stream is a {type(stream).__name__}, but must be a socket or a binary file object.")
+    return found
 
 
 def _read(read: Any, count: int) -> bytes:

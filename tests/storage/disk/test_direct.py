@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fledge.core.errors import StorageError
-from fledge.storage.disk import direct
-from fledge.storage.disk.direct import BLOCK, DirectFile
-from fledge.storage.disk.durable import durable_file
+from fledge.storage.disk import durable as direct
+from fledge.storage.disk.durable import BLOCK, DirectFile, durable_file
 
 SIZES = st.lists(
     st.one_of(st.integers(0, 70), st.integers(BLOCK - 3, BLOCK + 3), st.integers(0, 3 * BLOCK)), max_size=6

@@ -83,7 +83,7 @@ def test_a_step_does_not_wait_for_ever_when_the_writer_dies_during_staging(
     with pytest.raises(StorageError, match="thread ended"):
         handle.wait(30)
     stepped = threading.Thread(target=train_step, args=(model, optimizer), daemon=True)
-    while not saver._pipeline._free:  # the copy has ended
+    while not saver._pipeline.free:  # the copy has ended
         time.sleep(0.01)
     stepped.start()
     stepped.join(30)
@@ -162,7 +162,7 @@ def test_paths_and_metadata_are_those_at_the_call(tmp_path: Path, monkeypatch: p
 def test_a_staging_buffer_is_given_back_when_staging_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncCheckpointSaver(handle_signals=False) as saver:
         saver.save_async({"x": torch.ones(1000)}, tmp_path / "a").wait(30)
-        before = len(saver._pipeline._buffers)
+        before = len(saver._pipeline.buffers)
 
         def fail(self: StagingBuffer, nbytes: int, pinned: bool = False) -> None:
             raise MemoryError
@@ -172,7 +172,7 @@ def test_a_staging_buffer_is_given_back_when_staging_fails(tmp_path: Path, monke
             for _ in range(20):
                 with pytest.raises(MemoryError):
                     saver.save_async({"x": torch.ones(1000)}, tmp_path / "b")
-        assert len(saver._pipeline._buffers) == before
+        assert len(saver._pipeline.buffers) == before
         saver.save_async({"x": torch.ones(1000)}, tmp_path / "b").wait(30)
 
 

@@ -1,27 +1,27 @@
 """Write files atomically and durably, in folders shared by several processes.
 
 `durable_file(path)` yields a stream to a temporary file in the same folder. When the block ends, the file is fsynced, renamed
-to `path`, and the folder is fsynced: then the content survives a power cut. If the block fails, the temporary file is removed,
-and an existing file at `path` is untouched. `verify` reads the finished temporary file before the rename, and raises to
-refuse it.
-`remove_stale(folder)` removes temporary files of killed processes. It never removes one that is still being written: the
-writer holds a lock (flock) on it, which the system releases when the process ends.
-`folder_lock(folder)` lets one process at a time rearrange a folder.
+to `path`, and the folder is fsynced: then the content survives a power cut. If the block fails, an existing file at `path` is
+untouched. `verify` reads the finished temporary file before the rename, and raises to refuse it. The writer holds a lock
+(flock) on its temporary file, so `remove_stale` removes only those of killed processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
+import mmap
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
+
+import numpy as np
 
 from fledge.core.errors import StorageError
-from fledge.storage.disk.direct import DirectFile
 
 try:
     import fcntl
@@ -31,6 +31,12 @@ except ImportError:  # Windows
 TEMP_PREFIX = ".fledge-tmp-"
 LOCK_NAME = ".fledge-lock"
 STALE_SECONDS = 24 * 3600.0  # age from which a file counts as abandoned where there are no locks
+BLOCK = 2**20  # bytes; a multiple of any disk's block
+ALIGN = 4096
+_DIRECT = getattr(os, "O_DIRECT", 0)
+_spare: list[np.ndarray] = []  # blocks to reuse: allocating one costs as much as writing it
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_spare.clear)
 
 
 @contextlib.contextmanager
@@ -172,3 +178,91 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Replace a small text file durably."""
     with durable_file(path) as stream:
         stream.write(text.encode())
+
+
+class DirectFile(io.RawIOBase):
+    """A write-only stream without the system's page cache (O_DIRECT), if supported; owns the descriptor of an empty file.
+
+    Full blocks are written directly from one reused, aligned block; the rest is written normally at `flush`. The block is
+    memory shared with forked children (the kernel allows no direct write from private memory during a fork), so a child
+    forgets it, and never writes to a file that it has inherited.
+    A checkpoint is not read again soon, so caching it only costs: for 206 MB beside a busy training loop, the writer took
+    0.35 to 0.56 s of CPU time with the cache and 0.04 s without.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._pid = descriptor, os.getpid()
+        self._block = _spare.pop() if _spare else np.frombuffer(mmap.mmap(-1, BLOCK), np.uint8)
+        self._used = 0
+        self._direct: bool | None = None  # not tried yet
+
+    def write(self, data: Any) -> int:
+        """Write bytes; return their number, always all."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), BLOCK):
+            self._take(np.frombuffer(view[start : start + BLOCK], np.uint8))
+        return len(view)
+
+    def _take(self, part: np.ndarray) -> None:
+        """Copy at most one block's worth into the block, and write the block when it is full."""
+        first = part[: BLOCK - self._used]
+        np.copyto(self._block[self._used : self._used + len(first)], first)  # without the GIL
+        self._used += len(first)
+        if self._used == BLOCK:
+            if self._direct is None:
+                self._direct = self._set_direct(True)
+            self._empty()
+            rest = part[len(first) :]
+            np.copyto(self._block[: len(rest)], rest)
+            self._used = len(rest)
+
+    def _empty(self) -> None:
+        view, self._used = self._block.data[: self._used], 0
+        while view:
+            try:
+                done = os.write(self._descriptor, view)
+                if not done:
+                    raise OSError(errno.EIO, "the disk accepts no more bytes")
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                done = 0  # the file system accepts the flag but not the write
+                self._direct = self._set_direct(False)
+            if done % ALIGN:
+                self._direct = self._set_direct(False)
+            view = view[done:]
+
+    def _set_direct(self, direct: bool) -> bool:
+        """Switch direct writes on or off; return the resulting mode."""
+        if fcntl is None or not _DIRECT:
+            return False
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
+        except OSError:
+            return False
+        return direct
+
+    def flush(self) -> None:
+        """Write the rest of the block; later writes go through the cache."""
+        if not self.closed and self._used and os.getpid() == self._pid:
+            if self._direct is not False:
+                self._direct = self._set_direct(False)
+            self._empty()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Flush and close; the descriptor is closed even if flushing fails."""
+        if self.closed:
+            return
+        try:
+            super().close()
+        finally:
+            os.close(self._descriptor)
+            if os.getpid() == self._pid:
+                _spare.append(self._block)

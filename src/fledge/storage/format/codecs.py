@@ -1,21 +1,14 @@
-"""Lossless codecs for the bytes of one array.
+"""Lossless codecs for the bytes of one array, and exact differences between two versions of it.
 
-A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `encode` returns the blocks of one
-file member, raw if compression does not pay. `decode` fills memory allocated by the caller, and checks every declared size
-first, so that a hostile member costs no more memory than that. `choose` compares the candidates of a level on a sample, by
-size with a handicap for slower ones; it uses no clock, so the same state gives the same file.
-
+A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `choose` compares the candidates
+of a level on a sample, by size with a handicap for slower ones; it uses no clock, so the same state gives the same file.
+docs/checkpoint_format.md describes the layout of a member, whose padding keeps expansion within `MAX_EXPANSION`.
 Background work must not hold the GIL: pcodec releases it, blosc2 only after `set_releasegil(True)`, which is called below.
-
-Member layout of every codec but `raw`: for each chunk a little-endian uint32 length and the compressed bytes; then zero
-bytes up to 1/256 of the decoded size if it is smaller. So no valid member expands more than 256 times, and a reader refuses
-those that claim to.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,26 +44,13 @@ class _Blosc:
     format_code: int  # of the compressor, in a chunk's header
 
     def encode(self, words: np.ndarray, floats: bool) -> bytes:
-        return blosc2.compress2(
-            words,
-            codec=self.compressor,
-            clevel=self.level,
-            typesize=words.itemsize,
-            filters=list(self.filters),
-            filters_meta=[0] * len(self.filters),
-            nthreads=1,
-        )
+        options = {"codec": self.compressor, "clevel": self.level, "typesize": words.itemsize, "nthreads": 1}
+        filters = {"filters": list(self.filters), "filters_meta": [0] * len(self.filters)}
+        return blosc2.compress2(words, **options, **filters)
 
     def decode(self, chunk: memoryview, out: np.ndarray) -> None:
-        self._check_header(chunk, out.nbytes)
-        blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
-
-    def _check_header(self, chunk: memoryview, nbytes: int) -> None:
-        """Refuse a chunk whose header differs from what `encode` writes.
-
-        Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised, so check
-        them before it reads the chunk (layout: c-blosc2's README_CHUNK_FORMAT).
-        """
+        # Blosc2 loads plug-ins by the codec and filter numbers in the header, and can leave memory uninitialised, so refuse a
+        # header that differs from what `encode` writes (layout: c-blosc2's README_CHUNK_FORMAT).
         if len(chunk) < 32:
             raise damaged(f"a compressed chunk of {len(chunk)} bytes is shorter than its header")
         flags, (declared, _, stored) = chunk[2], struct.unpack_from("<iii", chunk, 4)
@@ -80,8 +60,9 @@ class _Blosc:
         plain = plain and chunk[31] & 0b10001111 == 0 and special in (0, 1)  # 0: data, 1: all zero
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
             raise damaged("a compressed chunk's header is not one that Fledge writes")
-        if declared != nbytes or stored != len(chunk):
-            raise damaged(f"a chunk declares {declared} bytes in {stored}, expected {nbytes} in {len(chunk)}")
+        if declared != out.nbytes or stored != len(chunk):
+            raise damaged(f"a chunk declares {declared} bytes in {stored}, expected {out.nbytes} in {len(chunk)}")
+        blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
 
 
 @dataclass(frozen=True)
@@ -122,10 +103,7 @@ def candidates(level: int | None, total_bytes: int, speed_bias: int = 0) -> tupl
         level = LADDER[min((total_bytes > BIG_STATE) + speed_bias, len(LADDER) - 1)]
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= 9:
         raise ConfigError(f"compression_level is {level!r}, but must be 0 (store) to 9 (densest), or None (by size).")
-    if level == 0:
-        return ()
-    names = ("lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")
-    return names[: 1 if level <= 2 else 3 if level <= 5 else 4]
+    return tuple(CODECS)[: 0 if level == 0 else 1 if level <= 2 else 3 if level <= 5 else 4]
 
 
 def choose(data: np.ndarray, word: int, floats: bool, names: Sequence[str]) -> str:
@@ -156,24 +134,18 @@ def encode(name: str, data: np.ndarray, word: int, floats: bool) -> tuple[str, l
     words = data.view(WORDS[word])
     step = CHUNK_BYTES // word
     blocks: list[Block] = []
-    size = 0
     for start in range(0, words.size, step):
         chunk = CODECS[name].encode(words[start : start + step], floats)
         blocks += [struct.pack("<I", len(chunk)), chunk]
-        size += 4 + len(chunk)
-    padding = -(-data.nbytes // MAX_EXPANSION) - size
+    padding = -(-data.nbytes // MAX_EXPANSION) - size_of(blocks)
     if padding > 0:
         blocks.append(bytes(padding))
-    return (name, blocks) if max(size, size + padding) <= (1 - MIN_SAVING) * data.nbytes else raw
+    return (name, blocks) if size_of(blocks) <= (1 - MIN_SAVING) * data.nbytes else raw
 
 
-def checksum_crc(blocks: Sequence[Block]) -> tuple[int, int]:
-    """Return CRC-32 (for the zip) and size of a member."""
-    crc = size = 0
-    for block in blocks:
-        crc = zlib.crc32(block, crc)
-        size += len(block)
-    return crc, size
+def size_of(blocks: Sequence[Block]) -> int:
+    """Return the bytes of a member."""
+    return sum(map(len, blocks))
 
 
 def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
@@ -192,18 +164,35 @@ def decode(name: str, member: memoryview, out: np.ndarray, word: int) -> None:
         chunk = member[place + 4 : place + 4 + length]
         if len(chunk) != length:
             raise damaged("a compressed member ends in the middle of a chunk")
-        _decode_chunk(codec, chunk, words[start : start + step])
+        try:
+            codec.decode(chunk, words[start : start + step])
+        except FormatError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
+                raise
+            raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None
         place += 4 + length
     if any(member[place:]):
         raise damaged("a compressed member has data after its end")
 
 
-def _decode_chunk(codec: _Blosc | _Pcodec, chunk: memoryview, out: np.ndarray) -> None:
-    try:
-        codec.decode(chunk, out)
-    except FormatError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of Rust
-            raise
-        raise damaged(f"a compressed chunk cannot be decoded ({str(error)[:120]})") from None
+def difference(new: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
+    """Return the difference of two byte arrays of the same length, as bytes; small changes of either sign give small words.
+
+    Words are subtracted modulo 2^n and zig-zag coded, so `apply_difference` is an exact inverse for any bits.
+    """
+    gap = np.subtract(new.view(WORDS[word]), old.view(WORDS[word])).view(f"i{word}")
+    folded = np.left_shift(gap, 1)
+    np.right_shift(gap, 8 * word - 1, out=gap)  # all ones where the difference is negative
+    return np.bitwise_xor(folded, gap, out=folded).view(np.uint8)
+
+
+def apply_difference(delta: np.ndarray, old: np.ndarray, word: int) -> np.ndarray:
+    """Return the bytes of the new version, from its difference (overwritten) and the old version."""
+    unsigned = WORDS[word]
+    folded = delta.view(unsigned)
+    sign = np.negative(np.bitwise_and(folded, unsigned(1)))  # modulo 2^n: 0 or all ones
+    np.right_shift(folded, unsigned(1), out=folded)
+    np.bitwise_xor(folded, sign, out=folded)
+    return np.add(folded, old.view(unsigned), out=folded).view(np.uint8)

@@ -91,7 +91,10 @@ class _Walk:
             name = None if factory is None else getattr(factory, "__name__", "")
             if FACTORIES.get(name) is factory:
                 return {"default": [name, self._items(value, path)]}
-        raise _other_type(path, f"{kind.__name__}{_dict_details(value)}", "dict(x)")
+        details = " with attributes" if getattr(value, "__dict__", None) else ""
+        if isinstance(value, defaultdict) and not details:
+            details = f" of {getattr(value.default_factory, '__name__', 'a function')}"
+        raise _other_type(path, f"{kind.__name__}{details}", "dict(x)")
 
     def _items(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Node:
         if set(map(type, value)) <= {str}:
@@ -103,10 +106,9 @@ class _Walk:
         known = self.seen.setdefault(leaf.place, len(self.leaves)) if leaf.place else len(self.leaves)
         if known < len(self.leaves):  # same first byte as another leaf: tied only if the whole view is the same
             other = self.leaves[known]
-            if (other.dtype, other.shape) == (leaf.dtype, leaf.shape) and _same_view(other.source, leaf.source):
+            if (other.dtype, other.shape, *_view(other.source)) == (leaf.dtype, leaf.shape, *_view(leaf.source)):
                 return known
-        self.leaves.append(leaf)
-        return len(self.leaves) - 1
+        return self._add(leaf)
 
     def _array(self, array: np.ndarray | np.generic, path: tuple[Any, ...]) -> int:
         index = self.seen.setdefault((id(array),), len(self.leaves))
@@ -127,18 +129,12 @@ def _versions(metadata: Any) -> Node | None:
     return {"ordered": {"dict": {name: {"dict": {"version": n}} for name, n in zip(metadata, numbers, strict=True)}}}
 
 
-def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.stride(), one.is_conj(), one.is_neg()) == (other.stride(), other.is_conj(), other.is_neg())
+def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.stride(), tensor.is_conj(), tensor.is_neg()
 
 
 def _other_type(path: tuple[Any, ...], kind: str, plain: str) -> InputError:
     return entry_error(path, f"is a {kind}, which would come back as another type: make it a plain one first, {plain}.")
-
-
-def _dict_details(value: Any) -> str:
-    if getattr(value, "__dict__", None):
-        return " with attributes"
-    return f" of {getattr(value.default_factory, '__name__', 'a function')}" if isinstance(value, defaultdict) else ""
 
 
 def _number(value: int | float) -> Node:

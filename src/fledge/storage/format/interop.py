@@ -2,9 +2,7 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; an LZ4 frame may not expand more than 256 times; every fault is a
-FormatError. Writers take the staged leaves of `flatten`.
-A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata, so that a state survives the
-round trip.
+FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata.
 """
 
 from __future__ import annotations

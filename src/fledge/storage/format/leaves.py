@@ -59,23 +59,18 @@ class Leaf:
 
 def word_size(kind: str, dtype: str) -> int:
     """Return the bytes of the unit that filters and differences work on: a real number, not a complex pair."""
-    if kind == "bytes":
-        return 1
     if kind == "tensor":
-        torch_dtype = TORCH_DTYPES[dtype]
-        return torch_dtype.itemsize // 2 if torch_dtype.is_complex else torch_dtype.itemsize
-    numpy_dtype = np.dtype(dtype)
-    if numpy_dtype.kind in "SU":
-        return 4 if numpy_dtype.kind == "U" else 1
-    return numpy_dtype.itemsize // 2 if numpy_dtype.kind == "c" else numpy_dtype.itemsize
+        return TORCH_DTYPES[dtype].itemsize // (2 if TORCH_DTYPES[dtype].is_complex else 1)
+    numpy_dtype = np.dtype(dtype)  # of a byte string, uint8
+    fixed = {"U": 4, "S": 1, "c": numpy_dtype.itemsize // 2}
+    return fixed.get(numpy_dtype.kind, numpy_dtype.itemsize)
 
 
 def is_float(kind: str, dtype: str) -> bool:
     """Return True if the words are floating-point numbers."""
     if kind == "tensor":
-        torch_dtype = TORCH_DTYPES[dtype]
-        return torch_dtype.is_floating_point or torch_dtype.is_complex
-    return kind != "bytes" and np.dtype(dtype).kind in "fc"
+        return TORCH_DTYPES[dtype].is_floating_point or TORCH_DTYPES[dtype].is_complex
+    return np.dtype(dtype).kind in "fc"  # of a byte string, uint8
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
@@ -129,10 +124,8 @@ def _unwrap(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice)
         raise entry_error(path, f"is a {kind.__name__}, which has its own memory layout: save its plain tensors.")
     own = [name for name in getattr(tensor, "__dict__", ()) if not name.startswith("_")]
     if own and not issubclass(kind, torch.nn.Parameter) and kind.__module__.partition(".")[0] != "tensordict":
-        advice = "save tensor.as_subclass(torch.Tensor), and the attributes beside it"
-        raise entry_error(
-            path, f"is a {kind.__name__} whose attributes ({', '.join(own[:4])}) would be lost: {advice}."
-        )
+        lost = f"is a {kind.__name__} whose attributes ({', '.join(own[:4])}) would be lost"
+        raise entry_error(path, f"{lost}: save tensor.as_subclass(torch.Tensor), and the attributes beside it.")
     return tensor.as_subclass(torch.Tensor)
 
 
@@ -149,10 +142,9 @@ def _of_dtensor(path: tuple[Any, ...], tensor: Any, choice: DTensorChoice) -> to
         return whole.wait() if hasattr(whole, "wait") else whole
     whole_here = tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)
     if choice is None and not whole_here:
-        choices = (
-            "dtensor='full' (all ranks call save, each saves the whole) or 'local' (a file per rank with its part)"
-        )
-        raise entry_error(path, f"is a DTensor sharded over {tensor.device_mesh.size()} ranks: pass {choices}.")
+        sharded = f"is a DTensor sharded over {tensor.device_mesh.size()} ranks"
+        whole = "dtensor='full' (all ranks call save, each saves the whole)"
+        raise entry_error(path, f"{sharded}: pass {whole} or 'local' (a file per rank with its part).")
     if any(placement.is_partial() for placement in tensor.placements) and tensor.device_mesh.size() > 1:
         raise entry_error(path, "is a DTensor whose parts must still be summed: pass dtensor='full'.")
     local = tensor.to_local()
@@ -196,17 +188,13 @@ def describe_array(path: tuple[Any, ...], array: np.ndarray | np.generic) -> Lea
 
 def entry_error(path: tuple[Any, ...], problem: str) -> InputError:
     """Return the error for an entry of the caller's state."""
-    return InputError(f"checkpoint entry {format_path(path)} {problem}")
+    where = "".join(f"[{key!r}]" for key in path) or "(top level)"  # as Python indexing
+    return InputError(f"checkpoint entry {where} {problem}")
 
 
 def damaged(problem: str) -> FormatError:
     """Return the error for invalid content of a file."""
     return FormatError(f"{problem}: the file is damaged or hostile.")
-
-
-def format_path(path: tuple[Any, ...]) -> str:
-    """Format a path as Python indexing: `['optimizer']['state'][0]`."""
-    return "".join(f"[{key!r}]" for key in path) or "(top level)"
 
 
 def bytes_of(source: Any) -> np.ndarray:

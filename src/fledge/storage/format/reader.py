@@ -1,10 +1,10 @@
 """Read an untrusted native checkpoint file.
 
-`CheckpointFile(path)` opens a file, checks its directory, manifest and every declared size, and reads leaves one by one, each
-verified against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes
-up to three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in
-the same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path`
-is only a label, and deltas are refused.
+`CheckpointFile(path)` checks a file's directory, manifest and every declared size, and reads leaves one by one, each verified
+against its checksum. All leaves together take at most 256 times the file's size plus 64 MiB; reading a tensor takes up to
+three times its size in addition; the manifest up to 256 MiB. Besides the file, only the base of a delta (a plain name in the
+same folder) is opened. Every fault is a FormatError with the file's name. With `stream` the bytes come from there, `path` is
+only a label, and deltas are refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 import torch
 import xxhash
 
+from fledge.core.closing import Closing
 from fledge.core.errors import FormatError, StorageError
-from fledge.storage.format import codecs, delta
+from fledge.storage.format import codecs
 from fledge.storage.format.leaves import TORCH_DTYPES, check_description, permute, restore, unpermute, word_size
 from fledge.storage.format.tree import Node, leaf_numbers, select, unflatten
 from fledge.storage.format.zip_archive import open_archive, read_member, safe_name
@@ -82,7 +83,7 @@ class Entry:
         return self.nbytes // TORCH_DTYPES[self.dtype].itemsize * TORCH_DTYPES[self.lossy_from].itemsize
 
 
-class CheckpointFile:
+class CheckpointFile(Closing):
     """An open checkpoint: tree and metadata, and leaves on request."""
 
     def __init__(
@@ -94,11 +95,10 @@ class CheckpointFile:
         try:
             with _named(str(self.path)):
                 self._load(0 if stream is not None else depth_left)
-        except RecursionError as error:
+        except BaseException as error:
             self.close()
-            raise self._bad("is nested too deep") from error
-        except BaseException:
-            self.close()
+            if isinstance(error, RecursionError):
+                raise self._bad("is nested too deep") from error
             raise
 
     def _open(self) -> BinaryIO:
@@ -114,7 +114,11 @@ class CheckpointFile:
         self._archive = open_archive(self._stream, label)
         manifest = self._read_manifest(label)
         self.tree: Node = manifest.get("tree")
-        self.metadata: dict[str, Any] = self._metadata(manifest)
+        if leaf_numbers(manifest.get("metadata")):
+            raise self._bad("has an array in its metadata")
+        self.metadata: dict[str, Any] = unflatten(manifest.get("metadata"), lambda number: None)
+        if not isinstance(self.metadata, dict):
+            raise self._bad("has no metadata")
         rows = manifest.get("leaves")
         if not isinstance(rows, list):
             raise self._bad("has no list of leaves")
@@ -122,8 +126,8 @@ class CheckpointFile:
         given = sum(entry.given for entry in self.entries)
         if given > codecs.MAX_EXPANSION * self._stream.seek(0, os.SEEK_END) + SLACK:
             raise self._bad(f"declares {given} bytes in all, over {codecs.MAX_EXPANSION} times the file's size")
-        self._by_name = {entry.name: i for i, entry in enumerate(self.entries)}
-        if len(self._by_name) != len(rows):
+        self.by_name = {entry.name: i for i, entry in enumerate(self.entries)}
+        if len(self.by_name) != len(rows):
             raise self._bad("names a member twice")
         for number in leaf_numbers(self.tree):
             if not 0 <= number < len(self.entries):
@@ -154,15 +158,6 @@ class CheckpointFile:
             raise FormatError(f"{label}: the manifest does not match the file's closing line: the file was altered.")
         return manifest
 
-    def _metadata(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        def no_leaf(index: int) -> Any:
-            raise self._bad("has an array in its metadata")
-
-        metadata = unflatten(manifest.get("metadata"), no_leaf)
-        if not isinstance(metadata, dict):
-            raise self._bad("has no metadata")
-        return metadata
-
     def _entry(self, row: Any) -> Entry:
         if not isinstance(row, dict):
             raise self._bad(f"has a leaf {str(row)[:60]!r}")
@@ -173,7 +168,8 @@ class CheckpointFile:
             raise self._bad(f"names a member {str(name)[:60]!r} that is not in the file")
         if codec not in codecs.CODEC_NAMES:
             raise self._bad(f"uses codec {str(codec)[:40]!r}; known are {', '.join(codecs.CODEC_NAMES)}")
-        if order is not None and (kind != "tensor" or not _is_permutation(order, len(shape))):
+        axes = order if isinstance(order, list) and all(type(axis) is int for axis in order) else [-1]
+        if order is not None and (kind != "tensor" or sorted(axes) != list(range(len(shape)))):
             raise self._bad(f"has axes {str(order)[:60]} for shape {str(shape)[:60]}")
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
@@ -217,10 +213,6 @@ class CheckpointFile:
         advice = "convert it with Fledge 0.1 (fledge convert OLD.fledge NEW.fledge)"
         return FormatError(f"{self.path} {what}, with other checksums; this Fledge reads {_READ}: {advice}.")
 
-    def find(self, name: str) -> int | None:
-        """Return the number of the leaf that a member holds."""
-        return self._by_name.get(name)
-
     def base(self) -> CheckpointFile:
         """Open the checkpoint that this one's deltas refer to."""
         assert self.base_file is not None, "asked for the base of a whole checkpoint"
@@ -247,7 +239,7 @@ class CheckpointFile:
         with _named(f"{self.path}: {entry.name!r}"):
             codecs.decode(entry.codec, member, out, entry.word)
         if entry.base_name is not None:
-            out = delta.apply(out, self._base_bytes(entry), entry.word)
+            out = codecs.apply_difference(out, self._base_bytes(entry), entry.word)
         out = out if entry.order is None else unpermute(out, entry.dtype, entry.shape, entry.order)
         if checksum(out) != entry.checksum:
             raise FormatError(f"{self.path}: {entry.name!r} does not match its checksum: it was altered.")
@@ -256,7 +248,7 @@ class CheckpointFile:
     def _base_bytes(self, entry: Entry) -> np.ndarray:
         """Return the base's version of a leaf, in this leaf's stored layout."""
         base = self.base()
-        number = base.find(entry.base_name or "")
+        number = base.by_name.get(entry.base_name or "")
         old = None if number is None else base.entries[number]
         if old is None or number is None or old.checksum != entry.base_checksum or old.nbytes != entry.nbytes:
             problem = f"{entry.name!r} is a delta to a tensor that {base.path.name} does not have"
@@ -285,12 +277,6 @@ class CheckpointFile:
         if self._base is not None:
             self._base.close()
 
-    def __enter__(self) -> CheckpointFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def check_opens(path: Path) -> None:
     """Raise FormatError if a file cannot be opened; called for every new file before it is renamed to its final name."""
@@ -306,7 +292,3 @@ def _named(label: str) -> Iterator[None]:
         if str(error).startswith(label):
             raise
         raise FormatError(f"{label}: {error}") from error
-
-
-def _is_permutation(order: Any, size: int) -> bool:
-    return isinstance(order, list) and all(type(axis) is int for axis in order) and sorted(order) == list(range(size))

@@ -1,10 +1,8 @@
-"""Select a part of a rollout: keys, envs and steps.
+"""Select a part of a rollout: keys, envs and steps. A key or row that does not exist is an InputError.
 
 `Cut` selects rows of the time axis and of the env axis, which is the first other axis of the batch; both stay axes, even with
-one row. Rows are an index (-1 is the last), a slice, indices, or a boolean mask.
-`find_keys` resolves nested keys: `("agents", "observation")` and `"agents/observation"` are the same. If a key itself
+one row. `find_keys` resolves nested keys: `("agents", "observation")` and `"agents/observation"` are the same. If a key itself
 contains "/", a string may be ambiguous, and only a tuple is accepted.
-A key or row that does not exist is an InputError.
 """
 
 from __future__ import annotations
@@ -34,11 +32,8 @@ class Cut:
 
     def size(self, batch: Sequence[int]) -> list[int]:
         """Return the size of a batch after the cut."""
-        return [self._count(self.axes[a], n) if a in self.axes else n for a, n in enumerate(batch)]
-
-    @staticmethod
-    def _count(rows: slice | torch.Tensor, size: int) -> int:
-        return len(range(*rows.indices(size))) if isinstance(rows, slice) else len(rows)
+        rows = [self.axes.get(axis, slice(None)) for axis in range(len(batch))]
+        return [len(range(n)[r]) if isinstance(r, slice) else len(r) for n, r in zip(batch, rows, strict=True)]
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the selected part of a tensor, copied so that the rest can be freed."""

@@ -1,23 +1,7 @@
-"""The structure of a saved state as JSON: nested dicts, lists, tuples and plain values, with references to the leaves.
+"""The structure of a saved state as JSON nodes (see docs/checkpoint_format.md), with references to the leaves.
 
 `unflatten(node, leaf)` rebuilds the state that `flattening.flatten` was given. It reads untrusted input, so it is strict and
 never calls anything that the file names. `select` extracts a part of a tree by paths.
-
-Nodes
-    null, true, false, 12, 1.5, "text"     themselves (finite floats only)
-    [...]                                  list
-    {"dict": {name: node}}                 dict with string keys
-    {"items": [[key, node], ...]}          dict with other keys, such as an optimiser's integers
-    {"ordered": node}                      OrderedDict; the node inside is one of the two above, also in the next three
-    {"module": [node, node]}               OrderedDict with `_metadata`, what a module's state_dict() is: the versions
-    {"counter": node}                      Counter
-    {"default": ["list", node]}            defaultdict of a built-in type, or of null
-    {"tuple": [...]}                       tuple
-    {"size": [2, 3]}                       torch.Size
-    {"leaf": 3}                            tensor, array, NumPy scalar or bytes number 3
-    {"int": "-0x1f"}                       an integer beyond 64 bits
-    {"float": "7ff8000000000000"}          NaN and infinities, as bits
-    {"complex": [node, node]}              complex number
 """
 
 from __future__ import annotations
@@ -148,10 +132,9 @@ def select(node: Node, keys: Iterable[str]) -> Node:
     """
     paths = []
     for key in keys:
-        path = key.removesuffix("?").strip("/").split("/")
+        paths.append(key.removesuffix("?").strip("/").split("/"))
         if not key.endswith("?"):
-            _require(node, path)
-        paths.append(path)
+            _require(node, paths[-1])
     return _prune(node, paths)
 
 
@@ -180,12 +163,8 @@ def _require(node: Node, path: list[str]) -> None:
 def _prune(node: Node, paths: list[list[str]]) -> Node:
     if any(not path for path in paths):
         return node
-    kept = []
-    for key, child in children(node):
-        below = [path[1:] for path in paths if path[0] == str(key)]
-        if below:
-            kept.append((key, _prune(child, below)))
-    return with_children(node, kept)
+    below = [(key, child, [path[1:] for path in paths if path[0] == str(key)]) for key, child in children(node)]
+    return with_children(node, [(key, _prune(child, rest)) for key, child, rest in below if rest])
 
 
 def with_children(node: Node, kept: list[tuple[Any, Node]]) -> Node:

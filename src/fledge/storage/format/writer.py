@@ -1,7 +1,4 @@
-"""Write the native checkpoint file: a zip with one member per tensor and a manifest that describes them.
-
-`write_native` writes staged leaves to a stream in one pass; the same input gives the same bytes. The format is described in
-docs/checkpoint_format.md, and `reader.CheckpointFile` reads it.
+"""Write the native checkpoint file (docs/checkpoint_format.md): a zip with one member per tensor and a manifest.
 
 Checksums are XXH3 of 128 bits over a leaf's decoded bytes. A CRC would detect bit rot as well, but deltas identify their base
 by checksum, and among 10^5 tensors two would share a CRC-32. XXH3 takes 0.1 s per GB (SHA-256: 0.7) without the GIL. It does
@@ -20,18 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fledge.core.errors import InputError
-from fledge.storage.format import codecs, delta
+from fledge.storage.format import codecs
 from fledge.storage.format.flattening import flatten
 from fledge.storage.format.leaves import Leaf, is_float, permute, word_size
-from fledge.storage.format.reader import (
-    FORMAT,
-    MANIFEST,
-    MAX_MANIFEST,
-    VERSION,
-    CheckpointFile,
-    checksum,
-    manifest_limit,
-)
+from fledge.storage.format.reader import FORMAT, MANIFEST, VERSION, CheckpointFile, checksum, manifest_limit
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.zip_archive import ArchiveWriter
 
@@ -41,15 +30,10 @@ REPLAN_EVERY = 32  # saves after which the choice of a codec is repeated
 
 @dataclass
 class Plans:
-    """State carried from one save to the next.
+    """State carried from one save to the next."""
 
-    Attributes:
-        chosen: Codec and age of the choice, by leaf.
-        speed_bias: Steps towards faster codecs, for frequent saves; see `codecs.candidates`.
-    """
-
-    chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
-    speed_bias: int = 0
+    chosen: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)  # codec and age of the choice, by leaf
+    speed_bias: int = 0  # steps towards faster codecs, for frequent saves; see `codecs.candidates`
 
 
 @dataclass(frozen=True)
@@ -72,17 +56,10 @@ def write_native(
     base: CheckpointFile | None = None,
     plans: Plans | None = None,
 ) -> Written:
-    """Write staged leaves and their tree as one checkpoint file.
+    """Write the tree of `flatten` and its staged leaves as one checkpoint file.
 
-    Args:
-        stream: Where to write; only moves forward.
-        node: The tree, from `flatten`.
-        leaves: Its leaves, each with its bytes in `data`.
-        level: Compression level, 0 to 9, or None to choose by size.
-        metadata: Plain values stored with the state; `inspect_checkpoint` reads them without the tensors.
-        base: An earlier checkpoint in the same folder. Tensors are stored as a difference to it if that is smaller and
-            does not make the chain longer than `MAX_CHAIN`.
-        plans: Codecs chosen at earlier saves of the same state; updated, and saves measuring each time.
+    With `base`, an earlier checkpoint in the same folder, a tensor is stored as a difference to it if that is smaller and the
+    chain does not exceed `MAX_CHAIN`. `plans` holds the codecs chosen at earlier saves of the same state, and is updated.
     """
     if base is not None and base.depth >= MAX_CHAIN:
         base = None
@@ -95,22 +72,22 @@ def write_native(
         entry, blocks = encoder.encode(name, leaf)
         archive.add(name, blocks)
         entries.append(entry)
-    uses_base = any("base_name" in entry for entry in entries)
-    depth = base.depth + 1 if base is not None and uses_base else 0
-    reference = {"file": base.path.name, "id": base.id, "depth": depth} if base is not None and uses_base else None
-    identity = _finish(archive, node, entries, metadata or {}, reference, deflate=level != 0)
-    return Written(total, archive.offset, identity, depth)
+    reference = None
+    if base is not None and any("base_name" in entry for entry in entries):
+        reference = {"file": base.path.name, "id": base.id, "depth": base.depth + 1}
+    return _finish(archive, total, node, entries, metadata or {}, reference, deflate=level != 0)
 
 
 def _finish(
     archive: ArchiveWriter,
+    total: int,
     node: Node,
     entries: list[dict[str, Any]],
     metadata: dict[str, Any],
     base: dict[str, Any] | None,
     deflate: bool,
-) -> str:
-    """Write the manifest, the directory and the closing line; return the file's id."""
+) -> Written:
+    """Write the manifest, the directory and the closing line."""
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -121,13 +98,13 @@ def _finish(
         "leaves": entries,
     }
     text = json.dumps(manifest, allow_nan=False, separators=(",", ":")).encode()
-    if len(text) > MAX_MANIFEST:
-        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {MAX_MANIFEST // 2**20} fit"
+    if len(text) > (limit := manifest_limit(len(text))):
+        sizes = f"take {len(text) / 2**20:.0f} MiB; at most {limit // 2**20} fit"
         raise InputError(f"the plain values of this state {sizes}: put long lists of numbers into tensors or arrays.")
     archive.add(MANIFEST, [text], deflate=(lambda packed: len(text) <= manifest_limit(packed)) if deflate else None)
     identity = hashlib.sha256(text).hexdigest()[:32]
     archive.finish(f"{FORMAT} {VERSION} {identity}".encode())
-    return identity
+    return Written(total, archive.offset, identity, base["depth"] if base else 0)
 
 
 class _Encoder:
@@ -151,9 +128,9 @@ class _Encoder:
         codec, blocks = self._smallest(name, leaf, stored, word, floats, False)
         old = self._base_bytes(name, leaf)
         if old is not None:
-            changed = delta.difference(stored, _in_order(old[0], leaf), word)
+            changed = codecs.difference(stored, _in_order(old[0], leaf), word)
             delta_codec, delta_blocks = self._smallest(name, leaf, changed, word, True, True)
-            if codecs.checksum_crc(delta_blocks)[1] < codecs.checksum_crc(blocks)[1]:
+            if codecs.size_of(delta_blocks) < codecs.size_of(blocks):
                 codec, blocks = delta_codec, delta_blocks
                 entry["base_name"], entry["base_checksum"] = name, old[1]
         entry["codec"] = codec
@@ -173,7 +150,7 @@ class _Encoder:
         """Return bytes and checksum of the same tensor in the base, if there is one of equal dtype and shape."""
         if self.base is None or not self.names or leaf.nbytes < codecs.SMALL:
             return None
-        index = self.base.find(name)
+        index = self.base.by_name.get(name)
         if index is None:
             return None
         old = self.base.entries[index]
@@ -232,5 +209,4 @@ def copy_members(
         archive.add(entry.name, [source.stored_bytes(number)])
         entries.append(entry.raw)
         total += entry.nbytes
-    identity = _finish(archive, node, entries, metadata, None, deflate=True)
-    return Written(total, archive.offset, identity, 0)
+    return _finish(archive, total, node, entries, metadata, None, deflate=True)

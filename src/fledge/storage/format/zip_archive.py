@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from fledge.core.errors import FormatError
-from fledge.storage.format.codecs import Block, checksum_crc
+from fledge.storage.format.codecs import Block, size_of
 
 _DATE = 0x0021  # 1980-01-01, the first date of the format
 _UTF8 = 0x0800
@@ -35,8 +35,10 @@ class ArchiveWriter:
 
     def add(self, name: str, blocks: Sequence[Block], deflate: Callable[[int], bool] | None = None) -> None:
         """Append one member, deflated if `deflate(compressed size)` is true."""
-        crc, size = checksum_crc(blocks)
-        method, stored = 0, size
+        crc, method, size = 0, 0, size_of(blocks)
+        stored = size
+        for block in blocks:
+            crc = zlib.crc32(block, crc)
         if deflate is not None:
             packer = zlib.compressobj(9, zlib.DEFLATED, -15)
             packed = b"".join([*(packer.compress(block) for block in blocks), packer.flush()])
@@ -91,11 +93,7 @@ def open_archive(stream: BinaryIO, label: str, ours: bool = True) -> zipfile.Zip
     except Exception as error:  # BadZipFile, struct.error, UnicodeDecodeError, ...: zipfile has many
         raise FormatError(f"{label} is not a valid zip file ({error}).") from error
     stream.seek(0, os.SEEK_END)
-    _check_directory(archive, stream.tell(), label, _UTF8 if ours else _UTF8 | _SIZES_AFTER)
-    return archive
-
-
-def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags: int) -> None:
+    file_size, flags = stream.tell(), _UTF8 if ours else _UTF8 | _SIZES_AFTER
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise FormatError(f"{label} has {len(members)} members; at most {MAX_MEMBERS} are allowed: it is hostile.")
@@ -112,6 +110,7 @@ def _check_directory(archive: zipfile.ZipFile, file_size: int, label: str, flags
         if member.header_offset < place or end > file_size:
             raise FormatError(f"{where} lies outside the file or inside another: the file is damaged.")
         place = end
+    return archive
 
 
 def safe_name(name: str) -> bool:

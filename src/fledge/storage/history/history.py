@@ -1,18 +1,16 @@
 """CheckpointHistory: a folder of checkpoints that stays small and always has one to resume from.
 
 `save` passes a state to the saver. Once its file is durable, `latest` names it, and older files are reduced to weights or
-removed (see `retention`): the newest `keep_whole` stay whole, and the best by metric are never removed.
-`load_latest` returns the newest checkpoint that verifies, skipping truncated and altered files. A damaged file stops neither
-a save nor the clean-up of others.
-Only files named PREFIX_DIGITS.fledge belong to a history; all others in the folder are left alone.
-Several processes may save into one folder: files appear by rename, and clean-up holds the folder's lock. Temporary files of
-killed processes are removed by the next save.
+removed (see `retention`). `load_latest` returns the newest checkpoint that verifies; a damaged file stops neither a save nor
+the clean-up of others. Only files named PREFIX_DIGITS.fledge belong to a history; all others in the folder are left alone.
+Several processes may save into one folder: files appear by rename, and clean-up holds the folder's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -126,11 +124,7 @@ class CheckpointHistory:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
         note = {"step": int(step), "metric": None if metric is None else float(metric), WEIGHTS_ONLY: False}
-        extra = plain_copy(metadata or {})
-
-        def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
-            return self._write(path, note, extra, node, leaves, plans)
-
+        write = functools.partial(self._write, path, note, plain_copy(metadata or {}))
         if self.saver is not None:
             return self.saver.submit(state, path, write)
         write(*stage_now(state), Plans())
@@ -222,10 +216,8 @@ class CheckpointHistory:
         """Return the checkpoints that can be opened, oldest first, without reading their tensors."""
         entries = []
         for path in self._files():
-            try:
+            with contextlib.suppress(FledgeError, OSError):  # truncated, or just removed by another process
                 entries.append(self._describe(path))
-            except (FledgeError, OSError):
-                continue  # truncated, or just removed by another process
         return sorted(entries, key=lambda entry: (entry.sequence, entry.step))
 
     def _describe(self, path: Path) -> HistoryEntry:
@@ -259,12 +251,9 @@ class CheckpointHistory:
         Raises:
             StorageError: There is none.
         """
-        skipped: list[tuple[str, str]] = []
         readable = self.entries()
-        known = {entry.path.name for entry in readable}
-        for path in self._files():
-            if path.name not in known:
-                skipped.append((path.name, _reason(path)))
+        unreadable = sorted(set(self._files()) - {entry.path for entry in readable})
+        skipped = [(path.name, _reason(path)) for path in unreadable]
         for entry in reversed([entry for entry in readable if allow_weights_only or not entry.weights_only]):
             try:
                 state = self.load(entry, device, keys)
@@ -294,8 +283,7 @@ class CheckpointHistory:
             StorageError: There are files, but none can be opened; starting again would overwrite them.
         """
         entries = self.entries()
-        if not entries and not self.is_empty:
-            paths = self._files()
+        if not entries and (paths := self._files()):
             reasons = " ".join(f"{path.name}: {_reason(path)}" for path in paths[-3:])
             where = f"None of the {len(paths)} checkpoints in {self.folder} can be read"
             raise StorageError(f"{where}: {reasons} Move them away to start again.")

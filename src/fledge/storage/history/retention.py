@@ -1,7 +1,6 @@
 """Decide which checkpoints of a folder stay whole, which are reduced to weights, and which are removed.
 
-`plan` is a pure function of the folder's content. It never changes a file that is the base of an unchanged one, never touches
-the newest, and keeps the best by metric.
+`plan` never changes a file that is the base of an unchanged one, never touches the newest, and keeps the best by metric.
 """
 
 from __future__ import annotations
@@ -14,31 +13,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One checkpoint in a history's folder.
-
-    Attributes:
-        path: The file.
-        step: Training step, as given to `save`.
-        metric: Value to rank by, as given to `save`.
-        sequence: Order of saving, over all runs that used the folder.
-        weights_only: True if only the weights and plain values are left.
-        bytes: Size of the file.
-        base: Name of the file that it is a delta to.
-        id: Hash of its content.
-        metadata: As given to `save`.
-        skipped: Set by `load_latest`: newer files that could not be used, with the reason.
-    """
+    """One checkpoint in a history's folder; step, metric and metadata are those given to `save`."""
 
     path: Path
     step: int
     metric: float | None
-    sequence: int
-    weights_only: bool
-    bytes: int
-    base: str | None
-    id: str
+    sequence: int  #: Order of saving, over all runs that used the folder.
+    weights_only: bool  #: True if only the weights and plain values are left.
+    bytes: int  #: Size of the file.
+    base: str | None  #: Name of the file that it is a delta to.
+    id: str  #: Hash of its content.
     metadata: dict[str, Any] = field(default_factory=dict)
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()  #: Set by `load_latest`: newer files that could not be used, and why.
 
 
 @dataclass(frozen=True)

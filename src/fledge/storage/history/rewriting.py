@@ -1,7 +1,6 @@
-"""Rewrite a checkpoint in place: weights only, fewer bits, or without a base.
+"""Rewrite a checkpoint in place, atomically and durably: weights only, fewer bits, or without a base.
 
-The file is replaced atomically and durably by one with the same metadata. Members that do not change are copied without
-decoding.
+Members that do not change are copied without decoding.
 """
 
 from __future__ import annotations

@@ -89,12 +89,9 @@ class AppendedFile:
             self._write(record(END, to_json(fields), self._open.pop(episode)))
 
     def close(self, fields: dict[str, Any]) -> None:
-        """Mark the file as complete, and make it durable."""
-        try:
-            self._write(record(CLOSE, to_json(fields)))
-            os.fsync(self._fd)
-        finally:
-            self.release()
+        """Mark the file as complete, and make it durable; `release` closes it."""
+        self._write(record(CLOSE, to_json(fields)))
+        os.fsync(self._fd)
 
     def release(self) -> None:
         """Close the file as it is."""

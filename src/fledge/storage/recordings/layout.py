@@ -1,24 +1,9 @@
-"""File format of recordings: scenes and frames of many episodes of any task, in one append-only file.
+"""File format of recordings (see docs/recordings.md): scenes and frames of many episodes of any task, in one append-only file.
 
-The file begins with the line `fledge-recording 1`; records follow, each a head of 32 bytes and its payload. Written data
-never changes, so a file may be read while it grows, and a truncated one plays up to its end. Readers trust nothing:
-every head and payload has a checksum, every size is checked before memory is allocated, and every fault is a
-FormatError. No pickle; a file never makes a reader run code or open other files.
-
-head (little-endian): b"\\x89R", kind uint8, 0, episode uint32, first uint32, count uint32, length of the payload uint32,
-                      XXH3-64 of the payload, and the low 32 bits of the XXH3-64 of the 28 bytes before
-
-kind         payload
-1 HEADER     JSON: task, seconds_per_frame, fields [[name, dtype, shape], ...], facts; once, first
-2 ARRAY      an array that scenes refer to by number (`episode` in the head: 0, 1, ...), stored once
-3 BEGIN      JSON: scene, facts; episodes are numbered 0, 1, ... in this order
-4 FRAMES     frames `first` to `first + count - 1` of an episode: for each field codec uint8, length uint32 and bytes, of
-             the array [count, *shape] with time innermost
-5 END        JSON: outcome, return, frames (of the episode; dropped ones are not in the file)
-6 CLOSE      JSON: statistics of the writer; nothing follows
-
-Records of concurrent episodes are interleaved. An episode without END was still running when the file was read or
-truncated.
+A line with name and version, then records, each a head of 32 bytes and its payload. Written data never changes, so a file may
+be read while it grows, and a truncated one plays up to its end. Readers trust nothing: every head and payload has a checksum,
+every size is checked before memory is allocated, and every fault is a FormatError. No pickle; a file never makes a reader run
+code or open other files.
 """
 
 from __future__ import annotations
@@ -98,16 +83,6 @@ def read_head(data: bytes) -> Head:
     return Head(kind, episode, first, count, length, check)
 
 
-def check_payload(head: Head, payload: bytes) -> bytes:
-    """Return the payload; raise FormatError unless it matches its checksum."""
-    if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
-        raise FormatError("a record's content does not match its checksum")
-    return payload
-
-
-# ---- fields and blocks -------------------------------------------------------------------------------------------------
-
-
 def check_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
     """Return the little-endian form of a dtype; raise InputError if a recording cannot hold it."""
     dtype = dtype.newbyteorder("<") if dtype.byteorder not in "|<" else dtype
@@ -122,9 +97,8 @@ def describe_fields(frame: dict[str, np.ndarray]) -> list[Field]:
     wrong = [f.name for f in fields if not _FIELD_NAME.fullmatch(f.name)]
     if not fields or len(fields) > MAX_FIELDS or wrong:
         problem = f"the invalid name {wrong[0]!r}" if wrong else f"{len(fields)} entries"
-        raise InputError(
-            f"the frame has {problem}; allowed are 1 to {MAX_FIELDS}, named by up to 64 letters and digits."
-        )
+        allowed = f"1 to {MAX_FIELDS}, named by up to 64 letters and digits"
+        raise InputError(f"the frame has {problem}; allowed are {allowed}.")
     size = sum(field.nbytes for field in fields)
     if not 0 < size <= MAX_BLOCK_BYTES or any(len(f.shape) > MAX_DIMS for f in fields):
         raise InputError(f"a frame has {size} bytes, but may have 1 to {MAX_BLOCK_BYTES}, and up to {MAX_DIMS} axes.")
@@ -191,9 +165,6 @@ def split(payload: bytes, count: int) -> list[memoryview]:
     if place < len(view):
         raise FormatError("a record goes on after its last field")
     return members
-
-
-# ---- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def to_json(value: Any) -> bytes:

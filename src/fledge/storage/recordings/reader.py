@@ -1,15 +1,13 @@
 """Recording: read the episodes of a file, whole or in part, also while it is being written.
 
     recording = Recording("fights.frec")
-    recording.task, recording.seconds_per_frame, recording.facts, recording.fields
     for episode in recording: episode.outcome, episode.length, episode.scene
     episode.frames(["pos"], start=100, stop=200)         read only the blocks in this range, decompress only this field
     recording.refresh()                                  read what has been written since
-    Trajectory(**recording.track(3))                     the form that tasks draw
 
 Opening reads the heads of all records, not the frames. A truncated file plays up to its end. One that is damaged in the middle
-plays up to there, and `damage` says so; reading damaged frames raises a FormatError. A file of another kind or a newer version
-raises one at once. Reading takes at most `MAX_READ` bytes, and 256 times the size of the file. Threads may share a recording.
+plays up to there, and `damage` says so; reading damaged frames raises a FormatError. Reading takes at most `MAX_READ` bytes,
+and 256 times the size of the file. Threads may share a recording.
 """
 
 from __future__ import annotations
@@ -23,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
+from fledge.core.closing import Closing
 from fledge.core.errors import FormatError, InputError, StorageError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.recordings import layout
@@ -34,7 +34,7 @@ from fledge.storage.recordings.values import from_node, unpack_array
 KEPT_ARRAYS = 8  # decompressed arrays of scenes that are cached
 
 
-class Recording:
+class Recording(Closing):
     """An open recording.
 
     Raises:
@@ -102,19 +102,10 @@ class Recording:
         self._stream.close()
 
     def forget(self) -> None:
-        """Drop all episodes, as if nothing had been read yet. Episodes and recording refer to each other: without this,
-        their memory is freed only by Python's garbage collector."""
+        """Drop all episodes; they and the recording refer to each other, so only this frees their memory at once."""
         with self._lock:
             self._episodes, self._arrays, self._kept = [], [], {}
             self._place, self.closed, self.damage = self._begin, False, None
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    # ---- records -------------------------------------------------------------------------------------------------------
 
     def _read_header(self) -> int:
         line = self._read(0, len(layout.LINE))
@@ -139,6 +130,7 @@ class Recording:
                 raise FormatError("its header does not give the seconds per frame")
             self.task, self.seconds_per_frame, self.facts = task, seconds, self._decode(facts)
             self.fields = {field.name: field for field in layout.read_fields(header.get("fields"))}
+            self._frame_bytes = sum(field.nbytes for field in self.fields.values())
         except FormatError as error:
             raise FormatError(f"{self.path} is not a valid recording ({error}).") from error
         return found[1] + found[0].length
@@ -186,10 +178,6 @@ class Recording:
             raise FormatError("an episode's end has no valid number of frames")
         episode.outcome, episode.total_return, episode.length = outcome, total, int(frames)
 
-    @property
-    def _frame_bytes(self) -> int:
-        return sum(field.nbytes for field in self.fields.values())
-
     def _read(self, place: int, count: int) -> bytes:
         with self._lock:
             if self._stream.closed:
@@ -202,9 +190,10 @@ class Recording:
             return b"".join(parts)
 
     def _payload(self, head: Head, place: int) -> bytes:
-        return layout.check_payload(head, self._read(place, head.length))
-
-    # ---- for episodes --------------------------------------------------------------------------------------------------
+        payload = self._read(place, head.length)
+        if len(payload) != head.length or xxhash.xxh3_64_intdigest(payload) != head.check:
+            raise FormatError("a record's content does not match its checksum")
+        return payload
 
     def _select(self, names: Sequence[str] | None) -> dict[str, Field]:
         unknown = [name for name in names or () if name not in self.fields]
@@ -226,10 +215,8 @@ class Recording:
         first, count = block.head.first, block.head.frames
         with self._reading(f"frames {first} to {first + count - 1}", block):
             members = dict(zip(self.fields, layout.split(self._payload(*block), len(self.fields)), strict=True))
-            # stored with time innermost
-            return {
-                k: np.moveaxis(layout.unpack(members[k], f.dtype, (*f.shape, count)), -1, 0) for k, f in fields.items()
-            }
+            unpacked = {k: layout.unpack(members[k], f.dtype, (*f.shape, count)) for k, f in fields.items()}
+            return {name: np.moveaxis(value, -1, 0) for name, value in unpacked.items()}  # stored with time innermost
 
     def _described(self, begin: Block, part: str) -> dict[str, Any]:
         """Return the scene or the facts of an episode."""

@@ -6,14 +6,11 @@
     writer.end(episode, outcome="win", total_return=1.0)
     writer.close()
 
-Arguments are copied, so buffers may be reused at once. A background thread compresses and writes, behind a queue of at most
-`queue_bytes`. A full queue does not stall the caller: whole blocks of frames are dropped and counted, and frames keep their
-numbers, so that a gap is visible (`when_full="wait"` waits instead). `begin` returns None for an episode that is not recorded,
-which `add` and `end` accept.
-A recording is bounded by `max_episodes`, the first `max_frames` of each, and `max_bytes`: when the file is full, running
-episodes are cut, new ones are not recorded, and a warning is logged once.
-A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by `close`. A forked
-child records nothing. Calls must come from one thread at a time.
+Arguments are copied, so buffers may be reused at once. A background thread compresses and writes. When its queue is full,
+whole blocks of frames are dropped and counted (or, with `when_full="wait"`, the caller waits); frames keep their numbers, so
+that a gap is visible. When the file is full, running episodes are cut, and `begin` returns None for new ones, which `add` and
+`end` accept. A disk error stops the recording, not the caller: it is logged once, in `stats()["error"]`, and raised by
+`close`. A forked child records nothing. Calls must come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fledge.core.closing import Closing
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.recordings.appending import AppendedFile
 from fledge.storage.recordings.layout import MAX_BLOCK_BYTES, MAX_OUTCOME, describe_fields
@@ -48,7 +46,7 @@ class _Open:
     frames: int = 0  # recorded and dropped
 
 
-class RecordingWriter:
+class RecordingWriter(Closing):
     """Records episodes of one task into a new file.
 
     Args:
@@ -111,8 +109,6 @@ class RecordingWriter:
         self._thread = threading.Thread(target=self._work, name="fledge-recording", daemon=True)
         self._thread.start()
         exit_drain.register(self, signals=False)
-
-    # ---- the caller's side ---------------------------------------------------------------------------------------------
 
     def begin(self, scene: Mapping[str, Any] | None = None, facts: Mapping[str, Any] | None = None) -> int | None:
         """Begin an episode; return its number, or None if it is not recorded.
@@ -192,9 +188,7 @@ class RecordingWriter:
     def stats(self) -> dict[str, Any]:
         """Return what was recorded, its size, and what was left out."""
         return {
-            "episodes": self._file.episodes,
-            "frames": self._file.frames,
-            "raw_bytes": self._file.raw_bytes,
+            **{name: getattr(self._file, name) for name in ("episodes", "frames", "raw_bytes")},
             "file_bytes": self._file.size,
             "refused_episodes": self._refused,
             "dropped_frames": self._lost,
@@ -229,12 +223,6 @@ class RecordingWriter:
         if self._error is not None:
             text = f"a write to {self.path} failed ({self._error}); it plays up to there: free some space."
             raise StorageError(text) from self._error
-
-    def __enter__(self) -> RecordingWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _away(self) -> bool:
         """Return True if nothing is recorded: in a forked child, after an error, or after close."""
@@ -295,8 +283,6 @@ class RecordingWriter:
         if self._said is None:
             self._said = sentence
             logger.warning("%s", sentence)
-
-    # ---- the thread ----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:

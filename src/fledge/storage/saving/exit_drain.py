@@ -1,10 +1,8 @@
 """Finish queued work when the process ends: at interpreter exit, on SIGINT and on SIGTERM.
 
-Objects with a `drain()` are registered while they may hold unsaved work. At exit (also of a multiprocessing child, which skips
-the interpreter's exit), and on either signal, all of them are drained and log their failures; then the previous handler, or
-the default action, gets the signal. A second signal skips a running drain.
-Signal handlers can only be set in the main thread; in others only the drain at exit is set up.
-kill -9 and os._exit cannot be caught: then the last durable checkpoint remains.
+At exit (also of a multiprocessing child, which skips the interpreter's exit), and on either signal, all registered objects are
+drained and log their failures; then the previous handler, or the default action, gets the signal. A second signal skips a
+running drain. Signal handlers can only be set in the main thread; in others only the drain at exit is set up.
 """
 
 from __future__ import annotations

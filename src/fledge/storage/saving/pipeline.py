@@ -2,8 +2,8 @@
 
 Jobs are staged (their remaining leaves copied) and then written by their own `write` call, both in order of submission. A job
 that fails is counted; the others continue. If a thread itself ends by an error, its jobs and all later ones fail.
-All waiting uses one condition with a re-entrant lock, because a signal handler may drain while the main thread holds it.
-A forked child has no threads: there a pipeline is empty, and its handles fail with a message that names the parent.
+The condition's lock is re-entrant, because a signal handler may drain while the main thread holds it. A forked child has no
+threads: there a pipeline is empty, and its handles fail with a message that names the parent.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Pipeline:
         self._to_prepare = 0  # expected bytes of the first save
         self._preparing = False
         self._wanted = False  # a buffer was taken: stop preparing one
-        self._jobs: deque[Job] = deque()  # waiting, in order
+        self.jobs: deque[Job] = deque()  # waiting to be written, in order, without the one being written
         self._writing: Job | None = None
-        self._free: list[StagingBuffer] = []
-        self._buffers: list[StagingBuffer] = []
+        self.free: list[StagingBuffer] = []
+        self.buffers: list[StagingBuffer] = []  # all, free or not
         self._plans = Plans()
         self._last_start: float | None = None
         self._idle_saves = 0  # consecutive saves below IDLE_SHARE
@@ -93,10 +93,10 @@ class Pipeline:
         with self.changed:
             self._to_prepare, self._wanted = 0, True
             self.changed.wait_for(lambda: not self._preparing)  # it stops early; what it has prepared is used
-            if self._free:
-                return self._free.pop()
-            self._buffers.append(StagingBuffer())
-            return self._buffers[-1]
+            if self.free:
+                return self.free.pop()
+            self.buffers.append(StagingBuffer())
+            return self.buffers[-1]
 
     def prepare(self, nbytes: int) -> None:
         """Prepare a staging buffer of this size in the background, before the first job."""
@@ -111,7 +111,7 @@ class Pipeline:
             if not nbytes or self._closed or self._wanted:
                 return
             self._preparing = True
-            buffer = self._free.pop() if self._free else StagingBuffer()
+            buffer = self.free.pop() if self.free else StagingBuffer()
         cpu = time.thread_time()
         with contextlib.suppress(MemoryError):  # then the save itself fails with it
             buffer.reserve(nbytes)
@@ -120,15 +120,10 @@ class Pipeline:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False
             if not self._closed:
-                self._free.append(buffer)
-                if not any(known is buffer for known in self._buffers):
-                    self._buffers.append(buffer)
+                self.free.append(buffer)
+                if buffer not in self.buffers:
+                    self.buffers.append(buffer)
             self.changed.notify_all()
-
-    def give_back(self, buffer: StagingBuffer) -> None:
-        """Return an unused staging buffer."""
-        with self.changed:
-            self._free.append(buffer)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -140,77 +135,57 @@ class Pipeline:
                 self._to_stage.append(job)
             else:
                 job.handle.set_staged()
-            self._jobs.append(job)
+            self.jobs.append(job)
             self.changed.notify_all()
-
-    def waiting(self) -> int:
-        """Return the number of jobs that wait to be written, without the one being written."""
-        return len(self._jobs)
 
     def drop_oldest(self, why: str) -> Job:
         """Remove the oldest waiting job from the queue."""
         with self.changed:
-            job = self._jobs.popleft()
+            job = self.jobs.popleft()
             self.counts["dropped"] += 1
             if job.handle.staged:
-                self._free.append(job.buffer)
+                self.free.append(job.buffer)
             job.handle.finish("dropped", StorageError(f"{job.handle.path} was dropped: {why}."))
             return job
-
-    def wait_staged(self) -> None:
-        """Wait until every submitted job is staged."""
-        with self.changed:
-            self.changed.wait_for(lambda: not self.staging)
-
-    def wait_room(self, limit: int) -> None:
-        """Wait until fewer than `limit` jobs are queued."""
-        with self.changed:
-            self.changed.wait_for(lambda: len(self._jobs) < limit)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until everything is written; False after `timeout` seconds."""
         with self.changed:
-            return self.changed.wait_for(lambda: not (self._jobs or self._writing or self.staging), timeout)
+            return self.changed.wait_for(lambda: not (self.jobs or self._writing or self.staging), timeout)
 
     def close(self) -> None:
         """End the threads once all jobs are done, and free the buffers."""
         with self.changed:
             self._closed = True
-            self._free.clear()
-            self._buffers.clear()
+            self.free.clear()
+            self.buffers.clear()
             self.changed.notify_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout=None if not self._jobs else 0)
-
-    def buffer_bytes(self) -> int:
-        """Return the memory of all staging buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers)
+                thread.join(timeout=None if not self.jobs else 0)
 
     def _run(self, take: Callable[[], Job | None], work: Callable[[Job], None], nice: int) -> None:
         if nice and sys.platform == "linux":  # elsewhere a priority belongs to the whole process
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         try:
-            self._loop(take, work)
+            while self._step(take, work):
+                pass
         except BaseException as error:  # not an error of a job: a bug in this class, or no memory left
             self._die(error)
 
-    def _loop(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> None:
-        while True:
-            with self.changed:
-                job = take()
-                while job is None:
-                    if self._closed and not self._jobs and not self._to_stage:
-                        return
-                    if self._to_prepare and take == self._next_to_stage:
-                        break
-                    self.changed.wait()
-                    job = take()
-            if job is None:
-                self._make_ready()
-                continue
+    def _step(self, take: Callable[[], Job | None], work: Callable[[Job], None]) -> bool:
+        """Wait for a job and do it, or prepare a buffer; return False if there will be no more."""
+        with self.changed:
+            while (job := take()) is None and not (self._to_prepare and take == self._next_to_stage):
+                if self._closed and not self.jobs and not self._to_stage:
+                    return False
+                self.changed.wait()
+        if job is None:
+            self._make_ready()
+        else:
             work(job)
+        return True
 
     def _die(self, error: BaseException) -> None:
         """Fail every job, so that no caller waits for a thread that has ended."""
@@ -223,15 +198,15 @@ class Pipeline:
 
     def _take_all(self) -> list[Job]:
         """Empty the queue and return all unfinished jobs."""
-        jobs = list(self._jobs) + ([] if self._writing is None else [self._writing])
-        self._jobs, self._to_stage, self._writing = deque(), deque(), None
+        jobs = list(self.jobs) + ([] if self._writing is None else [self._writing])
+        self.jobs, self._to_stage, self._writing = deque(), deque(), None
         self.staging, self._to_prepare, self._preparing = 0, 0, False
         return jobs
 
     def forget(self, owner: str) -> None:
         """Empty the pipeline in a forked child; `owner` describes the process that continues with the jobs."""
         self.changed = threading.Condition(threading.RLock())
-        self._free, self._buffers, self._threads = [], [], []
+        self.free, self.buffers, self._threads = [], [], []
         for job in self._take_all():
             job.handle.leave_to(owner)
 
@@ -239,8 +214,8 @@ class Pipeline:
         return self._to_stage.popleft() if self._to_stage else None
 
     def _next_to_write(self) -> Job | None:
-        if self._writing is None and self._jobs and self._jobs[0].handle.staged:
-            self._writing = self._jobs.popleft()
+        if self._writing is None and self.jobs and self.jobs[0].handle.staged:
+            self._writing = self.jobs.popleft()
             self._writing.handle.status = "writing"
             self.changed.notify_all()
             return self._writing
@@ -262,10 +237,10 @@ class Pipeline:
             self.cpu_s += time.thread_time() - cpu
             self.staging = max(self.staging - 1, 0)  # already 0 if the writer has ended meanwhile
             if job.handle.done:  # dropped meanwhile
-                self._free.append(job.buffer)
+                self.free.append(job.buffer)
             elif error is not None:
-                self._jobs.remove(job)
-                self._free.append(job.buffer)
+                self.jobs.remove(job)
+                self.free.append(job.buffer)
                 self._fail(job, error)
             else:
                 job.handle.set_staged()
@@ -282,7 +257,7 @@ class Pipeline:
         with self.changed:
             self.cpu_s += cpu
             self._writing = None
-            self._free.append(job.buffer)
+            self.free.append(job.buffer)
             if written is not None:
                 self.counts["saves"] += 1
                 self.counts["bytes_in"] += written.bytes_in

@@ -2,13 +2,10 @@
 
 `save_async` returns at once with a handle that passes two stages: *staged* (the state is copied, the caller may change it) and
 *durable* (the file survives a power cut).
-    - With an attached optimiser, its parameters and state are staged in the background, and a pre-hook makes its next
-      `step()` wait for that. Everything else is copied before the call returns. Call `fence()` before changing parameters
-      in any other way than by the step of an attached optimiser.
+    - With an attached optimiser, its parameters and state are staged in the background, and its next `step()` waits for
+      that. Everything else is copied before the call returns. Call `fence()` before changing parameters in another way.
     - Without one, everything is staged before the call returns, except the CPU state of optimisers that were seen
-      stepping (Adam's moments): only `step()` changes it, and every step waits as if the optimiser were attached.
-      If something else changes it meanwhile, the save fails with an error that says so.
-    - A full queue makes the call wait, drop the oldest or skip, as configured, with a warning.
+      stepping (Adam's moments): every step waits for it. If something else changes it meanwhile, the save fails.
     - An error in the background is logged at the next call, counted, and raised by its handle; training continues, and
       older checkpoints are untouched.
     - `shutdown`, interpreter exit, SIGINT and SIGTERM finish all queued saves.
@@ -102,7 +99,7 @@ class AsyncCheckpointSaver:
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that waited
         self._warned = -WARN_EVERY
-        self._cleaned: set[Path] = set()
+        self._cleaned: set[Path] = set()  # folders without temporary files of killed processes
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
@@ -135,7 +132,8 @@ class AsyncCheckpointSaver:
     def fence(self) -> None:
         """Wait until every submitted state is staged; afterwards it may be changed."""
         start = time.perf_counter()
-        self._pipeline.wait_staged()  # returns at once in a forked child
+        with self._pipeline.changed:  # a forked child has nothing to wait for
+            self._pipeline.changed.wait_for(lambda: not self._pipeline.staging)
         self._fences.append(time.perf_counter() - start)
 
     def save_async(
@@ -178,7 +176,9 @@ class AsyncCheckpointSaver:
             raise ConfigError(f"{target.name}, a torch.save file, stores neither metadata nor deltas: save compressed.")
 
         def write(node: Node, leaves: Sequence[Leaf], plans: Plans) -> Written:
-            self._clean(target.parent)
+            if target.parent not in self._cleaned:
+                self._cleaned.add(target.parent)
+                remove_stale(target.parent)
             return write_state(target, format, node, leaves, level=level, metadata=metadata, base=base, plans=plans)
 
         return self.submit(checkpoint, target, write)
@@ -186,7 +186,10 @@ class AsyncCheckpointSaver:
     def submit(self, checkpoint: Any, path: str | os.PathLike[str], write: Write) -> CheckpointHandle:
         """Stage a state like `save_async`, then call `write(tree, leaves, plans)` in the background."""
         start = time.perf_counter()
-        self._check_usable()
+        if self._closed:
+            raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
+        if os.getpid() != self._pid:
+            raise StorageError("this AsyncCheckpointSaver belongs to another process: create one in this process.")
         self._report_errors()
         handle = CheckpointHandle(path if isinstance(path, Path) else Path(path))
         node, leaves = flatten(checkpoint, self.dtensor)
@@ -201,22 +204,11 @@ class AsyncCheckpointSaver:
             pipeline.stager.copy(now, buffer, events)
             pipeline.submit(Job(handle, node, leaves, later, buffer, write, events, start, watched))
         except BaseException:
-            pipeline.give_back(buffer)
+            with pipeline.changed:
+                pipeline.free.append(buffer)
             raise
         self._stalls.append(time.perf_counter() - start)
         return handle
-
-    def _clean(self, folder: Path) -> None:
-        """Remove temporary files of killed processes from a folder, once."""
-        if folder not in self._cleaned:
-            self._cleaned.add(folder)
-            remove_stale(folder)
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StorageError("this AsyncCheckpointSaver was shut down: create a new one.")
-        if os.getpid() != self._pid:
-            raise StorageError("this AsyncCheckpointSaver belongs to another process: create one in this process.")
 
     def report(self) -> list[BaseException]:
         """Log background errors that have not been reported yet, and return them."""
@@ -235,7 +227,7 @@ class AsyncCheckpointSaver:
         """Apply `full_queue`; return True if the queue has room for one more."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if pipeline.waiting() < self.max_queue_size:
+            if len(pipeline.jobs) < self.max_queue_size:
                 return True
             why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
@@ -252,8 +244,8 @@ class AsyncCheckpointSaver:
         if time.monotonic() - self._warned > WARN_EVERY:
             self._warned = time.monotonic()
             logger.warning("%s: waiting for the disk; %s", why, advice)
-        pipeline.wait_room(self.max_queue_size)
-        return True
+        with pipeline.changed:
+            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:
@@ -270,8 +262,9 @@ class AsyncCheckpointSaver:
         with pipeline.changed:
             counts = dict(pipeline.counts)
             age = None if pipeline.last_durable is None else time.monotonic() - pipeline.last_durable
-            stats = {**counts, "queue_size": pipeline.waiting(), "last_error": pipeline.last_error, "age_s": age}
-            stats |= {"buffer_bytes": pipeline.buffer_bytes(), "background_cpu_s": pipeline.cpu_s}
+            stats = {**counts, "queue_size": len(pipeline.jobs), "last_error": pipeline.last_error, "age_s": age}
+            stats |= {"buffer_bytes": sum(buffer.nbytes for buffer in pipeline.buffers)}
+            stats |= {"background_cpu_s": pipeline.cpu_s}
         given, written = counts["bytes_in"], counts["bytes_out"]
         stats["ratio"] = written / given if given else None
         stats["compression_ratio"] = given / written if written else None
@@ -297,7 +290,7 @@ class AsyncCheckpointSaver:
         self._closed = True
         finished = self.drain(timeout)
         if not finished:  # the hooks stay: steps must still wait for staging
-            left = self._pipeline.waiting() + 1
+            left = len(self._pipeline.jobs) + 1
             logger.warning("shutdown: %d checkpoints are not durable after %s s; saving continues", left, timeout)
             return False
         for hook in self._hooks:

@@ -1,16 +1,16 @@
 """Staging: copy the state's bytes into a buffer of our own, off the training thread where that is safe.
 
-`split` separates the leaves that only an optimiser's `step()` changes: parameters and state of an attached one, the state of
-one that was only seen stepping. These may be copied in the background, as long as the next step waits. All others must be
-copied at once. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
-`Stager.copy` fills a leaf's `data` from its source, in a `StagingBuffer` that is reused from save to save. CPU memory is
-copied by memmove without the GIL on one thread; torch's own copy would start worker threads that compete with training. CUDA
-memory goes through pinned buffers on a separate stream.
+`split` separates the leaves that only an optimiser's `step()` changes; these may be copied in the background, as long as the
+next step waits. torch counts in-place changes: a count that differs after the copy means that other code changed the tensor.
+`Stager.copy` copies CPU memory by memmove without the GIL on one thread; torch's own copy would start worker threads that
+compete with training. CUDA memory goes through pinned buffers on a separate stream.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -82,7 +82,8 @@ def split(
     watched: Watched = []
     for leaf in leaves:
         # Dense and from the same first byte: a longer tensor may reach into memory that other code changes.
-        if leaf.nbytes > places.get(leaf.place, -1) or not leaf.place or not _is_dense(leaf):
+        owned = leaf.place and leaf.nbytes <= places.get(leaf.place, -1)
+        if not owned or (leaf.storage is None and not leaf.source.is_contiguous()):
             now.append(leaf)
             continue
         # A tensor object of our own: assigning to the caller's `data` (module.half()) does not affect it.
@@ -94,10 +95,6 @@ def split(
         except RuntimeError:  # inference tensors have no count
             continue
     return now, later, watched
-
-
-def _is_dense(leaf: Leaf) -> bool:
-    return leaf.storage is not None or leaf.source.is_contiguous()
 
 
 def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -132,31 +129,23 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Return the staging bytes of an optimiser and its CPU parameters, plus a little for the rest of a checkpoint."""
-    tensors = [
-        tensor
-        for tensor in (*_parameters(optimizer), *_state_tensors(optimizer))
-        if tensor.device.type == "cpu" and tensor.layout is torch.strided
-    ]
-    total = sum(padded(tensor.nbytes) for tensor in tensors)
-    return total + total // 32 + 2**16 if tensors else 0
+    tensors = (*_parameters(optimizer), *_state_tensors(optimizer))
+    sizes = [padded(t.nbytes) for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
+    return sum(sizes) + sum(sizes) // 32 + 2**16 if sizes else 0
 
 
 class Stager:
     """Copies leaves into a staging buffer, from CPU and CUDA."""
 
     def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._stream = functools.cache(torch.cuda.Stream)  # one per device
 
     def prepare(self, leaves: Sequence[Leaf]) -> dict[torch.device, torch.cuda.Event]:
         """Record events on the caller's CUDA streams, after which the copy may read; empty without CUDA tensors."""
         if not torch.cuda.is_initialized():
             return {}
         devices = {leaf.source.device for leaf in leaves if leaf.kind == "tensor" and leaf.source.is_cuda}
-        events = {}
-        for device in devices:
-            events[device] = torch.cuda.Event()
-            events[device].record(torch.cuda.current_stream(device))
-        return events
+        return {device: torch.cuda.current_stream(device).record_event() for device in devices}
 
     def copy(self, leaves: Sequence[Leaf], buffer: StagingBuffer, events: dict[torch.device, torch.cuda.Event]) -> None:
         """Copy every leaf's source into the next part of the buffer, as its `data`; return when done."""
@@ -174,36 +163,26 @@ class Stager:
         for leaf in leaves:
             leaf.source = leaf.storage = None
 
-    def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]
-
     def _copy_one(self, leaf: Leaf, data: np.ndarray) -> None:
         source = leaf.source
+        plain = leaf.kind == "tensor" and not (source.is_conj() or source.is_neg())
         if leaf.kind == "bytes":
             data[:] = np.frombuffer(source, np.uint8)
         elif leaf.kind != "tensor":
             np.copyto(data.view(source.dtype).reshape(source.shape), source)
-        elif (
-            leaf.storage is not None and leaf.storage.device.type == "cpu" and not (source.is_conj() or source.is_neg())
-        ):
+        elif plain and leaf.storage is not None and leaf.storage.device.type == "cpu":
             start = leaf.storage.data_ptr()
             if not start <= leaf.place <= start + leaf.storage.nbytes() - leaf.nbytes:
                 raise _freed(leaf)
             ctypes.memmove(data.ctypes.data, leaf.place, leaf.nbytes)
         elif source.data_ptr() != leaf.place or source.untyped_storage().nbytes() < extent(source):
             raise _freed(leaf)
-        elif source.is_cuda:
-            with torch.cuda.stream(self._stream(source.device)):
-                _as_tensor(leaf, data).copy_(source.detach(), non_blocking=True)
         else:
-            _as_tensor(leaf, data).copy_(source.detach())
+            target = torch.from_numpy(data).view(TORCH_DTYPES[leaf.dtype]).view(leaf.shape)
+            cuda = source.is_cuda
+            with torch.cuda.stream(self._stream(source.device)) if cuda else contextlib.nullcontext():
+                target.copy_(source.detach(), non_blocking=cuda)
 
 
 def _freed(leaf: Leaf) -> InputError:
     return entry_error(leaf.path, "was freed or resized before it was copied: call fence() first.")
-
-
-def _as_tensor(leaf: Leaf, data: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(data).view(TORCH_DTYPES[leaf.dtype]).view(leaf.shape)

@@ -1,0 +1,17 @@
+"""Closing: close an object at the end of a `with` block."""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class Closing:
+    """Base of classes with a `close` method, which the end of a `with` block calls."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
