@@ -61,11 +61,7 @@ class _Config:
     """A config under construction."""
 
     def __init__(
-        self,
-        kind: type,
-        aliases: Mapping[str, str],
-        groups: Mapping[str, Mapping[str, Mapping[str, Any]]],
-        prefix: str,
+        self, kind: type, aliases: Mapping[str, str], groups: Mapping[str, Mapping[str, Mapping[str, Any]]], prefix: str
     ) -> None:
         self.node: Any = OmegaConf.structured(kind)
         self.known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}

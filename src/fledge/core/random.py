@@ -66,12 +66,7 @@ def philox(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.uint32]:
     for _ in range(ROUNDS):
         p0 = c0 * np.uint64(M0)
         p1 = c2 * np.uint64(M1)
-        c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ np.uint64(k0),
-            p1 & low,
-            (p0 >> shift) ^ c3 ^ np.uint64(k1),
-            p0 & low,
-        )
+        c0, c1, c2, c3 = ((p1 >> shift) ^ c1 ^ np.uint64(k0), p1 & low, (p0 >> shift) ^ c3 ^ np.uint64(k1), p0 & low)
         k0, k1 = (k0 + W0) & 0xFFFFFFFF, (k1 + W1) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 

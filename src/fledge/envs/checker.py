@@ -40,12 +40,7 @@ REPEATED = 3  # steps with ends that are repeated in another env
 
 
 def check_tensor_env(
-    make_env: MakeEnv,
-    steps: int = 64,
-    *,
-    num_envs: int = 8,
-    seed: int = 0,
-    make_longer: MakeEnv | None = None,
+    make_env: MakeEnv, steps: int = 64, *, num_envs: int = 8, seed: int = 0, make_longer: MakeEnv | None = None
 ) -> CheckSummary:
     """Return what was met, or raise EnvCheckError with one sentence about the first broken rule.
 

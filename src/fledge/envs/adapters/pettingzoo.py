@@ -43,10 +43,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     """
 
     def __init__(
-        self,
-        env: TensorEnv,
-        make_env: Callable[[int], TensorEnv] | None = None,
-        agents: tuple[str, ...] | None = None,
+        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, agents: tuple[str, ...] | None = None
     ) -> None:
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
