@@ -107,7 +107,7 @@ def machine_info() -> dict[str, Any]:
         "memory_gib": round((meminfo("MemTotal") or 0) / 2**30, 1),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name.removesuffix("-lang"): _version(name) for name in PACKAGES},
+        **{name.removesuffix("-lang"): package_version(name) for name in PACKAGES},
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
@@ -121,7 +121,8 @@ def _first_line(path: str, key: str) -> str | None:
         return None
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Return the version of an installed package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,6 +1,6 @@
 """Build a config from defaults, presets and `key=value` overrides.
 
-    defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the command line (with the same keys and aliases)
+defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the command line (with the same keys and aliases)
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class _Config:
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors
         try:
-            is_verbatim = not is_text or not value or (self.known[ours].type_name == TYPE_NAMES[str] and value[0] not in "'\"")
+            is_verbatim = (
+                not is_text or not value or (self.known[ours].type_name == TYPE_NAMES[str] and value[0] not in "'\"")
+            )
             self._set(ours, value if is_verbatim else yaml.safe_load(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name

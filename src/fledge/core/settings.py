@@ -109,7 +109,8 @@ def check_settings(config: Any, prefix: str = "") -> None:
         rule = rule_of(field)
         if not rule.allows(value):
             limits = rule.limits()
-            if any(isinstance(item, float) and not math.isfinite(item) for item in (value if isinstance(value, list) else [value])):
+            items = value if isinstance(value, list) else [value]
+            if any(isinstance(item, float) and not math.isfinite(item) for item in items):
                 limits = f"finite and {limits}" if limits else "finite"
             shown = repr(value) if isinstance(value, str) else value
             raise ConfigError(f"{key} is {shown}, but must be {limits}.")
@@ -130,8 +131,7 @@ def refuse_unnamed(key: str, value: str, overrides: Sequence[str] = ()) -> None:
 
 
 def _check_combinations(config: Any) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+    for value in [getattr(config, field.name) for field in dataclasses.fields(config)]:
         if dataclasses.is_dataclass(value):
             _check_combinations(value)
     if hasattr(config, "validate"):

@@ -39,6 +39,13 @@ class TensorSpec:
 
 
 ActionSpec = TensorSpec | Mapping[str, TensorSpec]
+
+
+def parts_of(spec: ActionSpec) -> Mapping[str, TensorSpec]:
+    """Return the entries of a dict of specs; of a single spec, itself by the name ""."""
+    return {"": spec} if isinstance(spec, TensorSpec) else spec
+
+
 PLAIN = ("low", "high", "num_values", "mask")
 
 
