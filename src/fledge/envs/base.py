@@ -122,10 +122,11 @@ class TensorEnv(ABC):
 
     def make_buffers(self) -> TensorDict:
         """Return zeroed buffers for `out`, ready to be owned by the caller."""
-        batch, flags = (self.num_envs,), {"reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
-        numbers = flags | {"outcome": torch.uint8, "episode_return": torch.float32, "episode_length": torch.int32}
+        batch = (self.num_envs,)
+        dtypes = {"reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool, "outcome": torch.uint8}
+        dtypes |= {"episode_return": torch.float32, "episode_length": torch.int32}
         parts: dict[str, Any] = {"obs": make_action_buffer(self.observation_spec, batch, self.device)}
-        parts |= {name: torch.zeros(batch, dtype=dtype, device=self.device) for name, dtype in numbers.items()}
+        parts |= {name: torch.zeros(batch, dtype=dtype, device=self.device) for name, dtype in dtypes.items()}
         parts["final_obs"] = make_action_buffer(self.observation_spec, batch, self.device)
         return TensorDict(parts, batch)
 

@@ -223,7 +223,7 @@ def refuse_misfits(
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return env settings in which the env computes a user's reward; None where a RewardWrapper must. ConfigError if none."""
+    """Return env settings with a user's reward; None where a RewardWrapper must pay it. ConfigError if it does not exist."""
     found = find_object(reference)
     native = isinstance(found, type) and getattr(found, "task", None) == task.name
     return dataclasses.replace(env, reward=reference) if native else None
