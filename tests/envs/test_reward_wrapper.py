@@ -51,7 +51,7 @@ def test_a_rewarded_env_keeps_the_contract(reward: Any) -> None:
 def test_a_rewarded_navigation_env_keeps_the_contract() -> None:
     def make(num_envs: int, seed: int) -> TensorEnv:
         cfg = NavigationConfig(
-            num_envs, num_maps=2, static_obstacles=50, moving_obstacles=8, decimation=5, max_episode_steps=60
+            num_envs=num_envs, num_maps=2, static_obstacles=50, moving_obstacles=8, decimation=5, max_episode_steps=60
         )
         return RewardWrapper(NavigationEnv(cfg, seed=seed), lambda env, action, out: reached(out)["state"][:, 5])
 

@@ -36,9 +36,7 @@ class BaseAgent(nn.Module):
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()
-        if not isinstance(num_envs, int):
-            device = num_envs
-        self.num_envs = num_envs if isinstance(num_envs, int) else 1
+        self.num_envs, device = (num_envs, device) if isinstance(num_envs, int) else (1, num_envs)
         self._place = torch.empty(0, device=device)
 
     @property
@@ -100,9 +98,7 @@ class BaseAgent(nn.Module):
     def exported(self) -> nn.Module:
         """Return a module that maps the tensors of `observes`, in order, to a tuple of `outputs`."""
         if type(self).respond is BaseAgent.respond:
-            raise ConfigError(
-                f"{self.get_name()} has no weights, so there is nothing to export: give a learned policy."
-            )
+            raise ConfigError(f"{self.get_name()} has no weights, so nothing can be exported: give a learned policy.")
         return Exported(self)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """Make the general networks, which fit any env, from their descriptions.
 
-A description is what a policy file keeps beside the weights. Those of a world's own networks are that task's affair
-(`Task.build_policy`); the general ones are
+A policy file keeps the description beside the weights. A task describes its own networks (`Task.policy`); the general ones are
 
     {"kind": "mlp" | "mlp_squashed" | "mlp_q", "hidden": [64, 64], "observation": spec, "action": spec,
      "normalize": true, "beta": false}            the last two of "mlp" alone; specs as `core.specs` describes them
@@ -19,6 +18,7 @@ from fledge.core.errors import FormatError
 from fledge.core.specs import ActionSpec, TensorSpec, describe_spec, spec_from
 
 LearnedPolicy = ActorCritic | SquashedActor | QNetwork
+NETWORKS: dict[str, Any] = {"mlp": MLPActorCritic, "mlp_q": MLPQNetwork, "mlp_squashed": MLPActor}
 KINDS = {"ppo": "mlp", "sac": "mlp_squashed", "td3": "mlp_squashed", "dqn": "mlp_q"}
 
 
@@ -37,12 +37,7 @@ def describe(
 
 
 def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
-    """Return a new policy.
-
-    Raises:
-        ConfigError: when the network cannot have such actions.
-        FormatError: when the description is not one of a general network.
-    """
+    """Return a new policy; ConfigError if the network cannot have such actions, FormatError for another description."""
     try:
         kind, hidden = str(description["kind"]), [int(h) for h in description["hidden"]]
         observation, action = spec_from(description["observation"]), spec_from(description["action"])
@@ -50,11 +45,8 @@ def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
             raise TypeError("an observation is a dict")
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"This is not a policy's description: {description!r}.") from error
-    if kind == "mlp":
-        options = bool(description.get("normalize", True)), bool(description.get("beta", False))
-        return MLPActorCritic(observation, action, hidden, *options)
-    if kind == "mlp_squashed":
-        return MLPActor(observation, action, hidden)
-    if kind == "mlp_q":
-        return MLPQNetwork(observation, action, hidden)
-    raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(sorted(set(KINDS.values())))}.")
+    if kind not in NETWORKS:
+        raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(NETWORKS)}.")
+    options = {"normalize": True, "beta": False} if kind == "mlp" else {}
+    given = {name: bool(description.get(name, default)) for name, default in options.items()}
+    return NETWORKS[kind](observation, action, hidden, **given)

@@ -18,6 +18,7 @@ columns of what the network reads, where the learner finds them again; `head(x, 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fledge.agents.base import Action
+from fledge.agents.mlp import linear
 from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
 
@@ -92,10 +94,7 @@ class Scale:
 class GaussianHead(Head):
     """Normal distribution on [-1, 1], clipped at the env; spread depends on the state, under a falling ceiling.
 
-    Args:
-        spec: The action; bounds are where [-1, 1] is scaled to.
-        first_mean: Mean of the first number of an action before anything is learned.
-        log_std_max: Ceiling of the log standard deviation.
+    `first_mean` is the mean of the first number of an action before anything is learned.
     """
 
     log_std_max: Tensor
@@ -103,9 +102,7 @@ class GaussianHead(Head):
     def __init__(self, inputs: int, spec: TensorSpec, first_mean: float = 0.0, log_std_max: float = -0.5) -> None:
         super().__init__()
         self.width, self.scale = count_of(spec), Scale(spec)
-        self.layer = nn.Linear(inputs, 2 * self.width)
-        nn.init.orthogonal_(self.layer.weight, gain=0.01)
-        nn.init.zeros_(self.layer.bias)
+        self.layer = linear(inputs, 2 * self.width, gain=0.01)
         with torch.no_grad():
             self.layer.bias[0] = first_mean
         self.register_buffer("log_std_max", torch.tensor(log_std_max))
@@ -146,8 +143,7 @@ class BetaHead(Head):
         if not spec.bounded:
             raise ConfigError("A Beta distribution needs an action with bounds: take the Gaussian one.")
         self.width, self.shape, self.low, self.span = count_of(spec), spec.shape, spec.low, spec.high - spec.low
-        self.alpha = nn.Linear(inputs, self.width)
-        self.beta = nn.Linear(inputs, self.width)
+        self.alpha, self.beta = nn.Linear(inputs, self.width), nn.Linear(inputs, self.width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
         """Return alpha and beta."""
@@ -173,8 +169,7 @@ class BetaHead(Head):
 
     @staticmethod
     def _beta(params: Params, validate: bool = False) -> torch.distributions.Beta:
-        alpha, beta = params
-        return torch.distributions.Beta(alpha, beta, validate_args=validate)
+        return torch.distributions.Beta(params[0], params[1], validate_args=validate)
 
 
 class CategoricalHead(Head):
@@ -185,9 +180,7 @@ class CategoricalHead(Head):
         assert spec.num_values is not None
         self.width, self.values, self.shape, self.dtype = count_of(spec), spec.num_values, spec.shape, spec.dtype
         self.masks = self.width * self.values if spec.mask is not None else 0
-        self.layer = nn.Linear(inputs, self.width * self.values)
-        nn.init.orthogonal_(self.layer.weight, gain=0.01)
-        nn.init.zeros_(self.layer.bias)
+        self.layer = linear(inputs, self.width * self.values, gain=0.01)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
         """Return log-probabilities [B, width, values]."""
@@ -197,8 +190,7 @@ class CategoricalHead(Head):
         return (logits.view(-1, self.width, self.values).log_softmax(-1),)
 
     def sample(self, params: Params) -> Tensor:
-        chances = params[0].exp().view(-1, self.values)
-        return torch.multinomial(chances, 1).view(-1, self.width).float()
+        return torch.multinomial(params[0].exp().view(-1, self.values), 1).view(-1, self.width).float()
 
     def mean(self, params: Params) -> Tensor:
         return params[0].argmax(-1).float()
@@ -222,10 +214,10 @@ class MixedHead(Head):
             raise ConfigError("The action spec is an empty dict, but an action needs at least one entry.")
         self.heads = nn.ModuleDict({name: make_head(inputs, spec, beta) for name, spec in specs.items()})
         self.parts: list[Head] = [head for head in self.heads.values() if isinstance(head, Head)]
-        self.names = tuple(specs)
-        self.width = sum(head.width for head in self.parts)
-        self.masks = sum(head.masks for head in self.parts)
-        self.widths = [head.width for head in self.parts]
+        self.names, self.widths = tuple(specs), [head.width for head in self.parts]
+        self.width, self.masks = sum(self.widths), sum(head.masks for head in self.parts)
+        counts = [1 if isinstance(head, CategoricalHead) else 2 for head in self.parts]  # of parameters
+        self.places = [slice(end - n, end) for n, end in zip(counts, itertools.accumulate(counts), strict=True)]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Params:
         """Return the parameters of all entries, one after the other."""
@@ -234,12 +226,7 @@ class MixedHead(Head):
         return tuple(tensor for params in found for tensor in params)
 
     def _each(self, params: Params) -> list[tuple[Head, Params]]:
-        out, first = [], 0
-        for head in self.parts:
-            count = 1 if isinstance(head, CategoricalHead) else 2
-            out.append((head, params[first : first + count]))
-            first += count
-        return out
+        return [(head, params[place]) for head, place in zip(self.parts, self.places, strict=True)]
 
     def sample(self, params: Params) -> Tensor:
         return torch.cat([head.sample(part) for head, part in self._each(params)], dim=-1)
@@ -248,18 +235,12 @@ class MixedHead(Head):
         return torch.cat([head.mean(part) for head, part in self._each(params)], dim=-1)
 
     def to_env(self, raw: Tensor) -> dict[str, Tensor]:
-        parts = raw.split(self.widths, dim=-1)
-        out: dict[str, Tensor] = {}
-        for name, head, part in zip(self.names, self.parts, parts, strict=True):
-            action = head.to_env(part)
-            assert isinstance(action, Tensor)
-            out[name] = action
-        return out
+        parts = zip(self.names, self.parts, raw.split(self.widths, dim=-1), strict=True)
+        return {name: head.to_env(part) for name, head, part in parts}  # type: ignore[misc]
 
     def log_prob(self, params: Params, raw: Tensor) -> Tensor:
-        parts = raw.split(self.widths, dim=-1)
-        each = self._each(params)
-        return sum((head.log_prob(p, r) for (head, p), r in zip(each, parts, strict=True)), torch.zeros(()).to(raw))
+        each = zip(self._each(params), raw.split(self.widths, dim=-1), strict=True)
+        return sum((head.log_prob(p, r) for (head, p), r in each), torch.zeros(()).to(raw))
 
     def entropy(self, params: Params) -> Tensor:
         return sum((head.entropy(part) for head, part in self._each(params)), torch.zeros(()).to(params[0]))

@@ -15,7 +15,6 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,19 @@ from torch import Tensor, nn
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.extras import extra
+from fledge.core.machine import package_version
 
 TOLERANCE = 1e-5
 
 
 def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Write an agent to `path` (.onnx or .ts) and return the parity measured.
+    """Write an agent to `path` (.onnx or .ts), with its task's contract, and return the parity measured.
 
-    Args:
-        contract: What its world says about observations and actions (`Task.contract`).
-
-    Raises:
-        FledgeError: when the written file does not reproduce the agent to 1e-5; the file is removed.
+    If the file does not reproduce the agent to 1e-5, remove it and raise FledgeError.
     """
     if path.suffix not in (".onnx", ".ts"):
-        raise ConfigError(
-            f"{path.name} ends in {path.suffix or 'nothing'}, but must end in .onnx or .ts (TorchScript), or .fledge."
-        )
+        ending = path.suffix or "nothing"
+        raise ConfigError(f"{path.name} ends in {ending}, but must end in .onnx or .ts (TorchScript), or .fledge.")
     module = agent.exported().eval()
     inputs = {name: agent.example_inputs(4)[name] for name in agent.observes}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,33 +58,27 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
 
 def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task's contract, limited to what this agent reads."""
-    told = {"fledge": fledge_version(), **contract, "inputs": list(agent.observes), "outputs": list(agent.outputs)}
+    told = {
+        "fledge": package_version("fledge"),
+        **contract,
+        "inputs": list(agent.observes),
+        "outputs": list(agent.outputs),
+    }
     if "observation" in told:
         told["observation"] = {name: told["observation"][name] for name in agent.observes}
     return told
 
 
-def fledge_version() -> str:
-    try:
-        return metadata.version("fledge")
-    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"
-
-
 def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], path: Path) -> int:
     """Write observations, and what the agent does on them, to an .npz: a test for the program that runs the exported file.
 
-    Arrays have the names of the file's inputs and outputs, one row each per case. Returns the number of cases.
-
-    Raises:
-        FledgeError: when the exported file does not do the same; nothing is written.
+    Arrays have the names of the file's inputs and outputs, one row each per case. Returns the number of cases. If the
+    exported file does not do the same, raise FledgeError and write nothing.
     """
     inputs = {name: observed[name].cpu() for name in agent.observes}
-    with torch.no_grad():
-        expected = [out.numpy() for out in agent.exported().eval()(*inputs.values())]
-    for ours, theirs in zip(expected, run_file(file, inputs, agent.outputs), strict=True):
-        if not np.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE):
-            raise FledgeError(f"{file} and the policy give different actions for the same observations.")
+    expected, error = compare(agent.exported().eval(), file, inputs, agent.outputs)
+    if not error <= TOLERANCE:
+        raise FledgeError(f"{file} and the policy give different actions for the same observations.")
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
     np.savez_compressed(path, **arrays)
@@ -117,15 +106,17 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[s
 
 def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
     """Return the largest difference between a written file and the agent over batches of 1, 7 and 512."""
-    worst = 0.0
-    for batch in (1, 7, 512):
-        every = agent.example_inputs(batch, seed=batch)
-        inputs = {name: every[name] for name in agent.observes}
-        with torch.no_grad():
-            expected = module(*inputs.values())
-        for ours, theirs in zip(expected, run_file(path, inputs, agent.outputs), strict=True):
-            worst = max(worst, float(np.abs(ours.double().numpy() - theirs).max()))
-    return worst
+    batches = [agent.example_inputs(batch, seed=batch) for batch in (1, 7, 512)]
+    cases = [{name: every[name] for name in agent.observes} for every in batches]
+    return max(compare(module, path, inputs, agent.outputs)[1] for inputs in cases)
+
+
+def compare(module: nn.Module, path: Path, inputs: dict[str, Tensor], names: Sequence[str]) -> tuple[list[Any], float]:
+    """Return what a module puts out, and its largest difference from what a written file does."""
+    with torch.no_grad():
+        expected = [out.numpy() for out in module(*inputs.values())]
+    pairs = zip(expected, run_file(path, inputs, names), strict=True)
+    return expected, float(np.max([np.abs(ours.astype(np.float64) - theirs).max() for ours, theirs in pairs]))
 
 
 def run_file(path: Path, inputs: dict[str, Tensor], outputs: Sequence[str]) -> list[np.ndarray]:

@@ -16,15 +16,9 @@ from torch.nn import functional as F
 
 from fledge.agents.base import Obs
 from fledge.core.errors import ConfigError
-from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.core.specs import ActionSpec, TensorSpec, parts_of
 
 CLIP = 10.0  # deviations at which normalised observations are clipped
-
-
-def mask_keys(action: ActionSpec) -> list[str]:
-    """Return the observations that are masks of an action, in the order of its entries."""
-    specs = [action] if isinstance(action, TensorSpec) else list(action.values())
-    return [spec.mask for spec in specs if spec.mask is not None]
 
 
 class Flattener:
@@ -37,14 +31,15 @@ class Flattener:
     """
 
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec) -> None:
-        last = mask_keys(action)
+        last = [spec.mask for spec in parts_of(action).values() if spec.mask is not None]
         if missing := [name for name in last if name not in observation]:
             raise ConfigError(f"The action's mask is {missing[0]!r}, but the env observes {', '.join(observation)}.")
         self.keys = tuple([name for name in observation if name not in last] + last)
         self.specs = {name: observation[name] for name in self.keys}
-        widths = {name: math.prod(spec.shape) * (spec.num_values or 1) for name, spec in self.specs.items()}
-        for name in last:  # a mask is read as it is
-            widths[name] = math.prod(self.specs[name].shape)
+        kinds = {
+            name: 1 if name in last else spec.num_values or 1 for name, spec in self.specs.items()
+        }  # masks: as they are
+        widths = {name: math.prod(spec.shape) * kinds[name] for name, spec in self.specs.items()}
         self.last = frozenset(last)
         self.inputs, self.masks = sum(widths.values()), sum(widths[name] for name in last)
 

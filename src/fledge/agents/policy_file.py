@@ -5,9 +5,8 @@
     task      the task's reference: its name, `gym:ID`, or code, which the user has to name
     world     {"env": settings by dotted key, "decision_s": seconds per decision}: where it was trained, and is flown
 
-Checkpoints of a run have them too, among others. Older ones have no `world`, but the whole run's `config`, which tells it.
-The third past self of a league's run is called RUN#3, and is such a file: RUN/selves/self_3.fledge. Older runs have all of
-them in their checkpoints.
+Checkpoints of a run have them too, among others; older ones have the run's `config` instead of `world`. The third past self
+of a league's run, RUN#3, is such a file: RUN/selves/self_3.fledge. Older runs have past selves in their checkpoints.
 """
 
 from __future__ import annotations
@@ -71,11 +70,7 @@ def read_policy(path: Path) -> dict[str, Any]:
 
 
 def policy_entries(state: Any, name: str) -> dict[str, Any]:
-    """Return the entries above of a loaded state.
-
-    Raises:
-        FormatError: if it holds no policy.
-    """
+    """Return the entries above of a loaded state; raise FormatError if it holds no policy."""
     if not isinstance(state, Mapping) or not {"model", "policy", "task"} <= set(state):
         raise FormatError(f"{name} holds no policy: it lacks an entry 'model', 'policy' or 'task'.")
     kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
@@ -94,11 +89,7 @@ def write_policy(entries: Mapping[str, Any], path: Path) -> None:
 
 
 def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> LearnedPolicy:
-    """Load weights into a policy.
-
-    Raises:
-        FormatError: if they do not fit.
-    """
+    """Load weights into a policy; raise FormatError if they do not fit."""
     own = policy.state_dict()
     wrong = [f"it has no {key}" for key in own if key not in model]
     wrong += [f"nothing takes its {key}" for key in model if key not in own]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fledge.agents.base import BaseAgent, Obs
 from fledge.agents.distributions import Scale, count_of
-from fledge.agents.mlp import mlp
+from fledge.agents.mlp import linear, mlp
 from fledge.agents.observations import Flattener
 from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
@@ -26,7 +26,6 @@ class SquashedActor(BaseAgent):
     """tanh of a Gaussian whose mean and spread depend on the state. TD3 uses the mean alone.
 
     Args:
-        inputs: Width of what `encode` gives.
         action: The env's action; it must have bounds.
         first_mean: Mean of the first number of an action, in [-1, 1], before anything is learned.
         log_std_range: Least and largest log standard deviation before the tanh.
@@ -42,16 +41,12 @@ class SquashedActor(BaseAgent):
     ) -> None:
         super().__init__()
         if not isinstance(action, TensorSpec) or action.num_values is not None or not action.bounded:
-            raise ConfigError(
-                "SAC and TD3 need one floating-point action with bounds: use algo=ppo (or dqn, if discrete)."
-            )
+            raise ConfigError("SAC and TD3 need one float action with bounds: use algo=ppo (or dqn, if discrete).")
         self.inputs, self.actions, self.log_std_range = inputs, count_of(action), log_std_range
         self.scale = Scale(action)
         self.trunk = mlp(inputs, hidden)
-        self.head = nn.Linear(hidden[-1], 2 * self.actions)
-        nn.init.orthogonal_(self.head.weight, gain=0.01)
+        self.head = linear(hidden[-1], 2 * self.actions, gain=0.01)
         with torch.no_grad():
-            self.head.bias.zero_()
             self.head.bias[0] = math.atanh(first_mean)
 
     def encode(self, obs: Obs) -> Tensor:
@@ -64,8 +59,9 @@ class SquashedActor(BaseAgent):
         low, high = self.log_std_range
         return mean, low + 0.5 * (high - low) * (torch.tanh(spread) + 1.0)
 
-    def sample(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions in [-1, 1] for standard normal noise [B, A], and their log-probabilities [B]."""
+    def sample(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return actions in [-1, 1] for standard normal noise [B, A] (new by default), and their log-probabilities [B]."""
+        noise = torch.randn(len(x), self.actions, device=x.device) if noise is None else noise
         mean, log_std = self(x)
         raw = mean + log_std.exp() * noise
         log_prob = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
@@ -81,9 +77,7 @@ class SquashedActor(BaseAgent):
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
         """Return actions for the env, [B, ...]."""
         x = self.encode(obs)
-        if deterministic:
-            return self.scale.to_env(self.mean(x))
-        return self.scale.to_env(self.sample(x, torch.randn(len(x), self.actions, device=x.device))[0])
+        return self.scale.to_env(self.mean(x) if deterministic else self.sample(x)[0])
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
         return (self.scale.to_env(self.mean(self.encode(obs))),)
@@ -110,9 +104,8 @@ class TwinCritic(nn.Module):
 
     def __init__(self, inputs: int, actions: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        widths = (inputs + actions, *hidden, 1)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for width, size in itertools.pairwise(widths):
+        for width, size in itertools.pairwise((inputs + actions, *hidden, 1)):
             weight = torch.empty(2, width, size)
             for k in range(2):
                 nn.init.orthogonal_(weight[k], gain=2**0.5 if size > 1 else 0.1)
@@ -122,9 +115,6 @@ class TwinCritic(nn.Module):
     def forward(self, x: Tensor, action: Tensor) -> Tensor:
         """Return both estimates [2, B] for actions [B, A] in [-1, 1] and features [B, F]."""
         h = torch.cat([x, action], dim=-1).expand(2, -1, -1)
-        last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.baddbmm(bias, h, weight)
-            if k < last:
-                h = F.relu(h, inplace=True)
+            h = torch.baddbmm(bias, F.relu(h, inplace=True) if k else h, weight)
         return h.squeeze(-1)

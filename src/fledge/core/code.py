@@ -18,11 +18,7 @@ from fledge.core.errors import ConfigError
 
 
 def find_object(reference: str) -> Any:
-    """Return the object that a reference names.
-
-    Raises:
-        ConfigError: It does not exist, or its code fails.
-    """
+    """Return the object that a reference names; raise ConfigError if it does not exist, or its code fails."""
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ConfigError(f"{reference!r} is not a reference: write module:object or file.py:object.")

@@ -8,6 +8,7 @@ import difflib
 import enum
 import functools
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -40,8 +41,7 @@ class FieldHelp:
 def field_help(kind: type, prefix: str = "") -> dict[str, FieldHelp]:
     """Return the description of every setting of a config class, by dotted key."""
     found: dict[str, FieldHelp] = {}
-    docs = _docstrings(kind)
-    instance = kind()
+    docs, instance = _docstrings(kind), kind()
     for field in dataclasses.fields(kind):
         value = getattr(instance, field.name)
         key, limits = f"{prefix}{field.name}", rule_of(field).limits()
@@ -60,8 +60,8 @@ def written(value: Any) -> str:
     return value.name if isinstance(value, enum.Enum) else "null" if value is None else str(value)
 
 
-def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield two lines per setting: `key=value` with its origin (unless it is the default), and its help text.
+def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[str]:
+    """Yield two lines per setting: `key=value` with its origin (unless it is the default), and its help text below.
 
     Args:
         layers: Named configs of one class: the defaults first, the one to explain last. The origin of a value is the
@@ -75,7 +75,7 @@ def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Ite
         while first and values[first - 1][key] == value:
             first -= 1
         source = f"  # {layers[first][0]}; default {values[0][key] or 'none'}" if first else ""
-        yield f"{key}={value}{source}", str(field)
+        yield f"{key}={value}{source}\n    {field}"
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
@@ -97,10 +97,8 @@ def _docstrings(kind: type) -> dict[str, str]:
             tree = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
         except (OSError, TypeError, SyntaxError):  # no source file: made at run time, or typed into a REPL
             continue
-        if not isinstance(tree, ast.ClassDef):
-            continue
-        for line, below in zip(tree.body, tree.body[1:], strict=False):
-            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and is_text:
-                docs[line.target.id] = str(below.value.value)  # type: ignore[attr-defined]
+        for line, below in itertools.pairwise(getattr(tree, "body", ())):
+            match line, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    docs[name] = str(text)
     return docs

@@ -21,23 +21,20 @@ class FledgeError(Exception):
 
     exit_code = 1
 
+    def __init_subclass__(cls, exit_code: int = 0) -> None:
+        cls.exit_code = exit_code or cls.exit_code
 
-class ConfigError(FledgeError, ValueError):
+
+class ConfigError(FledgeError, ValueError, exit_code=2):
     """A configuration that cannot be used: unknown key, bad value, impossible combination."""
 
-    exit_code = 2
 
-
-class InputError(FledgeError, ValueError):
+class InputError(FledgeError, ValueError, exit_code=2):
     """An argument with a wrong shape, type, device or range."""
 
-    exit_code = 2
 
-
-class MissingExtraError(FledgeError, ImportError):
+class MissingExtraError(FledgeError, ImportError, exit_code=2):
     """An optional package that is not installed."""
-
-    exit_code = 2
 
 
 class FormatError(FledgeError):
@@ -48,10 +45,8 @@ class StorageError(FledgeError, OSError):
     """A save or load that failed: no space, no permission, missing file, dropped from a queue."""
 
 
-class MemoryBudgetError(FledgeError, MemoryError):
+class MemoryBudgetError(FledgeError, MemoryError, exit_code=2):
     """A request that needs more memory than the machine has."""
-
-    exit_code = 2
 
 
 class NumericsError(FledgeError, ArithmeticError):
@@ -66,7 +61,5 @@ class NumericsError(FledgeError, ArithmeticError):
         self.cause = cause
 
 
-class InterruptedRunError(FledgeError):
+class InterruptedRunError(FledgeError, exit_code=130):
     """A run that Ctrl-C ended before its newest state was saved."""
-
-    exit_code = 130

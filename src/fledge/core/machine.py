@@ -24,15 +24,12 @@ def default_threads() -> int:
 
 
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
-    """Return the device of one rank: "cpu", or a GPU of its own.
+    """Return the device of one rank: "cpu", or a GPU of its own; raise ConfigError if there is no such GPU.
 
     Args:
         wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N", one GPU for a single rank.
         gpus: Number of GPUs of this machine.
         local_rank: Number of this rank among those on this machine.
-
-    Raises:
-        ConfigError: There is no such GPU.
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"
@@ -57,11 +54,8 @@ def torch_threads(ranks: int = 1) -> int:
 
 def meminfo(key: str) -> int | None:
     """Return a line of /proc/meminfo in bytes; None if there is none."""
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
-    except (OSError, StopIteration):
-        return None
+    line = _first_line("/proc/meminfo", key)
+    return None if line is None else int(line.split()[0]) * 1024
 
 
 def resident_bytes() -> int | None:
@@ -79,16 +73,11 @@ def available_bytes(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
-    free = meminfo("MemAvailable")
-    return 2**62 if free is None else free
+    return meminfo("MemAvailable") or 2**62
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory instead of returning it to the system; measured to speed up a CPU update by 15 %.
-
-    Large tensors come and go every step, and returning their pages costs page faults.
-    Returns True if it was done (Linux with glibc only).
-    """
+    """Make glibc reuse freed memory, as returning pages costs page faults (15 % of a CPU update); True if it was done."""
     return _mallopt(M_MMAP_THRESHOLD, 1 << 30) and _mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
@@ -111,31 +100,29 @@ def _mallopt(option: int, value: int) -> bool:
 
 
 def machine_info() -> dict[str, Any]:
-    """Return the machine and the package versions that decide measured speeds, JSON-able.
-
-    `load_average` covers the last minute; above zero at the start of a measurement, other processes share the cores.
-    """
+    """Return the machine, its load of the last minute, and the package versions that decide measured speeds, JSON-able."""
     return {
-        "cpu": cpu_model(),
+        "cpu": _first_line("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": default_threads(),
         "memory_gib": round((meminfo("MemTotal") or 0) / 2**30, 1),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name.removesuffix("-lang"): _version(name) for name in PACKAGES},
+        **{name.removesuffix("-lang"): package_version(name) for name in PACKAGES},
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
 
-def cpu_model() -> str:
-    """Return the name of the processor."""
+def _first_line(path: str, key: str) -> str | None:
+    """Return what follows `key:` in a file of /proc; None if there is no such file or line."""
     try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        with open(path) as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith(key))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return None
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Return the version of an installed package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:

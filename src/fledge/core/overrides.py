@@ -1,12 +1,11 @@
 """Build a config from defaults, presets and `key=value` overrides.
 
-    defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the command line
-
-Keys and their aliases mean the same in a YAML file as on the command line.
+defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the command line (with the same keys and aliases)
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fledge.core.code import is_reference
-from fledge.core.config_help import TYPE_NAMES, FieldHelp, field_help, unknown_key
+from fledge.core.config_help import TYPE_NAMES, field_help, unknown_key
 from fledge.core.errors import ConfigError
 
 C = TypeVar("C")
@@ -33,7 +32,7 @@ def build_config(
     groups: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     prefix: str = "",
 ) -> C:
-    """Return a config of `kind`: its defaults, changed by presets, then by `key=value` overrides.
+    """Return a config of `kind`: its defaults, changed by presets, then by `key=value` overrides; ConfigError if one is bad.
 
     Args:
         aliases: Setting, or section of settings, by the name that other projects use. An alias of "" is accepted and
@@ -43,9 +42,6 @@ def build_config(
         groups: Presets by group and name. `group=name` merges one into the section called `group`, or into the whole
             config if there is no such section.
         prefix: Prefix of keys in overrides and errors if `kind` is a part of a larger config: "env.".
-
-    Raises:
-        ConfigError: A key is unknown, or a value does not fit its field.
     """
     config = _Config(kind, aliases or {}, groups or {}, prefix)
     for source, content in presets:
@@ -61,11 +57,7 @@ class _Config:
     """A config under construction."""
 
     def __init__(
-        self,
-        kind: type,
-        aliases: Mapping[str, str],
-        groups: Mapping[str, Mapping[str, Mapping[str, Any]]],
-        prefix: str,
+        self, kind: type, aliases: Mapping[str, str], groups: Mapping[str, Mapping[str, Mapping[str, Any]]], prefix: str
     ) -> None:
         self.node: Any = OmegaConf.structured(kind)
         self.known = {f"{prefix}{key}": field for key, field in field_help(kind).items()}
@@ -92,7 +84,10 @@ class _Config:
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors
         try:
-            self._set(ours, _parse(value, self.known[ours]) if is_text else value)
+            is_verbatim = (
+                not is_text or not value or (self.known[ours].type_name == TYPE_NAMES[str] and value[0] not in "'\"")
+            )
+            self._set(ours, value if is_verbatim else yaml.safe_load(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
             raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
@@ -100,7 +95,10 @@ class _Config:
             raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
 
     def _set(self, key: str, value: Any) -> None:
-        OmegaConf.update(self.node, key.removeprefix(self.prefix), _whole(value, self.known[key]), merge=True)
+        if self.known[key].type_name == TYPE_NAMES[int] and isinstance(value, str | float):
+            with contextlib.suppress(ValueError):
+                value = int(float(value)) if float(value).is_integer() else value  # 1e6
+        OmegaConf.update(self.node, key.removeprefix(self.prefix), value, merge=True)
 
     def _get(self, key: str) -> Any:
         return OmegaConf.select(self.node, key.removeprefix(self.prefix))
@@ -141,13 +139,10 @@ def value_given(overrides: Sequence[str], key: str, aliases: Mapping[str, str] |
 
 
 def flags_to_overrides(arguments: Sequence[str], not_values: Collection[str] = ()) -> list[str]:
-    """Rewrite `--name value` as `name=value`, and `--name` without a value as `name=true`.
+    """Rewrite `--name value` as `name=value`, and `--name` without a value as `name=true`; ConfigError for a short flag.
 
     Args:
         not_values: Arguments that are never the value of a flag, such as the name of a task.
-
-    Raises:
-        ConfigError: An argument is a short flag such as `-n`.
     """
     out: list[str] = []
     rest = list(arguments)
@@ -172,24 +167,6 @@ def split_override(override: str) -> tuple[str, str]:
     if not sign or not key:
         raise ConfigError(f"{override!r} is not an override: write key=value, for example env.num_envs=512.")
     return key.strip(), value.strip()
-
-
-def _parse(value: str, field: FieldHelp) -> Any:
-    """Parse the value of an override; text stays as it is unless it is quoted."""
-    if not value or (field.type_name == TYPE_NAMES[str] and value[0] not in "'\""):
-        return value
-    return yaml.safe_load(value)
-
-
-def _whole(value: Any, field: FieldHelp) -> Any:
-    """Convert 1e6 to an integer where the setting is one; return anything else as it is."""
-    if field.type_name != TYPE_NAMES[int] or not isinstance(value, str | float):
-        return value
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return int(number) if number.is_integer() else value
 
 
 # ---- plain nested values -----------------------------------------------------------------------------------------------

@@ -49,29 +49,14 @@ def split_seed(seed: int) -> tuple[int, int]:
 
 
 def philox(counter: npt.ArrayLike, seed: int) -> npt.NDArray[np.uint32]:
-    """Return four random words for each counter.
-
-    Args:
-        counter: [..., 4] unsigned 32-bit words.
-        seed: 64-bit key.
-
-    Returns:
-        [..., 4] uint32.
-    """
+    """Return four random words, [..., 4] uint32, for each counter [..., 4] of 32-bit words and a 64-bit seed."""
     c = np.asarray(counter, dtype=np.uint64)
     c0, c1, c2, c3 = (c[..., k].copy() for k in range(4))
     k0, k1 = split_seed(seed)
-    low = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     for _ in range(ROUNDS):
-        p0 = c0 * np.uint64(M0)
-        p1 = c2 * np.uint64(M1)
-        c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ np.uint64(k0),
-            p1 & low,
-            (p0 >> shift) ^ c3 ^ np.uint64(k1),
-            p0 & low,
-        )
+        p0, p1 = c0 * np.uint64(M0), c2 * np.uint64(M1)
+        c0, c1, c2, c3 = ((p1 >> shift) ^ c1 ^ np.uint64(k0), p1 & low, (p0 >> shift) ^ c3 ^ np.uint64(k1), p0 & low)
         k0, k1 = (k0 + W0) & 0xFFFFFFFF, (k1 + W1) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 

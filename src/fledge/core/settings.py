@@ -43,12 +43,8 @@ class Rule:
 
     def limits(self) -> str:
         """Describe the limits; "" if there are none."""
-        bounds = {
-            "at least": self.at_least,
-            "at most": self.at_most,
-            "greater than": self.above,
-            "less than": self.below,
-        }
+        bounds = {"at least": self.at_least, "at most": self.at_most}
+        bounds |= {"greater than": self.above, "less than": self.below}
         shown = {k: str(v) if isinstance(v, int) else f"{v:g}" for k, v in bounds.items() if v is not None}
         parts = [" or ".join(self.choices)] if self.choices else []
         if "at least" in shown and "at most" in shown:
@@ -113,7 +109,8 @@ def check_settings(config: Any, prefix: str = "") -> None:
         rule = rule_of(field)
         if not rule.allows(value):
             limits = rule.limits()
-            if not is_finite(value):
+            items = value if isinstance(value, list) else [value]
+            if any(isinstance(item, float) and not math.isfinite(item) for item in items):
                 limits = f"finite and {limits}" if limits else "finite"
             shown = repr(value) if isinstance(value, str) else value
             raise ConfigError(f"{key} is {shown}, but must be {limits}.")
@@ -134,17 +131,11 @@ def refuse_unnamed(key: str, value: str, overrides: Sequence[str] = ()) -> None:
 
 
 def _check_combinations(config: Any) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+    for value in [getattr(config, field.name) for field in dataclasses.fields(config)]:
         if dataclasses.is_dataclass(value):
             _check_combinations(value)
     if hasattr(config, "validate"):
         config.validate()
-
-
-def is_finite(value: Any) -> bool:
-    items = value if isinstance(value, list) else [value]
-    return all(not isinstance(item, float) or math.isfinite(item) for item in items)
 
 
 def flat_settings(config: Any) -> dict[str, Any]:

@@ -39,6 +39,13 @@ class TensorSpec:
 
 
 ActionSpec = TensorSpec | Mapping[str, TensorSpec]
+
+
+def parts_of(spec: ActionSpec) -> Mapping[str, TensorSpec]:
+    """Return the entries of a dict of specs; of a single spec, itself by the name ""."""
+    return {"": spec} if isinstance(spec, TensorSpec) else spec
+
+
 PLAIN = ("low", "high", "num_values", "mask")
 
 
@@ -52,17 +59,14 @@ def describe_spec(spec: ActionSpec) -> dict[str, Any]:
 
 def tell_spec(spec: TensorSpec) -> dict[str, Any]:
     """Return a spec as strict JSON for other programs: an infinite bound is null."""
-    bounds = {name: value if math.isfinite(value) else None for name, value in (("low", spec.low), ("high", spec.high))}
-    described = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch."), **bounds}
-    return described | ({"num_values": spec.num_values} if spec.num_values is not None else {}) | {"doc": spec.doc}
+    plain = describe_spec(spec)
+    bounds = {name: plain[name] if math.isfinite(plain[name]) else None for name in ("low", "high")}
+    count = {} if spec.num_values is None else {"num_values": spec.num_values}
+    return {"shape": plain["shape"], "dtype": plain["dtype"], **bounds, **count, "doc": spec.doc}
 
 
 def spec_from(plain: Mapping[str, Any]) -> ActionSpec:
-    """Build the spec that `describe_spec` described.
-
-    Raises:
-        FormatError: `plain` is not such a description.
-    """
+    """Build the spec that `describe_spec` described; raise FormatError if `plain` is not such a description."""
     import torch
 
     try:

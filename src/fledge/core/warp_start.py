@@ -23,8 +23,7 @@ def start_warp() -> None:
 def _quiet_native_stderr() -> Iterator[None]:
     """Hide what native code prints: without a GPU, Warp's library prints a warning to stderr at every start."""
     sys.stderr.flush()
-    saved = os.dup(2)
-    sink = os.open(os.devnull, os.O_WRONLY)
+    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
     try:
         yield

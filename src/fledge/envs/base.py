@@ -73,11 +73,7 @@ class TensorEnv(ABC):
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values to the mean that a training logs as `env/NAME`.
-
-        Args:
-            where: Bool mask that broadcasts with `value`; only these entries count.
-        """
+        """Add values (only those where the mask `where`, which broadcasts, is true) to the mean logged as `env/NAME`."""
         added: torch.Tensor | float
         count: torch.Tensor | int
         if where is not None:
@@ -126,27 +122,13 @@ class TensorEnv(ABC):
 
     def make_buffers(self) -> TensorDict:
         """Return zeroed buffers for `out`, ready to be owned by the caller."""
-        n = self.num_envs
-
-        def zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-            return torch.zeros((n, *shape), dtype=dtype, device=self.device)
-
-        def observations() -> TensorDict:
-            return TensorDict({k: zeros(s.dtype, *s.shape) for k, s in self.observation_spec.items()}, [n])
-
-        return TensorDict(
-            {
-                "obs": observations(),
-                "reward": zeros(torch.float32),
-                "terminated": zeros(torch.bool),
-                "truncated": zeros(torch.bool),
-                "outcome": zeros(torch.uint8),
-                "episode_return": zeros(torch.float32),
-                "episode_length": zeros(torch.int32),
-                "final_obs": observations(),
-            },
-            [n],
-        )
+        batch = (self.num_envs,)
+        dtypes = {"reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool, "outcome": torch.uint8}
+        dtypes |= {"episode_return": torch.float32, "episode_length": torch.int32}
+        parts: dict[str, Any] = {"obs": make_action_buffer(self.observation_spec, batch, self.device)}
+        parts |= {name: torch.zeros(batch, dtype=dtype, device=self.device) for name, dtype in dtypes.items()}
+        parts["final_obs"] = make_action_buffer(self.observation_spec, batch, self.device)
+        return TensorDict(parts, batch)
 
     def check_buffers(self, out: TensorDict | None) -> TensorDict:
         """Return `out`, or new buffers if it is None; InputError if it has no place for the observations."""
@@ -173,8 +155,7 @@ class TensorEnv(ABC):
         """Raise InputError unless the action has the right shape, type, device and finite, legal values."""
         spec = self.action_spec
         if isinstance(spec, TensorSpec):
-            self._check_tensor("The action", action, spec)
-            return
+            return self._check_tensor("The action", action, spec)
         if not isinstance(action, (Mapping, TensorDict)) or set(action.keys()) != set(spec):
             got = ", ".join(action.keys()) if isinstance(action, (Mapping, TensorDict)) else type(action).__name__
             raise InputError(f"The action is {got or 'empty'}, but must be a dict with {', '.join(spec)}.")
@@ -251,7 +232,7 @@ def add_logs(logs: Iterable[Log]) -> Log:
 
 
 def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:
-    """Zeroed room for actions: a tensor, or a TensorDict of them."""
+    """Return zeroed buffers for what a spec describes: a tensor, or a TensorDict of them."""
     if isinstance(spec, TensorSpec):
         return torch.zeros((*batch, *spec.shape), dtype=spec.dtype, device=device)
     return TensorDict({name: make_action_buffer(part, batch, device) for name, part in spec.items()}, list(batch))

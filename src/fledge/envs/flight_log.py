@@ -36,8 +36,7 @@ class FlightLog:
 
     def __init__(self, num_envs: int, one_clock: bool = True) -> None:
         self.one_clock = one_clock
-        self.length = torch.zeros(num_envs, dtype=torch.int64)
-        self.total = torch.zeros(num_envs, dtype=torch.float64)
+        self.length, self.total = torch.zeros(num_envs, dtype=torch.int64), torch.zeros(num_envs, dtype=torch.float64)
         self.lengths: list[int] = []
         self.cut: list[int] = []
         self.like_next = self.like_last = True
@@ -52,8 +51,7 @@ class FlightLog:
         ended = flat["terminated"] | flat["truncated"]
         if ((flat["outcome"] != 0) != ended).any():
             fail(f"outcome at step {t} must be 0 exactly where no episode ended.")
-        unnamed = set(flat["outcome"].tolist()) - set(env.outcomes) if env.outcomes else set()
-        if unnamed:
+        if unnamed := set(flat["outcome"].tolist()) - set(env.outcomes) if env.outcomes else set():
             fail(f"outcome at step {t} has values {sorted(unnamed)} that env.outcomes does not name.")
         self.length += 1
         self.total += flat["reward"].double()
@@ -135,8 +133,7 @@ def difference(a: TensorDict, b: TensorDict, only_obs: bool = False) -> str | No
     name = difference_in(a["obs"], b["obs"])
     if name or only_obs:
         return name and f"obs.{name}"
-    name = difference_in(*(x.select("reward", "terminated", "truncated", "outcome") for x in (a, b)))
-    if name:
+    if name := difference_in(*(x.select("reward", "terminated", "truncated", "outcome") for x in (a, b))):
         return name
     ended = a["terminated"] | a["truncated"]
     return difference_in(*(x[ended].select("final_obs", "episode_return", "episode_length") for x in (a, b)))

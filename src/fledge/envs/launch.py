@@ -47,23 +47,21 @@ class Launcher:
 
     def record(self, calls: Sequence[Call], size: int) -> Program:
         """Prepare launches of `calls`, in order, over every shard of range(size)."""
-        return [
-            [
-                wp.launch(
-                    call.kernel,
-                    dim=count * call.per_item,
-                    inputs=[first, *call.args],
-                    device=self.device,
-                    record_cmd=True,
-                )
-                for call in calls
-            ]
-            for first, count in self.shards(size)
-        ]
+
+        def prepare(call: Call, first: int, count: int) -> Any:
+            size, inputs = count * call.per_item, [first, *call.args]
+            return wp.launch(call.kernel, dim=size, inputs=inputs, device=self.device, record_cmd=True)
+
+        return [[prepare(call, *shard) for call in calls] for shard in self.shards(size)]
 
     def run(self, program: Program) -> None:
         """Run every shard's launches; on the CPU returns when all are done, on CUDA when all are queued."""
-        self.run_tasks([functools.partial(_launch_all, launches) for launches in program])
+
+        def launch_all(launches: Sequence[Any]) -> None:
+            for launch in launches:
+                launch.launch()
+
+        self.run_tasks([functools.partial(launch_all, launches) for launches in program])
 
     def run_tasks(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run independent tasks, the first on the calling thread."""
@@ -82,8 +80,3 @@ class Launcher:
         """Stop the worker threads."""
         self._pool.shutdown(wait=True)
         self._builder.shutdown(wait=True)
-
-
-def _launch_all(launches: Sequence[Any]) -> None:
-    for launch in launches:
-        launch.launch()

@@ -26,11 +26,8 @@ class Opponent(Protocol):
     """What an OpponentWrapper needs of an agent."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
-
     def reset(self, env_mask: Tensor | None = None) -> None: ...
-
     def episode_state(self) -> dict[str, Any]: ...
-
     def load_episode_state(self, state: Mapping[str, Any]) -> None: ...
 
 
@@ -39,8 +36,7 @@ class OpponentWrapper(EnvWrapper):
 
     Args:
         both: The world, both sides open; closed by `close()`.
-        opponents: Fly the other side, without exploration.
-        weights: How often each is drawn; all alike by default.
+        weights: How often each opponent is drawn; all alike by default.
         env_offset: Global number of the first row.
     """
 
@@ -100,18 +96,6 @@ class OpponentWrapper(EnvWrapper):
         """Return the number of rows that each opponent controls now, [opponents]."""
         return torch.bincount(self.opponent, minlength=len(self.opponents))
 
-    def _draw(self, mask: Tensor) -> None:
-        """Draw opponents for the episodes that begin."""
-        rows = mask.cpu().nonzero().flatten()
-        self.episode[rows] += 1
-        if len(self.opponents) == 1:
-            return
-        zeros = np.zeros(len(rows), np.int64)
-        counter = np.stack(
-            [rows.numpy() + self.env_offset, self.episode[rows].numpy(), zeros + Purpose.OPPONENT, zeros], 1
-        )
-        self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
-
     # ---- a step ------------------------------------------------------------------------------------------------
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
@@ -146,14 +130,19 @@ class OpponentWrapper(EnvWrapper):
             self._actions[name][rows] = part.to(self._actions[name].dtype)
 
     def _count(self, ended: Tensor, outcome: Tensor) -> None:
-        kinds = self.results.shape[1]
-        places = self.opponent[ended] * kinds + outcome[ended].long()
+        places = self.opponent[ended] * self.results.shape[1] + outcome[ended].long()
         self.results += torch.bincount(places, minlength=self.results.numel()).view_as(self.results)
 
     def _begin(self, mask: Tensor) -> None:
-        self._draw(mask)
+        """Draw opponents for the episodes that begin where the mask is true."""
+        rows = mask.cpu().nonzero().flatten()
+        self.episode[rows] += 1
         if len(self.opponents) == 1:
             self.opponents[0].reset(mask)
+            return
+        purpose = np.full(len(rows), Purpose.OPPONENT)
+        counter = np.stack([rows.numpy() + self.env_offset, self.episode[rows].numpy(), purpose, 0 * purpose], 1)
+        self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
         """Copy the caller's rows of the inner env's buffers into the caller's buffers."""
@@ -163,9 +152,8 @@ class OpponentWrapper(EnvWrapper):
             for key, part in place.items() if nested else [(name, place)]:
                 source = self._out[name][key] if nested else self._out[name]
                 if part.shape != (self.num_envs, *source.shape[1:]) or part.dtype != source.dtype:
-                    raise InputError(
-                        f"out[{name}] is {part.dtype} {tuple(part.shape)}, but must be made by env.make_buffers()."
-                    )
+                    got = f"{part.dtype} {tuple(part.shape)}"
+                    raise InputError(f"out[{name}] is {got}, but must be made by env.make_buffers().")
                 part.copy_(source[self.mine])
         return out
 

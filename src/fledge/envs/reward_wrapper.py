@@ -31,11 +31,7 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """Return the reward called `module:object` or `file.py:object`; of a class, a new object of it.
-
-    Raises:
-        ConfigError: when there is none, or it cannot be called.
-    """
+    """Return the reward called `module:object` or `file.py:object` (of a class, a new object); ConfigError if it is none."""
     found = find_object(reference)
     try:
         reward = found() if isinstance(found, type) else found
@@ -43,24 +39,16 @@ def find_reward(reference: str) -> Reward:
         raise ConfigError(f"{reference} cannot be made without arguments: {error}. Give them defaults.") from error
     if not callable(reward):
         raise ConfigError(
-            f"{reference} is a {type(reward).__name__}, but a reward is called: reward(env, action, out)."
+            f"{reference} is a {type(reward).__name__}, but a reward is called as reward(env, action, out)."
         )
-    if not takes_three(reward):
-        raise ConfigError(
-            f"{reference} takes {signature(reward)}, but a reward is called with three: (env, action, out)."
-        )
-    return reward
-
-
-def takes_three(reward: Any) -> bool:
-    """Whether a callable takes the three arguments of a reward; True if its signature is unknown."""
     try:
         signature(reward).bind(None, None, None)
-    except TypeError:
-        return False
-    except ValueError:
+    except TypeError as error:
+        takes = f"takes {signature(reward)}, but a reward is called with three: (env, action, out)"
+        raise ConfigError(f"{reference} {takes}.") from error
+    except ValueError:  # Python does not know its signature
         pass
-    return True
+    return reward
 
 
 def reached(out: TensorDict) -> dict[str, Tensor]:
@@ -69,10 +57,8 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
     if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
         return dict(out["obs"].items())
 
-    def chosen(name: str, now: Tensor) -> Tensor:
-        return torch.where(ended.view(-1, *[1] * (now.dim() - 1)), out["final_obs"][name], now)
-
-    return {name: chosen(name, now) for name, now in out["obs"].items()}
+    shaped = {now.dim(): ended.view(-1, *[1] * (now.dim() - 1)) for now in out["obs"].values()}
+    return {name: torch.where(shaped[now.dim()], out["final_obs"][name], now) for name, now in out["obs"].items()}
 
 
 def call_reward(name: str, call: Callable[[], Any]) -> Any:
@@ -101,12 +87,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
 
 
 class RewardWrapper(EnvWrapper):
-    """An env with another reward.
-
-    Args:
-        env: Closed by `close()`.
-        reward: As the head of this module says.
-    """
+    """An env with another reward, as the head of this module says."""
 
     def __init__(self, env: TensorEnv, reward: Reward) -> None:
         super().__init__(env)

@@ -42,8 +42,6 @@ class TorchEnv(TensorEnv):
 
     Args:
         cfg: Settings, with `num_envs`.
-        device: "cpu" or "cuda[:i]".
-        seed: Decides everything random.
         env_offset: Global index of the first env, when several share one population.
         total_envs: Size of that population.
 
@@ -65,8 +63,7 @@ class TorchEnv(TensorEnv):
         self._episode = torch.full((n,), -1, dtype=torch.int64, device=self.device)
         self._length = torch.zeros(n, dtype=torch.int32, device=self.device)
         self._return = torch.zeros(n, device=self.device)
-        self._draw = 0
-        self._begun = False
+        self._draw, self._begun = 0, False
 
     # ---- what a world fills in -----------------------------------------------------------------------------------
 
@@ -139,15 +136,8 @@ class TorchEnv(TensorEnv):
         truncated = (outcome == 0) & (self._length >= self.max_steps)
         outcome = torch.where(truncated, self.timeout_outcome(), outcome)
         ended = outcome != 0
-        results = {
-            "reward": reward,
-            "terminated": ended & ~truncated,
-            "truncated": truncated,
-            "outcome": outcome,
-            "episode_return": self._return,
-            "episode_length": self._length,
-        }
-        fill(into, results)
+        results = {"reward": reward, "terminated": ended & ~truncated, "truncated": truncated, "outcome": outcome}
+        fill(into, {**results, "episode_return": self._return, "episode_length": self._length})
         observed = self._observe()
         if ended.any():
             if "final_obs" in into.keys():  # noqa: SIM118
@@ -203,14 +193,7 @@ def philox(who: Tensor, when: Tensor, purpose: Tensor, draw: Tensor, seed: int) 
     c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):
-        low0, high0 = _multiply(c0, M0)
-        low1, high1 = _multiply(c2, M1)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        p0, p1 = c0 * M0, c2 * M1  # int64 wraps around, which leaves the bits as they should be
+        c0, c1, c2, c3 = (p1 >> 32 & LOW) ^ c1 ^ k0, p1 & LOW, (p0 >> 32 & LOW) ^ c3 ^ k1, p0 & LOW
         k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
     return torch.stack([c0, c1, c2, c3], dim=-1)
-
-
-def _multiply(word: Tensor, by: int) -> tuple[Tensor, Tensor]:
-    """Low and high half of a product of 32-bit words; int64 wraps around, which leaves the bits as they should be."""
-    product = word * by
-    return product & LOW, (product >> 32) & LOW

@@ -57,8 +57,6 @@ class WarpEnv(TensorEnv):
 
     Args:
         cfg: Settings of the world, with `num_envs`, `nan_guard` and `nan_dump_dir`.
-        device: "cpu" or "cuda[:i]".
-        seed: Decides everything random.
         num_threads: CPU threads; results do not depend on it.
         env_offset: Global index of the first env, when several envs share one population.
         total_envs: Size of that population.
@@ -103,9 +101,7 @@ class WarpEnv(TensorEnv):
     def set_duration(self, seconds: float) -> None:
         """Make the next decision as long as this; InputError where a world cannot."""
         if not math.isclose(seconds, self.decision_s):
-            raise InputError(
-                f"dt is {seconds}, but a decision of this env lasts {self.decision_s} s: set env.decimation."
-            )
+            raise InputError(f"dt is {seconds}, but a decision here lasts {self.decision_s} s: set env.decimation.")
 
     def before_advance(self) -> None:
         """Advance what moves by itself, and the clock."""
@@ -188,13 +184,11 @@ class WarpEnv(TensorEnv):
         """Return the launches for the caller's buffers; recorded once, then reused."""
         tensors = self._buffers_of(out)
         key = tuple(t.data_ptr() for t in tensors.values())
-        programs = self._bindings.get(key)
-        if programs is None:
-            programs = self.make_programs(tensors)
-            self._bindings[key] = programs
+        if key not in self._bindings:
+            self._bindings[key] = self.make_programs(tensors)
             if len(self._bindings) > MAX_BINDINGS:
                 self._bindings.popitem(last=False)
-        return programs
+        return self._bindings[key]
 
     def _buffers_of(self, out: TensorDict) -> Tensors:
         """Return the caller's tensors by path, checked; missing ones are the env's spare buffers."""
@@ -259,16 +253,14 @@ class WarpEnv(TensorEnv):
             )
 
     def _guard(self, before: dict[str, Any], action: Action, out: TensorDict) -> None:
-        bad = [k for k, v in self.state.items() if v.is_floating_point() and not torch.isfinite(v).all()]
-        bad += [k for k, v in out["obs"].items() if v.is_floating_point() and not torch.isfinite(v).all()]
-        bad += ["reward"] * (not torch.isfinite(out["reward"]).all())
+        looked_at = [*self.state.items(), *out["obs"].items(), ("reward", out["reward"])]
+        bad = [k for k, v in looked_at if v.is_floating_point() and not torch.isfinite(v).all()]
         if bad:
             path = Path(self.cfg.nan_dump_dir) / f"nan_dump_step{before['clock']}.npz"
             save_dump(path, self.cfg, before, action)
-            name = type(self).__name__
             raise NumericsError(
                 f"NaN or infinity in {', '.join(sorted(set(bad)))} at physics step {before['clock']}. The state before "
-                f"the step is in {path}: fledge.{name}.replay_dump(path) repeats it.",
+                f"the step is in {path}: fledge.{type(self).__name__}.replay_dump(path) repeats it.",
                 dump=str(path),
             )
 

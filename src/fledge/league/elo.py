@@ -67,9 +67,9 @@ class Ratings:
     values: list[float] = field(default_factory=lambda: [ANCHOR])
     rate: float = 8.0  # points that one fight moves at most
 
-    def add(self, rating: float | None = None) -> None:
-        """Add an opponent, by default with the learner's present rating."""
-        self.values.append(self.values[0] if rating is None else rating)
+    def add(self) -> None:
+        """Add an opponent with the learner's present rating."""
+        self.values.append(self.values[0])
 
     def update(self, scores: Sequence[float], fights: Sequence[float], fixed: int = 1) -> None:
         """Update ratings by results of the learner against each opponent.

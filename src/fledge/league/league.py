@@ -166,7 +166,10 @@ class League:
         kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
         number = len(self.agents)
         self.selves[number] = self._new[number] = kept
-        self._join(f"self {number - len(self.cfg.ladder) + 1}", self.make_self(kept))
+        self.names.append(f"self {number - len(self.cfg.ladder) + 1}")
+        self.agents.append(self.make_self(kept))
+        self.totals = torch.cat([self.totals, torch.zeros((1, 3), dtype=torch.float64)])
+        self.met = torch.cat([self.met, torch.zeros(1, dtype=torch.float64)])
         self.ratings.add()
         self._note_joining(number)
 
@@ -184,12 +187,6 @@ class League:
     def _note_joining(self, number: int) -> None:
         self.joined[number] = {"fights": float(self.met.sum()), "rating": self.ratings.values[0]}
 
-    def _join(self, name: str, agent: BaseAgent) -> None:
-        self.names.append(name)
-        self.agents.append(agent)
-        self.totals = torch.cat([self.totals, torch.zeros((1, 3), dtype=torch.float64)])
-        self.met = torch.cat([self.met, torch.zeros(1, dtype=torch.float64)])
-
     def metrics(self) -> dict[str, float]:
         """Return metrics."""
         won, drawn, lost = self.totals[self.stage].tolist()
@@ -205,6 +202,7 @@ class League:
     # ---- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        ladder = {str(k): agent.state_dict() for k, agent in enumerate(self.agents[: len(self.cfg.ladder)])}
         return {
             "names": list(self.names),
             "pilots": len(self.cfg.ladder),
@@ -214,12 +212,8 @@ class League:
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
-            "rungs": {str(number): weights for number, weights in enumerate(self._ladder_weights()) if weights},
+            "rungs": {k: weights for k, weights in ladder.items() if weights},  # the run they are from may train on
         }
-
-    def _ladder_weights(self) -> list[dict[str, Tensor]]:
-        """Return weights of the ladder's agents (empty for scripted ones), as the run they are from may train on."""
-        return [agent.state_dict() for agent in self.agents[: len(self.cfg.ladder)]]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a league with the same ladder; older ones hold every past self."""

@@ -45,11 +45,8 @@ class Learner(ABC):
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; return mean losses and diagnostics.
 
-        Args:
-            progress: Share of training done, 0 to 1; schedules follow it.
-
-        Raises:
-            NumericsError: on NaN. Its `cause`, if set, is dumped for `repeat`.
+        Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError; its `cause`, if set, is
+        dumped for `repeat`.
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
@@ -75,6 +72,15 @@ class Learner(ABC):
         """Continue from a `state_dict`."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copy everything that the next update depends on, besides its data."""
+        return {**self.state_dict(), "rng": torch.get_rng_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to a `snapshot`."""
+        self.load_state_dict(state)
+        torch.set_rng_state(state["rng"].cpu())
 
     def rank_state(self) -> dict[str, Any]:
         """Return the state of this rank alone."""

@@ -20,8 +20,7 @@ class FlatParameters:
     def __init__(self, module: nn.Module) -> None:
         parameters = [p for p in module.parameters() if p.requires_grad]
         flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self.values = nn.Parameter(flat)
-        self.grads = torch.zeros_like(flat)
+        self.values, self.grads = nn.Parameter(flat), torch.zeros_like(flat)
         self.values.grad = self.grads
         self._places: dict[nn.Parameter, slice] = {}
         offset = 0
@@ -36,9 +35,7 @@ class FlatParameters:
 
     def average_grads(self, ranks: int) -> None:
         """Average gradients over all ranks."""
-        if ranks > 1:
-            dist.all_reduce(self.grads)
-            self.grads.div_(ranks)
+        average_over_ranks(self.grads, ranks)
 
     def part(self, module: nn.Module) -> Tensor:
         """Return the gradients of a submodule, whose parameters are adjacent."""
@@ -57,6 +54,14 @@ class FlatParameters:
         for part in parts or ():
             part.mul_((limit / (torch.linalg.vector_norm(part) + 1e-6)).clamp(max=1.0))
         return norm
+
+
+def average_over_ranks(values: Tensor, ranks: int) -> Tensor:
+    """Average a tensor over all ranks, in place."""
+    if ranks > 1:
+        dist.all_reduce(values)
+        values.div_(ranks)
+    return values
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

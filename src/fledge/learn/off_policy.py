@@ -85,9 +85,7 @@ class OffPolicy(Learner):
 
     Args:
         policy: The network that acts.
-        cfg: Settings of the replay.
         buffer: This rank's experience; the learner owns it from now on.
-        ranks: How many ranks learn together.
     """
 
     names: Sequence[str]  # of the figures that `step` returns
@@ -103,8 +101,7 @@ class OffPolicy(Learner):
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.rates: dict[str, tuple[float, float]] = {}  # learning rate at the start and at the end
         self.device = next(policy.parameters()).device
-        self.frames = 0  # of this rank
-        self.steps_done = 0
+        self.frames = self.steps_done = 0  # frames of this rank alone
 
     def train_module(
         self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
@@ -154,12 +151,11 @@ class OffPolicy(Learner):
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Make a gradient step on each batch; return the mean of their figures. The only check for NaN."""
-        sums, count = torch.zeros(len(self.names), device=self.device), 0
+        sums, before = torch.zeros(len(self.names), device=self.device), self.steps_done
         for batch in batches:
             sums += self.step(batch)
             self.steps_done += 1
-            count += 1
-        return finite_report(self.names, sums / max(count, 1))
+        return finite_report(self.names, sums / max(self.steps_done - before, 1))
 
     def schedule(self, progress: float) -> None:
         """Set learning rates for a share of training done, 0 to 1."""
@@ -210,17 +206,7 @@ class OffPolicy(Learner):
         super().load_state_dict(state)
         self.steps_done = int(state["steps_done"])
 
-    def snapshot(self) -> dict[str, Any]:
-        """Copy everything that gradient steps depend on, besides their batches."""
-        return {**self.state_dict(), "rng": torch.get_rng_state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a `snapshot`."""
-        self.load_state_dict(state)
-        torch.set_rng_state(state["rng"].cpu())
-
     def rank_state(self) -> dict[str, Any]:
-        """Return this rank's experience."""
         return {"buffer": self.buffer.state_dict(), "frames": self.frames}
 
     def load_rank_state(self, state: Mapping[str, Any]) -> None:
@@ -228,7 +214,6 @@ class OffPolicy(Learner):
         self.frames = int(state["frames"])
 
     def close(self) -> None:
-        """Release the buffer."""
         self.buffer.close()
 
 

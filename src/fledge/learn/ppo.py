@@ -14,10 +14,10 @@ import contextlib
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,7 +26,7 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.core.errors import ConfigError, NumericsError
 from fledge.core.settings import check_settings, setting
 from fledge.learn.base import Learner, finite_report
-from fledge.learn.flat import FlatParameters, copy_optimizer
+from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
 from fledge.learn.returns import gae
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
@@ -93,19 +93,13 @@ class PPOConfig:
 
 def find_raw_action(rollout: Any) -> Any:
     """Return the rollout's `raw_action`; archives of earlier versions call it `raw`."""
-    try:
-        return rollout["raw_action"]
-    except KeyError:
-        return rollout["raw"]
+    return rollout["raw_action" if "raw_action" in rollout.keys() else "raw"]  # noqa: SIM118 - a TensorDict is no dict
 
 
 class PPO(Learner):
     """Learner of an `ActorCritic`; owns its optimizer and flat parameters.
 
     Args:
-        policy: Acts and values.
-        cfg: Settings.
-        ranks: How many ranks learn together.
         stale_policy: Rollouts were flown by older weights. Updates then stay close to the present policy, samples are
             weighted by how likely it is to take their actions (decoupled PPO, Hilton et al. 2022), in the advantages too
             (`gae`), and values are computed again.
@@ -125,8 +119,7 @@ class PPO(Learner):
         self.bf16 = cfg.precision is not Precision.fp32 and device.type == "cuda"
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
-        self._sums = torch.zeros(8, device=device)
-        self.last_loss = torch.zeros((), device=device)
+        self._sums, self.last_loss = torch.zeros(8, device=device), torch.zeros((), device=device)
         self.schedule(0.0)  # the first rollout is flown with the spread that the first update expects
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,18 +129,12 @@ class PPO(Learner):
         self.optimizer.load_state_dict(state["optimizer"])
 
     def snapshot(self) -> dict[str, Any]:
-        """Copy everything that the next update depends on, besides the rollout."""
-        return {
-            "model": {k: v.clone() for k, v in self.policy.state_dict().items()},
-            "optimizer": copy_optimizer(self.optimizer),
-            "rng": torch.get_rng_state(),
-        }
+        model = {k: v.clone() for k, v in self.policy.state_dict().items()}
+        return {**super().snapshot(), "model": model, "optimizer": copy_optimizer(self.optimizer)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a `snapshot`."""
         self.policy.load_state_dict(state["model"])
-        self.load_state_dict(state)
-        torch.set_rng_state(state["rng"].cpu())
+        super().restore(state)
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
         self.restore(cause["learner"])
@@ -171,19 +158,11 @@ class PPO(Learner):
             log_prob, value, next_value = self._evaluate_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
         self.schedule(progress)  # after that: updates stay close to the spread of before, as in any rollout
-        advantage, target = gae(
-            rollout["reward"],
-            value,
-            next_value,
-            rollout["terminated"],
-            rollout["truncated"],
-            cfg.gamma,
-            cfg.gae_lambda,
-            None if weight is None else weight.clamp(max=1.0),
-        )
-        mean, square, adv_mean, adv_square = self._mean_over_ranks(
-            torch.stack([target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()])
-        )
+        reward, terminated, truncated = (rollout[name] for name in ("reward", "terminated", "truncated"))
+        share = None if weight is None else weight.clamp(max=1.0)
+        advantage, target = gae(reward, value, next_value, terminated, truncated, cfg.gamma, cfg.gae_lambda, share)
+        moments = [target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()]
+        mean, square, adv_mean, adv_square = average_over_ranks(torch.stack(moments), self.ranks)
         norm = self.policy.value_norm
         # `value` is clipped around what the network puts out before its first step: PopArt moves that with the norm
         if cfg.popart:
@@ -212,7 +191,7 @@ class PPO(Learner):
             for first in range(0, size - part + 1, part):
                 index = order[first : first + part]
                 self._step({k: v.index_select(0, index) for k, v in batch.items()})
-        self.policy.learn_inputs(batch["input"], self._mean_over_ranks)
+        self.policy.learn_inputs(batch["input"], partial(average_over_ranks, ranks=self.ranks))
         try:
             return self._report()
         except NumericsError as error:  # with what is needed to repeat the update
@@ -239,7 +218,7 @@ class PPO(Learner):
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""
         cfg = self.cfg
-        with self._autocast():
+        with torch.autocast("cuda", torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             params, value = self.policy(batch["input"])
         params, value = tuple(p.float() for p in params), value.float()
         log_ratio = self.policy.head.log_prob(params, batch["raw_action"]) - batch["log_prob"]
@@ -267,11 +246,6 @@ class PPO(Learner):
             return torch.max(loss.mean(), clipped.mean())
         return torch.max(loss, clipped).mean()
 
-    def _autocast(self) -> Any:
-        if self.bf16:
-            return torch.autocast("cuda", torch.bfloat16)
-        return contextlib.nullcontext()
-
     def _step(self, batch: dict[str, Tensor]) -> None:
         self.flat.zero_grad()
         loss, parts = self.losses(batch)
@@ -279,9 +253,9 @@ class PPO(Learner):
         self.flat.average_grads(self.ranks)
         norm = self.flat.clip_grad_norm(self.cfg.max_grad_norm, self.clipped)
         self.optimizer.step()
-        self.last_loss = loss.detach()
         self._sums[:5] += parts
         self._sums[5] += norm
+        self.last_loss = loss.detach()
         self._sums[6] += self.last_loss
         self._sums[7] += 1
 
@@ -290,9 +264,3 @@ class PPO(Learner):
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
         report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}
-
-    def _mean_over_ranks(self, values: Tensor) -> Tensor:
-        if self.ranks > 1:
-            dist.all_reduce(values)
-            values.div_(self.ranks)
-        return values

@@ -27,10 +27,9 @@ POLICY_CLASSES: dict[str, type] = {"ppo": ActorCritic, "sac": SquashedActor, "td
 
 
 def find_learner(algo: str) -> type[Learner]:
-    """Return the class of an algorithm. A reference to code runs that code: pass only what the user named.
+    """Return the class of an algorithm; ConfigError if there is none, or it does not keep the contract of `learn/base.py`.
 
-    Raises:
-        ConfigError: when there is none, or it does not keep the contract of `learn/base.py`.
+    A reference to code runs that code: pass only what the user named.
     """
     reference = absolute(ALGORITHMS.get(algo, algo))
     if not is_reference(reference):

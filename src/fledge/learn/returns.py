@@ -20,13 +20,11 @@ def gae(
     """Return advantages and value targets, both [T, N].
 
     Args:
-        reward: [T, N].
         value: [T, N] value of the observation acted on.
         next_value: [T, N] value of what the step led to: the final observation where an episode was truncated, the
             next observation elsewhere. Ignored where terminated.
         terminated: [T, N] bool, the task ended: nothing follows.
         truncated: [T, N] bool, the clock ended the episode: its future counts, but the next row is another episode.
-        gamma: Discount per step.
         gae_lambda: 0 relies on the values, 1 on the rewards.
         weight: [T, N] in 0 to 1, how likely the present policy still takes each action, against the one that took it (at most
             1). What followed an action counts that much, both before it and in its target, as in V-trace (Espeholt et

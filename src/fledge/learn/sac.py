@@ -62,14 +62,14 @@ class SAC(OffPolicy):
         action = self.actor.scale.from_env(batch["action"])
         with torch.no_grad():
             next_x = self.actor.encode(next_observations(batch, self.actor.observes))
-            next_action, next_log_prob = self.actor.sample(next_x, self._noise(next_x))
+            next_action, next_log_prob = self.actor.sample(next_x)
             next_value = self.target(next_x, next_action).amin(0) - alpha * next_log_prob
             target = batch["reward"] + self.discount(batch) * next_value
         q = self.critic(x, action)
         critic_loss = (q - target).square().mean(1).sum()
         self.descend("critic", critic_loss, cfg.max_grad_norm)
 
-        new_action, log_prob = self.actor.sample(x, self._noise(x))
+        new_action, log_prob = self.actor.sample(x)
         self.critic.requires_grad_(False)
         actor_loss = (alpha * log_prob - self.critic(x, new_action).amin(0)).mean()
         self.descend("actor", actor_loss, cfg.max_grad_norm)
@@ -81,6 +81,3 @@ class SAC(OffPolicy):
             self.descend("temperature", self.temperature.log_alpha.sum() * surplus, float("inf"))
         self.follow("critic", cfg.tau)
         return torch.stack([critic_loss.detach(), actor_loss.detach(), q.detach().mean(), entropy, alpha.squeeze()])
-
-    def _noise(self, x: Tensor) -> Tensor:
-        return torch.randn(len(x), self.actor.actions, device=x.device)

@@ -19,7 +19,6 @@ class Logger(Protocol):
     """Takes metrics."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -129,12 +128,7 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
 
 
 class ConsoleLogger:
-    """Live progress: a bar on a terminal, a line every few seconds elsewhere.
-
-    Args:
-        total_steps: Iterations of the run.
-        primary_metric: The metric whose recent mean is shown: an outcome, or "return".
-    """
+    """Live progress, with the recent mean of `primary_metric`: a bar on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, total_steps: int, primary_metric: str = "success") -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -178,7 +172,8 @@ class ConsoleLogger:
         if now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total:
             self._last_line = now
             left = (now - self._started) / max(step - self.start, 1) * (self.total - step)
-            print(f"iteration {step}/{self.total}  {figures}  {_clock(left)} left", file=sys.stderr, flush=True)
+            clock = f"{int(left) // 60}:{int(left) % 60:02d}"
+            print(f"iteration {step}/{self.total}  {figures}  {clock} left", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Print a line without disturbing the bar."""
@@ -187,7 +182,3 @@ class ConsoleLogger:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -17,8 +17,6 @@ def format_checkpoint_name(
 
     Args:
         iteration: A number, or a word such as "final".
-        prefix: Beginning of the name.
-        extension: End of the name, with its dot.
         width: Digits to pad a number to, so that names sort.
     """
     label = f"{iteration:0{width}d}" if isinstance(iteration, int) else str(iteration)

@@ -126,15 +126,8 @@ class PerformanceMonitor:
             if values.size == 0:
                 continue
             p50, p99 = np.percentile(values, [50, 99])
-            stats[name] = {
-                "mean": float(values.mean()),
-                "std": float(values.std()),
-                "min": float(values.min()),
-                "max": float(values.max()),
-                "p50": float(p50),
-                "p99": float(p99),
-                "count": int(values.size),
-            }
+            stats[name] = {key: float(getattr(values, key)()) for key in ("mean", "std", "min", "max")}
+            stats[name] |= {"p50": float(p50), "p99": float(p99), "count": int(values.size)}
         return stats
 
     def get_summary(self, window: int | None = None) -> str:

@@ -48,11 +48,10 @@ def run_training(
     overrides = [word for word in overrides if not word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
-    if len({*tasks, *named}) > 1:
-        came = " and ".join(repr(word) for word in dict.fromkeys([*tasks, *named]))
-        raise ConfigError(f"{came} were given, but a run has one task: name it once.")
-    tasks = [*tasks, *named]
-    task = find_task(tasks[0]) if tasks else None
+    names = list(dict.fromkeys([*tasks, *named]))
+    if len(names) > 1:
+        raise ConfigError(f"{' and '.join(map(repr, names))} were given, but a run has one task: name it once.")
+    task = find_task(names[0]) if names else None
     taken: list[str] = []
     if resume is not None:
         folder = resume
@@ -85,10 +84,8 @@ def run_training(
     try:
         with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
             if ranks.is_first:
-                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
-                print(
-                    f"run: {folder}  ({many} on {cfg.device}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr
-                )
+                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
+                print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
                 if on_start is not None:
                     on_start(folder)
                 if taken:
@@ -120,9 +117,8 @@ def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:
             f"take {cfg.env.num_envs // ranks * ranks or ranks}, or set ranks."
         )
     if cfg.collect.mode is CollectMode.halves and cfg.env.num_envs // ranks % 2:
-        raise ConfigError(
-            f"collect.mode=halves needs an even number of {task.metrics.unit} on each of the {ranks} ranks."
-        )
+        unit = task.metrics.unit
+        raise ConfigError(f"collect.mode=halves needs an even number of {unit} on each of the {ranks} ranks.")
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     pick_device(cfg.device, torch.cuda.device_count(), here - 1)
     task.policy.build(task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy))

@@ -2,9 +2,8 @@
 
     defaults  <-  `training` of the task  <-  preset (YAML), and what it is based on  <-  overrides of the command line
 
-What belongs to the world (`env`, `policy`, `curriculum`) is the task's: `config_class(task)` puts it in place. The string
-under a field is its help text; its limits, and what changing it means for a resumed run, stand in the field itself
-(`core.settings`). The resolved config is saved with the run, and is what resume reads.
+`config_class(task)` adds the task's sections: `env`, `policy`, `curriculum`. Fields are settings (`core.settings`). The
+resolved config is saved with the run, and is what resume reads.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ class TrainConfig:
 
     @property
     def learner(self) -> type[Learner]:
-        """Class of the algorithm."""
         return find_learner(self.algo)
 
     @property
@@ -151,7 +149,6 @@ class TrainConfig:
 
     @property
     def algo_settings(self) -> Any:
-        """The algorithm's settings."""
         return getattr(self, self.section)
 
     @property
@@ -168,9 +165,8 @@ class TrainConfig:
                 "(replay.warm_up): nothing would be learned."
             )
         if off_policy and self.collect.mode is not CollectMode.sync:
-            raise ConfigError(
-                f"collect.mode={self.collect.mode.name} is for ppo; algo={self.algo} collects in turns: set it to sync."
-            )
+            mode = self.collect.mode.name
+            raise ConfigError(f"collect.mode={mode} is for ppo; algo={self.algo} collects in turns: set it to sync.")
         if self.collect.mode is CollectMode.pipelined and not learner.corrects_stale:
             raise ConfigError(
                 f"collect.mode=pipelined gives rollouts of older weights, which algo={self.algo} does not correct for "
@@ -178,11 +174,11 @@ class TrainConfig:
             )
         if off_policy and self.collect.compression_level:
             raise ConfigError(
-                f"collect.compression_level is for ppo; algo={self.algo} keeps its experience in compressed replay."
+                f"collect.compression_level is for ppo; the replay of algo={self.algo} is compressed anyway."
             )
         if self.replay.prioritized and not getattr(learner, "prioritizes", False):
             raise ConfigError(f"replay.prioritized=true is for dqn; algo={self.algo} samples uniformly.")
-        if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d+", self.device):
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
         if self.pin_memory and not off_policy:
             raise ConfigError(f"pin_memory=true is for replay (sac, td3, dqn), which algo={self.algo} does not use.")
@@ -218,7 +214,7 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     presets += preset_layers(task, preset, given and find_learner(given).policy_form)
     kind = config_class(task, chosen_algo(presets, words, task))
     cfg = build_config(kind, presets, words, aliases_of(task), groups_of(task))
-    return with_named_code(settled(with_named_opponent(cfg, task, words)), words)
+    return with_named_code(settled(cfg, task, words), words)
 
 
 def chosen_algo(presets: Sequence[Preset], words: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
@@ -263,29 +259,18 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
     return [*below, (name if is_file else f"preset {name}", content)]
 
 
-def settled(cfg: TrainConfig) -> TrainConfig:
-    """Replace device `auto` by cpu or cuda, so that a resumed run knows its device."""
+def settled(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
+    """Replace device `auto`, so that a resumed run knows its device; drop the ladder if words name env.opponent but none."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
-    return cfg
-
-
-def with_named_opponent(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
-    """Remove the ladder of opponents if the user names env.opponent but no ladder."""
-    if (
-        value_given(words, "env.opponent", task.presets.aliases)
-        and value_given(words, "league.ladder", task.presets.aliases) is None
-    ):
+    opponent, ladder = (value_given(words, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
+    if opponent and ladder is None:
         cfg.league.ladder = []
     return cfg
 
 
 def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
-    """Return the config with references to code that hold in any folder.
-
-    Raises:
-        ConfigError: when a file names code that the user does not name.
-    """
+    """Make references to code hold in any folder; raise ConfigError if a file names code that the user does not name."""
     refuse_code(cfg, words)
     cfg.reward, cfg.algo = absolute(cfg.reward), absolute(cfg.algo)
     return cfg
@@ -311,4 +296,4 @@ def read_run_config(
     if absolute(algo) != content.get("algo"):
         content.pop("algo_config", None)
     cfg = build_config(config_class(task, algo), [(str(path), content)], words, aliases_of(task), groups_of(task))
-    return task, settled(with_named_opponent(cfg, task, words))
+    return task, settled(cfg, task, words)

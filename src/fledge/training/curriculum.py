@@ -56,19 +56,12 @@ class SelfPlayOpponent(BaseAgent):
         self.weights = policy.state_dict
         self.copy: Any = copy.deepcopy(policy).eval().requires_grad_(False)
 
-    def update_weights(self) -> None:
-        self.copy.load_state_dict(self.weights())
-
     def act(self, obs: Obs, deterministic: bool = True) -> Any:
         return self.copy.act(obs, deterministic=False)
 
 
 class LeagueCurriculum(Curriculum):
-    """Puts a league's opponents into every env of a run.
-
-    Args:
-        self_play: First opponent, in a share of the episodes whose results the league does not count.
-    """
+    """Puts a league's opponents into every env; `self_play` is first, in a share of episodes that the league ignores."""
 
     def __init__(
         self,
@@ -105,7 +98,7 @@ class LeagueCurriculum(Curriculum):
         flying = torch.stack([world.in_the_air() for world in self.worlds]).sum(0)
         self.known = torch.cat([met, flying[:, None]], dim=1)[0 if self.self_play is None else 1 :]
         if self.self_play is not None:
-            self.self_play.update_weights()
+            self.self_play.copy.load_state_dict(self.self_play.weights())
         self._set_opponents()
 
     def learn(self, policy: nn.Module) -> dict[str, float]:
@@ -148,12 +141,13 @@ def make_curriculum(
 
     def join(name: str) -> Any:
         agent = find_agent(task, name)
-        if agent is not None:
-            try:
-                check_fit(agent, envs[0])  # now, not when it joins
-            except ConfigError as error:
-                raise ConfigError(f"league.ladder names {name!r}, which does not fit this env: {error}") from error
-        return None if agent is None else agent.to(device)
+        if agent is None:
+            return None
+        try:
+            check_fit(agent, envs[0])  # now, not when it joins
+        except ConfigError as error:
+            raise ConfigError(f"league.ladder names {name!r}, which does not fit this env: {error}") from error
+        return agent.to(device)
 
     league = League(cfg.league, join, make_self)
     self_play = SelfPlayOpponent(policy) if cfg.league.self_play else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fledge.agents.base import BaseAgent
 from fledge.core.config_help import explain_settings
@@ -32,7 +31,7 @@ def explain_training(
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
         below = [f"algo={algo}"] if algo else []
         layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
-    yield from explained([("", type(layers[-1][1])()), *layers])
+    yield from explain_settings([("", type(layers[-1][1])()), *layers])
 
 
 def explain_world(
@@ -47,9 +46,4 @@ def explain_world(
         policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
         origin = f"preset {env_preset or 'default'}"
     worlds = [eval_env(policy, env_preset, given).cfg for given in ((), words)]
-    yield from explained([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")
-
-
-def explained(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Iterator[str]:
-    for line, meaning in explain_settings(layers, prefix):
-        yield f"{line}\n    {meaning}"
+    yield from explain_settings([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")

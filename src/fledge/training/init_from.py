@@ -25,11 +25,7 @@ def read_initial_policy(name: str) -> dict[str, Any]:
 def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> list[str]:
     """Set `policy.*` to the network that `init_from` holds; return what that changed, as key=value.
 
-    Args:
-        words: The user's own settings; refused where they contradict the network.
-
-    Raises:
-        ConfigError: when the weights do not fit the network that this algorithm needs in this env.
+    Raise ConfigError if the user's own `words` contradict it, or this algorithm needs another network in this env.
     """
     entries = read_initial_policy(cfg.init_from)
     found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
@@ -54,14 +50,12 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
 
 def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `policy.*` that a description holds."""
-    told: dict[str, Any] = {}
-    for field in dataclasses.fields(policy):
-        if field.name not in description:
-            continue
-        value, kind = description[field.name], type(getattr(policy, field.name))
+    told = {field.name: description[field.name] for field in dataclasses.fields(policy) if field.name in description}
+    for name, value in list(told.items()):
+        kind = type(getattr(policy, name))
         if issubclass(kind, enum.Enum):
-            if value in [member.value for member in kind]:  # others are an algorithm's own
-                told[field.name] = kind(value)
-        else:
-            told[field.name] = value
+            del told[name]
+            told |= (
+                {name: kind(value)} if value in [member.value for member in kind] else {}
+            )  # others: an algorithm's own
     return told

@@ -18,28 +18,19 @@ from fledge.training.config import config_class
 # entries of our checkpoints; other files may have anything under these names
 FACTS: dict[str, Any] = {"task": str, "iteration": int, "frames": int, "seconds": (int, float)}
 FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
-
-
 MOST_VALUES, LONGEST = 40, 100  # lines, and characters of one
 
 
 def inspect_target(name: str) -> dict[str, Any]:
-    """Describe a file, a recording, a shipped policy or a run's newest checkpoint, as JSON-able values.
-
-    Raises:
-        ConfigError: when a folder is no run.
-    """
+    """Describe a file, recording, shipped policy or run's newest checkpoint, JSON-able; ConfigError if a folder is no run."""
     path = find_policy_file(name) or Path(name)
     if means_recording(path):
         return describe_recording(path)
     if not path.is_dir():
         return describe_file(path)
-    history = CheckpointHistory(path / "checkpoints") if (path / "checkpoints").is_dir() else None
-    entries = history.entries() if history else []
+    entries = CheckpointHistory(path / "checkpoints").entries() if (path / "checkpoints").is_dir() else []
     if not entries:
-        raise ConfigError(
-            f"{path} holds no checkpoints: give a run's folder, a checkpoint, or a shipped policy's name."
-        )
+        raise ConfigError(f"{path} holds no checkpoints: give a run, a checkpoint, or a shipped policy's name.")
     rows = [
         {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries

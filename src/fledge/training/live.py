@@ -1,8 +1,7 @@
 """Frame capture: record a few envs of rank 0 while a training runs, for `fledge watch`.
 
-A viewer touches RUN/live/watch (`request_frames`) while a page is open. The training checks that file's time once a second;
-while it is recent, it records a few envs that share a stage into RUN/live/NUMBER.frec, on the recording's own thread. A full
-file gives way to the next, and all but the last two are removed. Without a viewer nothing is recorded, and nothing that is
+A viewer touches RUN/live/watch (`request_frames`) while a page is open. While that file is recent, the training records a few
+envs that share a stage into RUN/live/NUMBER.frec, on the recording's own thread; the last two files are kept. Nothing that is
 computed depends on being recorded.
 """
 
@@ -53,8 +52,7 @@ def request_frames(run: Path) -> None:
 
 def newest_capture(run: Path) -> Path | None:
     """Return the recording that a training is writing, or wrote last."""
-    found = capture_files(run / FOLDER)
-    return found[-1] if found else None
+    return next(reversed(capture_files(run / FOLDER)), None)
 
 
 def capture_files(folder: Path) -> list[Path]:
@@ -128,11 +126,10 @@ class FrameCapture:
         if writer is not None:
             with contextlib.suppress(FledgeError, ValueError):
                 self._write_frames(writer)
-        self._open.clear()
-        self._stage = None
-        if writer is not None:
             with contextlib.suppress(FledgeError):
                 writer.close()
+        self._open.clear()
+        self._stage = None
 
     def _check_request(self) -> None:
         if self.folder is None or self._failed:
@@ -147,7 +144,7 @@ class FrameCapture:
             self.close()
 
     def _open_file(self, folder: Path) -> None:
-        now = self._snapshot([0])
+        now = self.task.view.snapshot(self.env.unwrapped, [0])
         if not now:
             self._failed = True  # the task has nothing to show
             return
@@ -167,9 +164,6 @@ class FrameCapture:
         for old in known[: max(0, len(known) + 1 - KEPT)]:
             old.unlink(missing_ok=True)
 
-    def _snapshot(self, ids: list[int]) -> dict[str, np.ndarray]:
-        return self.task.view.snapshot(self.env.unwrapped, ids)
-
     def _capture(self, out: TensorDict, now: float) -> None:
         """End finished episodes, begin missing ones, and add a frame of each."""
         writer = self._writer
@@ -186,7 +180,8 @@ class FrameCapture:
         self._follow_more(writer)
         if not self._open:
             return
-        self._unwritten.append({name: value.copy() for name, value in self._snapshot(list(self._open)).items()})
+        shown = self.task.view.snapshot(self.env.unwrapped, list(self._open))
+        self._unwritten.append({name: value.copy() for name, value in shown.items()})
         if now >= self._next_flush:
             self._next_flush = now + FLUSH_S
             self._write_frames(writer)

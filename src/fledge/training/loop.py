@@ -85,8 +85,7 @@ def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
         return outputs
     except BaseException:
         if outputs:
-            outputs.close()
-            outputs.discard()
+            outputs.close(discard=True)
         run.close()
         raise
 

@@ -17,19 +17,14 @@ from fledge.training.config import CollectMode, TrainConfig
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
 
 
-def rollout_bytes(task: Task, cfg: TrainConfig) -> int:
-    """Return the size of all rollouts that are held at once, over all envs."""
-    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
-    ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
-    return ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS)
-
-
 def check_memory(task: Task, cfg: TrainConfig, ranks: int) -> None:
-    """Raise MemoryBudgetError if rollouts would not fit."""
+    """Raise MemoryBudgetError if the rollouts that are held at once would not fit."""
     if cfg.off_policy:
         return
     device = torch.device(cfg.device)
-    need, have = rollout_bytes(task, cfg), available_bytes(device)
+    observed = sum(math.prod(s.shape) * s.dtype.itemsize for s in env_specs(task, cfg.env)[0].values())
+    ahead = 2 if cfg.collect.mode is CollectMode.pipelined else 1
+    need, have = ahead * cfg.steps * cfg.env.num_envs * (observed + RESULTS), available_bytes(device)
     if device.type == "cuda":  # a GPU for each rank
         need = need // ranks
     if need > 0.8 * have:
@@ -52,21 +47,11 @@ def memory_sentence(task: Task, cfg: TrainConfig) -> Iterator[None]:
     """Turn torch's out-of-memory errors into a MemoryBudgetError that names the setting to lower."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        where, why = cfg.device, str(error)
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
-        where, why = cfg.device, str(error)
-    else:
-        return
-    asked = (
-        "lower replay.batch, replay.size, or "
-        if cfg.off_policy
-        else "lower ppo.minibatch, or "
-        if cfg.algo == "ppo"
-        else ""
-    )
-    raise MemoryBudgetError(
-        f"Memory ran out on {where} ({why.splitlines()[0].rstrip('.')}): {asked}{advice(task, cfg, 0.5)}."
-    )
+        why = str(error).splitlines()[0].rstrip(".")
+        own = "lower replay.batch, replay.size, or " if cfg.off_policy else ""
+        own = "lower ppo.minibatch, or " if cfg.algo == "ppo" else own
+        text = f"Memory ran out on {cfg.device} ({why}): {own}{advice(task, cfg, 0.5)}."
+        raise MemoryBudgetError(text) from error

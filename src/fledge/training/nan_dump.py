@@ -14,10 +14,9 @@ from fledge.core.overrides import build_config, to_plain
 from fledge.storage import load_checkpoint, save_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
-from fledge.training.algorithms import make_learner
 from fledge.training.config import aliases_of, chosen_algo, config_class
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import Run, make_learner
 
 
 def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:

@@ -18,6 +18,7 @@ from fledge.agents.policy_file import ENTRIES, past_self_file
 from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
+from fledge.core.overrides import to_plain
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
@@ -89,8 +90,7 @@ class RunOutputs:
         if cfg.tensorboard:
             self.loggers.append(TensorBoardLogger(self.folder, step))
         if cfg.wandb.mode is not WandbMode.disabled:
-            config: Any = OmegaConf.to_container(OmegaConf.structured(cfg), resolve=True, enum_to_str=True)
-            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, config)
+            wandb, note = open_wandb(self.folder, cfg.wandb.mode.value, cfg.wandb.project, to_plain(cfg))
             self.loggers += [wandb] if wandb else []
             if note:
                 self.console.say(note)
@@ -122,8 +122,7 @@ class RunOutputs:
         if self.recent:  # before the first episode has ended there is nothing to say
             total, flown = (sum(column) for column in zip(*self.recent, strict=True))
             metrics[f"{self.primary_metric}_recent"] = total / flown
-        metrics["frames"] = run.frames
-        metrics["seconds"] = run.seconds
+        metrics["frames"], metrics["seconds"] = run.frames, run.seconds
         last = monitor.get_stats(window=1)
         metrics["collect_s"], metrics["learn_s"] = (last[k]["mean"] for k in ("data_collection", "policy_training"))
         metrics["simulate_s"] = run.collector.simulate_s
@@ -156,9 +155,8 @@ class RunOutputs:
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
-        self.newest = self.history.save(
-            state, self.run.iteration, metric=self.last.get(f"{self.primary_metric}_recent")
-        )
+        metric = self.last.get(f"{self.primary_metric}_recent")
+        self.newest = self.history.save(state, self.run.iteration, metric=metric)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""
@@ -184,17 +182,15 @@ class RunOutputs:
         limit = " max_minutes=0" if run.out_of_time else ""
         return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
 
-    def discard(self) -> None:
-        """Remove what a failed start has written."""
-        if self.is_new:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def close(self) -> None:
+    def close(self, discard: bool = False) -> None:
+        """Finish everything; `discard` removes what a failed start has written."""
         self.console.close()
         with contextlib.suppress(FledgeError):
             self.saver.shutdown()
         for logger in self.loggers:
             logger.close()
+        if discard and self.is_new:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def mean_episodes(iterations: list[dict[str, float]]) -> dict[str, float | None]:
@@ -216,6 +212,14 @@ def memory_metrics(device: str | torch.device) -> dict[str, float]:
 
 def checkpoint_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
     """Return the saver's metrics that have a value already."""
-    names = ["saves", "failures", "queue_size", "bytes_out", "compression_ratio"]
-    names += ["stall_p99_ms", "fence_p99_ms", "age_s"]
+    names = [
+        "saves",
+        "failures",
+        "queue_size",
+        "bytes_out",
+        "compression_ratio",
+        "stall_p99_ms",
+        "fence_p99_ms",
+        "age_s",
+    ]
     return {f"checkpoint/{name}": stats[name] for name in names if stats[name] is not None}

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,10 +89,7 @@ class Ranks:
 def default_ranks(device: str, num_envs: int = 0) -> int:
     """Return one rank per GPU, or per CPU core; fewer if `num_envs` is not a multiple."""
     gpus = torch.cuda.device_count()
-    if pick_device(device, gpus) == "cpu":
-        most = default_threads()
-    else:
-        most = 1 if device.startswith("cuda:") else gpus
+    most = default_threads() if pick_device(device, gpus) == "cpu" else 1 if device.startswith("cuda:") else gpus
     return next(size for size in range(most, 0, -1) if num_envs % size == 0)
 
 
@@ -134,8 +131,9 @@ def joined_ranks(
     except Exception as error:
         lost = ranks.size > 1 and _is_lost_connection(error)
         if TOLD in os.environ:
-            if not lost:
-                Path(os.environ[TOLD]).write_text(_told(error))
+            if not lost:  # one of our errors as its message, any other with its traceback
+                text = str(error) if isinstance(error, FledgeError) else "".join(traceback.format_exception(error))
+                Path(os.environ[TOLD]).write_text(text)
             raise SystemExit(1) from error
         if not lost:
             raise
@@ -150,22 +148,17 @@ def joined_ranks(
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    words = ("connection", "gloo", "nccl", "timed out", "socket")
-    ours = isinstance(error, FledgeError) or not isinstance(error, RuntimeError)
-    return not ours and any(word in str(error).lower() for word in words)
+    if isinstance(error, FledgeError) or not isinstance(error, RuntimeError):
+        return False
+    return any(word in str(error).lower() for word in ("connection", "gloo", "nccl", "timed out", "socket"))
 
 
-def _told(error: Exception) -> str:
-    """Format an error for rank 0: one of ours as its message, any other with its traceback."""
-    return str(error) if isinstance(error, FledgeError) else "".join(traceback.format_exception(error))
-
-
+@dataclass
 class Children:
     """The ranks that rank 0 has started, and the errors that they leave in files."""
 
-    def __init__(self) -> None:
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, size: int, child_args: Sequence[str]) -> None:
         with socket.socket() as probe:

@@ -8,11 +8,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
+from fledge.agents.actor_critic import ActorCritic
+from fledge.agents.build import LearnedPolicy
+from fledge.collect.base import Collector
+from fledge.collect.compressed import CompressedDataCollector
+from fledge.collect.experience import ExperienceCollector
+from fledge.collect.halves import HalvesDataCollector
+from fledge.collect.pipelined import PipelinedDataCollector
+from fledge.collect.sync import SyncDataCollector
 from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.machine import default_threads, pick_device
@@ -21,10 +30,12 @@ from fledge.core.settings import changed_settings, check_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.placement import EnvPlacement
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
-from fledge.learn.registry import ALGORITHMS
+from fledge.learn.base import Learner
+from fledge.learn.off_policy import OffPolicy, Replay
+from fledge.learn.registry import ALGORITHMS, POLICY_CLASSES
+from fledge.replay import DictReplayBuffer
 from fledge.tasks.base import Task
 from fledge.tasks.registry import find_task
-from fledge.training.algorithms import make_collector, make_learner
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
 from fledge.training.live import FrameCapture, RecordingWrapper
@@ -73,8 +84,7 @@ class Run:
     @property
     def progress(self) -> float:
         """Share of training done, 0 to 1 at the last iteration."""
-        last = self.frames + (self.iterations_left - 1) * self.frames_per_iteration
-        return min(1.0, self.frames / max(1, last))
+        return min(1.0, self.frames / max(1, self.frames + (self.iterations_left - 1) * self.frames_per_iteration))
 
     @property
     def finished(self) -> bool:
@@ -86,8 +96,7 @@ class Run:
 
     def collect(self, progress: float | None = None) -> TensorDictBase:
         """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
-        progress = self.progress if progress is None else progress
-        prepare = functools.partial(self.curriculum.prepare, progress)
+        prepare = functools.partial(self.curriculum.prepare, self.progress if progress is None else progress)
         return self.collector.rollout(prepare)  # calls it while no env is stepping
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
@@ -109,9 +118,8 @@ class Run:
             torch.tensor(len(log), device=outcome.device),
         ]
         if len(counts) > max(self.outcomes) + 1:
-            raise InputError(
-                f"The env ended an episode with outcome {len(counts) - 1}, but env.outcomes names {self.outcomes}."
-            )
+            wrong = len(counts) - 1
+            raise InputError(f"The env ended an episode with outcome {wrong}, but env.outcomes names {self.outcomes}.")
         values = self.ranks.sum(torch.cat([counts, torch.stack([s.double() for s in sums])]).cpu()).tolist()
         *by_outcome, reward, returns, length, logged = values
         episodes = sum(by_outcome[1:])
@@ -179,9 +187,7 @@ class Run:
         torch.set_rng_state(own["rng"].cpu())
         if "cuda_rng" in own and self.device != "cpu":
             torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
-        if changes["changes"]:
-            return f"with changed {', '.join(changes['changes'])}"
-        return EXACT
+        return f"with changed {', '.join(changes['changes'])}" if changes["changes"] else EXACT
 
     def close(self) -> None:
         self.collector.shutdown()
@@ -191,9 +197,8 @@ class Run:
 def check_names(task: Task, env: TensorEnv) -> None:
     """Raise ConfigError if names of an env's observations or outcomes clash with others."""
     if clash := sorted(TAKEN & {*env.observation_spec}):
-        raise ConfigError(
-            f"The env observes {', '.join(clash)}, which is the name of another entry of rollouts: rename it."
-        )
+        names = ", ".join(clash)
+        raise ConfigError(f"The env observes {names}, which is the name of another entry of rollouts: rename it.")
     if task.primary_metric != "return" and task.primary_metric not in env.outcomes.values():
         known = ", ".join(name for value, name in env.outcomes.items() if value)
         raise ConfigError(
@@ -218,11 +223,7 @@ def refuse_misfits(
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
-    """Return env settings in which the env itself computes a user's reward; None where a RewardWrapper must.
-
-    Raises:
-        ConfigError: if there is no such object.
-    """
+    """Return env settings with a user's reward; None where a RewardWrapper must pay it. ConfigError if it does not exist."""
     found = find_object(reference)
     native = isinstance(found, type) and getattr(found, "task", None) == task.name
     return dataclasses.replace(env, reward=reference) if native else None
@@ -249,3 +250,47 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
         for part in range(parts)
     ]
     return [RewardWrapper(env, find_reward(cfg.reward)) for env in envs] if cfg.reward and paid is None else envs
+
+
+def make_learner(cfg: TrainConfig, policy: LearnedPolicy, ranks: Ranks) -> Learner:
+    """Make the learner of a config's algorithm, with an empty buffer if it needs one."""
+    kind: Any = cfg.learner
+    if not isinstance(policy, POLICY_CLASSES[kind.policy_form]):
+        raise ConfigError(f"algo={cfg.algo} cannot train a {type(policy).__name__}.")
+    own = cfg.algo_settings
+    if cfg.off_policy:
+        return kind(policy, own, cfg.replay, make_buffer(cfg, ranks, policy, own.gamma), ranks.size)
+    stale = {"stale_policy": True} if cfg.collect.mode is CollectMode.pipelined else {}
+    return kind(policy, own, ranks.size, **stale)
+
+
+def make_buffer(cfg: TrainConfig, ranks: Ranks, policy: LearnedPolicy, gamma: float) -> Replay:
+    """Make this rank's share of the replay buffer."""
+    keys = [*policy.observes, *(f"next_{key}" for key in policy.observes), *sorted(TAKEN)]
+    return DictReplayBuffer(
+        max(cfg.replay.segment, cfg.replay.size // ranks.size),
+        keys,
+        device=next(policy.parameters()).device,
+        pin_memory=cfg.pin_memory,
+        layout=cfg.replay.layout,  # type: ignore[arg-type]
+        n_step=cfg.replay.n_step,
+        gamma=gamma,
+        prioritized=cfg.replay.prioritized,
+        seed=derive_seed(cfg.seed, Purpose.REPLAY, ranks.rank),
+        decode_threads=1 if ranks.size > 1 else None,
+        segment_frames=cfg.replay.segment,
+    )
+
+
+def make_collector(cfg: TrainConfig, envs: Sequence[TensorEnv], policy: LearnedPolicy, learner: Learner) -> Collector:
+    """Make the collector that gathers experience for a learner."""
+    if isinstance(learner, OffPolicy):
+        return ExperienceCollector(envs[0], learner.explore, cfg.steps)
+    assert isinstance(policy, ActorCritic)
+    frames = sum(env.num_envs for env in envs) * cfg.steps
+    kind = HalvesDataCollector if cfg.collect.mode is CollectMode.halves else SyncDataCollector
+    collector: Any = kind(envs, policy, frames)
+    if cfg.collect.mode is CollectMode.pipelined:
+        collector = PipelinedDataCollector(collector)
+    level = cfg.collect.compression_level
+    return CompressedDataCollector(collector, level) if level else collector

@@ -12,7 +12,7 @@ bit for bit. Where it does not, `resumes_exactly` is false, and a resumed run be
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -89,7 +89,7 @@ class FromGymnasium(TensorEnv):
         reward, outcome = np.zeros(n, np.float32), np.zeros(n, np.uint8)
         final = {k: v.copy() for k, v in self._obs.items()}
         for i, env in enumerate(self.envs):
-            obs, paid, terminated, truncated, _ = env.step(given(i))
+            obs, paid, terminated, truncated, _ = env.step(given[i])
             self._note(i, obs)
             reward[i] = paid
             outcome[i] = 1 if terminated else 2 if truncated else 0
@@ -155,12 +155,9 @@ def tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
 
 
 def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:
-    """Simulated seconds of a step, as far as the env tells: its dt, or its frame rate; else 1."""
-    dt = getattr(env.unwrapped, "dt", None)
-    if isinstance(dt, float) and dt > 0:
-        return dt
-    rate = (env.metadata or {}).get("render_fps")
-    return 1.0 / rate if rate else 1.0
+    """Return the simulated seconds of a step, as far as the env tells: its dt, or its frame rate; else 1."""
+    dt, rate = getattr(env.unwrapped, "dt", None), (env.metadata or {}).get("render_fps")
+    return dt if isinstance(dt, float) and dt > 0 else 1.0 / (rate or 1.0)
 
 
 # ---- spaces ----------------------------------------------------------------------------------------------------------
@@ -183,41 +180,32 @@ def _observed(space: spaces.Space[Any], what: str) -> TensorSpec:
     raise ConfigError(f"{what} as a {type(space).__name__}, but must be Box, Discrete, or a Dict of such.")
 
 
-ToEnv = Callable[[Any], Callable[[int], Any]]  # a batch of actions -> the action of env i
+ToEnv = Callable[[Any], Sequence[Any]]  # a batch of our actions -> one of its own for each env
 
 
 def action_spec_of(space: spaces.Space[Any], env_id: str) -> tuple[ActionSpec, ToEnv]:
-    """An env's action, and how to turn a batch of ours into one of its own."""
+    """Return an env's action, and how to turn a batch of ours into its own."""
     if isinstance(space, spaces.Dict):
         parts = {name: _action(part, f"gym:{env_id} takes {name}") for name, part in space.spaces.items()}
 
-        def many(action: Mapping[str, torch.Tensor]) -> Callable[[int], Any]:
-            each = {name: to_env(action[name]) for name, (_, to_env) in parts.items()}
-            return lambda i: {name: part(i) for name, part in each.items()}
+        def many(action: Mapping[str, torch.Tensor]) -> list[Any]:
+            columns = [to_env(action[name]) for name, (_, to_env) in parts.items()]
+            return [dict(zip(parts, row, strict=True)) for row in zip(*columns, strict=True)]
 
         return {name: spec for name, (spec, _) in parts.items()}, many
     if isinstance(space, spaces.MultiDiscrete) and len({*space.nvec.flatten().tolist()}) > 1:
         counts = [int(n) for n in space.nvec.flatten()]
         names = [f"choice_{k}" for k in range(len(counts))]
-
-        def side_by_side(action: Mapping[str, torch.Tensor]) -> Callable[[int], Any]:
-            table = torch.stack([action[name] for name in names], dim=-1).cpu().numpy()
-            return lambda i: table[i].reshape(space.nvec.shape)
-
         specs = [TensorSpec((), torch.int64, 0, n - 1, num_values=n) for n in counts]
-        return dict(zip(names, specs, strict=True)), side_by_side
+        stack = _rows(np.int64, (-1, *space.nvec.shape))
+        return dict(zip(names, specs, strict=True)), lambda action: stack(torch.stack([action[k] for k in names], -1))
     return _action(space, f"gym:{env_id} takes an action")
 
 
 def _action(space: spaces.Space[Any], what: str) -> tuple[TensorSpec, ToEnv]:
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-
-        def choose(action: torch.Tensor) -> Callable[[int], Any]:
-            numbers = action.cpu().tolist()
-            return lambda i: numbers[i] + start
-
-        return TensorSpec((), torch.int64, 0, int(space.n) - 1, num_values=int(space.n)), choose
+        spec = TensorSpec((), torch.int64, 0, int(space.n) - 1, num_values=int(space.n))
+        return spec, lambda action: (action + int(space.start)).tolist()
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         values = 2 if isinstance(space, spaces.MultiBinary) else int(space.nvec.flatten()[0])
         shape: tuple[int, ...] = tuple(space.shape or ())
@@ -228,22 +216,14 @@ def _action(space: spaces.Space[Any], what: str) -> tuple[TensorSpec, ToEnv]:
             return TensorSpec(tuple(space.shape), torch.float32, low, high), _rows(space.dtype)
         if space.is_bounded():
             half, middle = (space.high - space.low) / 2, (space.high + space.low) / 2
-
-            def scale(action: torch.Tensor) -> Callable[[int], Any]:
-                scaled = (action.cpu().numpy() * half + middle).astype(space.dtype)
-                return lambda i: scaled[i]
-
-            return TensorSpec(tuple(space.shape), torch.float32, -1.0, 1.0), scale
+            spec = TensorSpec(tuple(space.shape), torch.float32, -1.0, 1.0)
+            return spec, lambda action: (action.cpu().numpy() * half + middle).astype(space.dtype)
         return TensorSpec(tuple(space.shape), torch.float32), _rows(space.dtype)
     raise ConfigError(f"{what} of {space}, but it must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of such.")
 
 
-def _rows(dtype: Any) -> ToEnv:
-    def rows(action: torch.Tensor) -> Callable[[int], Any]:
-        table = action.cpu().numpy().astype(dtype)
-        return lambda i: table[i]
-
-    return rows
+def _rows(dtype: Any, shape: tuple[int, ...] | None = None) -> ToEnv:
+    return lambda action: action.cpu().numpy().astype(dtype).reshape(shape or action.shape)
 
 
 def _numpy(dtype: torch.dtype) -> Any:

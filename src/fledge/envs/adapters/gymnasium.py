@@ -30,7 +30,7 @@ EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
 
 class SeededAdapter:
-    """Holds the env of an adapter, and makes it anew for another seed.
+    """Holds the env of an adapter, which `close()` closes, and makes it anew for another seed.
 
     A TensorEnv is built for one seed. Given that seed again, the adapter restores the state that `env` was handed over in;
     given another, it replaces `env` by `make_env(seed)`, or refuses without one. Hand over a new env, so that both are alike.
@@ -77,12 +77,7 @@ class SeededAdapter:
 
 
 class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
-    """A vector env whose arrays belong to the caller: nothing it returned is written again.
-
-    Args:
-        env: Closed by `close()`.
-        make_env: Makes the same env for another seed.
-    """
+    """A vector env whose arrays belong to the caller: nothing it returned is written again. See `SeededAdapter`."""
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         self._hold(env, make_env)
@@ -133,16 +128,11 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         for name in EPISODE_FIGURES:
             figure = copy_of(self._buffers[name])
             final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
-        return {
-            "final_obs": final_obs,
-            "_final_obs": ended.copy(),
-            "final_info": final_info,
-            "_final_info": ended.copy(),
-        }
+        final = {"final_obs": final_obs, "final_info": final_info}
+        return final | {f"_{name}": ended.copy() for name in final}
 
     def _reset_mask(self, options: Mapping[str, Any]) -> torch.Tensor | None:
-        unknown = sorted(set(options) - {"reset_mask"})
-        if unknown:
+        if unknown := sorted(set(options) - {"reset_mask"}):
             raise InputError(f"options has {', '.join(unknown)}, but only reset_mask is known.")
         mask = options.get("reset_mask")
         if mask is None:
@@ -159,22 +149,16 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
 
-    The step that ends an episode returns its last observation, and
-    `info` with outcome, episode_return and episode_length. Where not every action is possible, `info["action_mask"]` is
-    what `action_space.sample(mask=...)` takes.
-
-    Args:
-        env: A TensorEnv with num_envs = 1; closed by `close()`.
-        make_env: Makes the same env for another seed.
+    The step that ends an episode returns its last observation, and `info` with outcome, episode_return and episode_length.
+    Where not every action is possible, `info["action_mask"]` is what `action_space.sample(mask=...)` takes. `env` must have
+    num_envs = 1; see `SeededAdapter`.
     """
 
     metadata = {"render_modes": []}
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         if env.num_envs != 1:
-            raise InputError(
-                f"The env holds {env.num_envs} envs, but a single one is made of one: see GymnasiumVectorEnv."
-            )
+            raise InputError(f"The env holds {env.num_envs} envs, but a single one needs one: see GymnasiumVectorEnv.")
         self._hold(env, make_env)
         self.observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
         self.action_space = action_space_of(env.action_spec)
@@ -194,9 +178,8 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         """Advance by one decision: observation, reward, terminated, truncated, info."""
         if self._waiting:
             raise InputError("The episode is over: call reset() before the next step().")
-        rows = (
-            {k: np.asarray(v)[None] for k, v in action.items()} if isinstance(action, Mapping) else np.asarray([action])
-        )
+        is_dict = isinstance(action, Mapping)
+        rows = {k: np.asarray(v)[None] for k, v in action.items()} if is_dict else np.asarray([action])
         out = self.env.step(read_actions(rows, self.env, self.action_space), out=self._buffers)
         terminated, truncated = bool(out["terminated"][0]), bool(out["truncated"][0])
         self._waiting = terminated or truncated
@@ -219,12 +202,10 @@ def action_space_of(spec: ActionSpec) -> spaces.Space:
 
 def space_of(spec: TensorSpec) -> spaces.Space:
     """The Gymnasium space of one env's tensor."""
+    if spec.num_values is not None and spec.shape:
+        return spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
     if spec.num_values is not None:
-        return (
-            spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
-            if spec.shape
-            else spaces.Discrete(spec.num_values)
-        )
+        return spaces.Discrete(spec.num_values)
     dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
     return spaces.Box(spec.low, spec.high, spec.shape, dtype.type)
 

@@ -1,11 +1,8 @@
-"""Saving and putting back a Gymnasium env, which has no way of its own.
-
-What envs usually consist of can be taken out: plain numbers and arrays of env and wrappers, their random generators,
-MuJoCo's integration state. Whether that is enough is tried once per ID (`can_be_put_back`).
-"""
+"""Save and restore a Gymnasium env, which has no way of its own, as far as `from_gymnasium` describes."""
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,11 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """One env.
-
-    Raises:
-        ConfigError: if Gymnasium knows no such ID, or the env cannot be made.
-    """
+    """Make one env; raise ConfigError if Gymnasium knows no such ID, or the env cannot be made."""
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -33,11 +26,9 @@ def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]
 
 def layers(env: Any) -> Iterator[Any]:
     """An env's wrappers from the outside in, and the env itself."""
-    while True:
-        yield env
-        if not isinstance(env, gymnasium.Wrapper):
-            return
-        env = env.env
+    yield env
+    if isinstance(env, gymnasium.Wrapper):
+        yield from layers(env.env)
 
 
 def take_out(env: Any) -> list[dict[str, Any]]:
@@ -83,9 +74,9 @@ def put_back(env: Any, saved: list[dict[str, Any]]) -> None:
 
 
 def _put_array(layer: Any, name: str, value: Array) -> None:
-    found = getattr(layer, name, None)
-    kinds = [(array.shape, array.dtype) for array in (found, value) if isinstance(array, np.ndarray)]
-    if isinstance(found, np.ndarray) and kinds[0] == kinds[1] and found.flags.writeable:
+    found: Any = getattr(layer, name, None)
+    fits = isinstance(found, np.ndarray) and (found.shape, found.dtype) == (value.shape, value.dtype)
+    if fits and found.flags.writeable:
         found[...] = value  # others may hold the same array
     else:
         setattr(layer, name, value.copy())
@@ -125,8 +116,6 @@ def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
 @functools.cache
 def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
     """Whether an env that is put back goes on bit for bit, tried on two envs of its own, through ends of episodes."""
-    import ast
-
     settings = {k: ast.literal_eval(v) for k, v in options}
     one, other = make_one(env_id, settings), make_one(env_id, settings)
     try:

@@ -43,10 +43,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     """
 
     def __init__(
-        self,
-        env: TensorEnv,
-        make_env: Callable[[int], TensorEnv] | None = None,
-        agents: tuple[str, ...] | None = None,
+        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, agents: tuple[str, ...] | None = None
     ) -> None:
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
@@ -89,8 +86,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
             return {}, {}, {}, {}, {}
         if not isinstance(actions, Mapping) or set(actions) != set(self.agents):
             came = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
-            came = came or "none"
-            raise InputError(f"Actions came for {came}, but must come for {', '.join(self.agents)}.")
+            raise InputError(f"Actions came for {came or 'none'}, but must come for {', '.join(self.agents)}.")
         out = self.env.step(read_actions(self._stacked(actions), self.env, self._rows), out=self._buffers)
         self._waiting = bool((out["terminated"] | out["truncated"]).any())
         obs = self._observations("final_obs" if self._waiting else "obs")
@@ -99,8 +95,8 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
             for row, agent in enumerate(self.possible_agents):
                 infos[agent] |= {name: out[name][row].item() for name in EPISODE_FIGURES}
             self.agents = []
-        rewards, terminated, truncated = (self._by_agent(out[k]) for k in ("reward", "terminated", "truncated"))
-        return obs, rewards, terminated, truncated, infos
+        results = [out[name].tolist() for name in ("reward", "terminated", "truncated")]
+        return obs, *(dict(zip(self.possible_agents, values, strict=True)) for values in results), infos
 
     def _stacked(self, actions: Mapping[str, Any]) -> Any:
         """The agents' actions as the rows of one."""
@@ -108,13 +104,9 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         if not isinstance(rows[0], Mapping):
             return np.asarray(rows)
         if any(not isinstance(row, Mapping) or row.keys() != rows[0].keys() for row in rows):
-            raise InputError(
-                f"The agents' actions differ in kind, but each must be {self._rows[self.possible_agents[0]]}."
-            )
+            space = self._rows[self.possible_agents[0]]
+            raise InputError(f"The agents' actions differ in kind, but each must be {space}.")
         return {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
-
-    def _by_agent(self, values: Any) -> dict[str, Any]:
-        return dict(zip(self.possible_agents, values.tolist(), strict=True))
 
     def _observations(self, name: str) -> dict[str, Obs]:
         whole = copies(self._buffers[name])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from gymnasium import spaces
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.core.specs import TensorSpec
-from fledge.envs.adapters.gymnasium import Array, SeededAdapter, copies, copy_of, space_of
+from fledge.envs.adapters.gymnasium import EPISODE_FIGURES, Array, SeededAdapter, copies, copy_of, space_of
 from fledge.envs.base import TensorEnv
 
 with extra("stable-baselines3"):
@@ -83,18 +83,14 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
         index = np.flatnonzero(ended)
         if len(index):
             final = copies(out["final_obs"])
-            figures = {name: copy_of(out[name]) for name in ("episode_return", "episode_length", "outcome")}
+            outcomes, returns, lengths = (copy_of(out[name]) for name in EPISODE_FIGURES)
             seconds = round(time.time() - self._begun, 6)
         for i in index:
             infos[i] = {
                 "terminal_observation": self._named({name: value[i] for name, value in final.items()}),
                 "TimeLimit.truncated": bool(truncated[i]),
-                "episode": {
-                    "r": float(figures["episode_return"][i]),
-                    "l": int(figures["episode_length"][i]),
-                    "t": seconds,
-                },
-                "outcome": self.env.outcomes.get(int(figures["outcome"][i]), ""),
+                "episode": {"r": float(returns[i]), "l": int(lengths[i]), "t": seconds},
+                "outcome": self.env.outcomes.get(int(outcomes[i]), ""),
             }
         return self._named(copies(out["obs"])), copy_of(out["reward"]), ended, infos
 
@@ -103,13 +99,10 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
 
     # ---- what Stable-Baselines3 asks of single envs: here they are one object ------------------------------------------
 
-    def _rows(self, indices: int | Iterable[int] | None) -> Sequence[int]:
-        return list(self._get_indices(indices))
-
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """The attribute of this object, or of the env, once for every env asked for."""
         found = getattr(self, attr_name) if hasattr(self, attr_name) else getattr(self.env, attr_name)
-        return [found for _ in self._rows(indices)]
+        return [found for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise InputError(f"{attr_name} cannot be set: all envs are one object. Make it with other settings.")
@@ -119,4 +112,4 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Whether each env is wrapped; none is, but the figures of a Monitor are there."""
-        return [wrapper_class.__name__ == "Monitor" for _ in self._rows(indices)]
+        return [wrapper_class.__name__ == "Monitor" for _ in self._get_indices(indices)]

@@ -37,11 +37,7 @@ class TorchRLEnv(SeededAdapter, EnvBase):
     After `set_seed` the first episodes of that seed begin at once, and the next `reset` returns their first observations.
 
     A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. Below, they
-    fly on unseen, and begin a new episode at their next reset.
-
-    Args:
-        env: Closed by `close()`.
-        make_env: Makes the same env for another seed.
+    fly on unseen, and begin a new episode at their next reset. See `SeededAdapter` for the arguments.
     """
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
@@ -50,8 +46,7 @@ class TorchRLEnv(SeededAdapter, EnvBase):
         # Envs that have begun an episode which TorchRL has not seen yet. Its first observation is in the buffers.
         self._unseen = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         taken = {"action", "reward", "done", "terminated", "truncated", "next", *EPISODE_FIGURES}
-        clash = sorted(taken & set(env.observation_spec))
-        if clash:
+        if clash := sorted(taken & set(env.observation_spec)):
             raise InputError(f"The env observes {', '.join(clash)}, but TorchRL uses that name for something else.")
         self._make_specs()
 
