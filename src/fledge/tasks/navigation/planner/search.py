@@ -15,8 +15,6 @@ one whose metres lost already exceed the cheapest so far is not flown, and flyin
 no result: of equal ones the first counts.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

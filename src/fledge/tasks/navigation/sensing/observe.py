@@ -26,10 +26,10 @@ P_STATE = wp.uint32(int(Purpose.STATE_NOISE))
 FIRST = wp.uint32(0x80000000)
 
 # columns
-TO_GOAL, FLAT, UP, VEL = (STATE.at(c.name) for c in STATE.columns)
-M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = (DYNAMIC_OBSTACLE.at(c.name) for c in DYNAMIC_OBSTACLE.columns)
+TO_GOAL, FLAT, UP, VEL = STATE.starts
+M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = DYNAMIC_OBSTACLE.starts
 M_COLUMNS = DYNAMIC_OBSTACLE.width
-HEIGHT, YAW = POSE.at("height"), POSE.at("yaw")
+HEIGHT, YAW = POSE.starts
 
 distances = wp.types.vector(length=NEAREST, dtype=wp.float32)
 indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
