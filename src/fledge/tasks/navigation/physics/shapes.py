@@ -52,9 +52,7 @@ def is_standing(kind: int) -> bool:
 
 @wp.func
 def height_of(kind: int) -> float:
-    if is_standing(kind):
-        return CYLINDER_M
-    return BOX_M
+    return wp.where(is_standing(kind), CYLINDER_M, BOX_M)
 
 
 @wp.func

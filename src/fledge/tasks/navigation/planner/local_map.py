@@ -95,9 +95,7 @@ def bands_between(low: float, high: float) -> wp.uint32:
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
     """Forget one line of cells, which is about to lie on the other side of the window."""
     for k in range(m.size):
-        at = place_of(m, line, k)
-        if along_x == 0:
-            at = place_of(m, k, line)
+        at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
         m.cells[i, at] = wp.uint64(0)
         m.cells[i, at + 1] = wp.uint64(0)
 
@@ -148,10 +146,7 @@ def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
                 d = seen.range_m - value + INSIDE_M
                 z = pos[2] + d * seen.sine[v]
                 if z > GROUND_M:
-                    low = z
-                    if seen.standing == 1:
-                        low = 0.0
-                    bands = bands_between(low, z)
+                    bands = bands_between(wp.where(seen.standing == 1, 0.0, z), z)
                     if bands != wp.uint32(0):
                         flat = d * seen.cosine[v]
                         draw_hit(m, i, to_cell(pos[0] + flat * dx), to_cell(pos[1] + flat * dy), bands)

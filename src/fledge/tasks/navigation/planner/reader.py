@@ -39,12 +39,13 @@ class ObservedPlan:
     def __init__(self, env_cfg: NavigationConfig, action: Tensor, step: Tensor) -> None:
         self.env_cfg, self.step, f32 = env_cfg, wp.from_torch(step), torch.float32
         shapes = {**buffer_shapes(env_cfg.planner, env_cfg), "vel": (f32, (3,)), "kept": (f32, (PLAN_WIDTH,))}
-        tensors = {k: torch.zeros((len(action), *s), dtype=d, device=action.device) for k, (d, s) in shapes.items()}
-        self.state = {k: v for k, v in tensors.items() if k not in SCRATCH}
-        self.pose = torch.zeros((len(action), POSE.width), device=action.device)  # where `pose` is not observed
+        n, device = len(action), action.device
+        self.tensors = t = {k: torch.zeros((n, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
+        self.state = {k: v for k, v in t.items() if k not in SCRATCH}
+        self.pose = torch.zeros((n, POSE.width), device=device)  # where `pose` is not observed
         cfg = within_limit(env_cfg.planner, env_cfg.speed_limit)
-        self.planner = bind_planner(cfg, env_cfg, tensors)
-        self.buffers = bind(PlanBuffers, {"vel": tensors["vel"], "kept": tensors["kept"], "flown": action})
+        self.planner = bind_planner(cfg, env_cfg, t)
+        self.buffers = bind(PlanBuffers, {"vel": t["vel"], "kept": t["kept"], "flown": action})
         self.buffers.fast, self.buffers.slow, self.buffers.limit = cfg.fast, cfg.slow, env_cfg.speed_limit
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
 

@@ -63,9 +63,7 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
         movers.motion[i, k] = wp.vec4()
         return
     scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
-    half = float(FAR)
-    if rows[i, row + M_BOX] > 0.5:
-        half = 0.5 * BOX_M
+    half = wp.where(rows[i, row + M_BOX] > 0.5, 0.5 * BOX_M, FAR)
     half_width = 0.125 * (rows[i, row + M_WIDTH] + 1.0)
     up = pos[2] + rows[i, row + M_UP]
     movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, up, half_width)
