@@ -30,8 +30,7 @@ from fledge.core.machine import default_threads, keep_freed_memory, machine_info
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.learn.ppo import PPO
-from fledge.tasks.navigation.networks.navrl import NavRLPolicy
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy
 from fledge.tasks.registry import find_task
 from fledge.training.config import TrainConfig, make_config
 

@@ -38,7 +38,7 @@ _HOMES = {
     "MLPActor": "fledge.agents.squashed",
     "MLPActorCritic": "fledge.agents.actor_critic",
     "MLPQNetwork": "fledge.agents.q_network",
-    "NavRLActorCritic": "fledge.tasks.navigation.networks.navrl_actor_critic",
+    "NavRLActorCritic": "fledge.tasks.navigation.networks.navrl",
     "NavRLPolicy": "fledge.tasks.navigation.networks.navrl",
     "NavigationConfig": "fledge.tasks.navigation.config",
     "NavigationEnv": "fledge.tasks.navigation.env",

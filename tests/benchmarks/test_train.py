@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks import train as bench
 from fledge.core.errors import FledgeError, InputError
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic
 
 pytest.importorskip("torchrl")
 

@@ -17,7 +17,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.networks.feature_policy import FeaturePolicy
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic
 
 N, T = 12, 25
 CFG = NavigationConfig(num_envs=N, num_maps=2, decimation=5, static_obstacles=100, moving_obstacles=16)

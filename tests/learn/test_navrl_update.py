@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fledge.learn.flat import FlatParameters
 from fledge.learn.ppo import PPO, PPOConfig
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic
 from fledge.training.config import make_config
 from tests.reference.navrl_ppo import NavRL
 

@@ -21,7 +21,7 @@ from fledge.learn.sac import SAC, SACConfig
 from fledge.learn.td3 import TD3, TD3Config
 from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy
 from fledge.tasks.navigation.networks.grid_q import GridQ
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic
 
 T, N = 3, 4
 

@@ -19,9 +19,9 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.physics import episode, flight
 from fledge.tasks.navigation.physics.maps import MapBank
-from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, make_params
-from fledge.tasks.navigation.planner.observed import ObservedPlan, plan_bytes
-from fledge.tasks.navigation.planner.plan_observation import AHEAD, BEGUN, ENDED
+from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
+from fledge.tasks.navigation.planner.kernel import AHEAD, BEGUN, ENDED
+from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
@@ -75,7 +75,7 @@ class NavigationEnv(WarpEnv):
         self._action = torch.zeros((n, action_width), device=self.device)
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
         """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 in those of another kind."""
-        self.plan = ObservedPlan(cfg, self._action, self.drones.step) if cfg.plan else None
+        self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
         self._tick = self.launcher.record([Call(episode.tick, [cfg.decimation, self.bank.maps.clock])], 1)
@@ -123,10 +123,9 @@ class NavigationEnv(WarpEnv):
         return Call(episode.restart, [self.params, self.bank.maps, self.drones, mask, mask])
 
     def make_programs(self, tensors: Tensors) -> Programs:
-        obs, result = self._bind_obs(tensors), Result()
-        for name in ("reward", "terminated", "truncated", "outcome", "episode_return", "episode_length"):
-            setattr(result, name, wp.from_torch(tensors[(name,)]))
-        result.terms = wp.from_torch(self.reward_terms)
+        views = self._obs_views(tensors)
+        results = {path[0]: tensor for path, tensor in tensors.items() if len(path) == 1}
+        obs, result = bind(Obs, views), bind(Result, {**results, "terms": self.reward_terms})
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
         def look(only_ended: int) -> list[Call]:
@@ -139,10 +138,7 @@ class NavigationEnv(WarpEnv):
             return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
 
         def plan(who: int) -> list[Call]:
-            if self.plan is None:
-                return []
-            lidar, out = tensors[("obs", "lidar")].view(self.num_envs, -1), tensors[("obs", "plan")]
-            return [self.plan.call(who, result, obs, lidar, out)]
+            return [self.plan.call(who, result, views, views["plan"])] if self.plan else []
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
@@ -197,17 +193,13 @@ class NavigationEnv(WarpEnv):
         beams.body_slope, beams.body_cosine = wp.vec4(*np.tan(body).tolist()), wp.vec4(*np.cos(body).tolist())
         return beams
 
-    def _bind_obs(self, tensors: Tensors) -> Any:
-        obs, n = Obs(), self.num_envs
-        for o in OBSERVATIONS:
-            if o.enabled(self.cfg):
-                buffer = tensors[("obs", o.name)].view(n, -1)
-            elif o is POSE and self.plan:
-                buffer = self.plan.pose
-            else:
-                buffer = torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device)
-            setattr(obs, o.name, wp.from_torch(buffer))
-        return obs
+    def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+        """Return every observation as [N, numbers]; [N, 0] where one is off."""
+        n = self.num_envs
+        views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
+        if self.plan:
+            views[POSE.name] = self.plan.pose
+        return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.observation_spec}}
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:

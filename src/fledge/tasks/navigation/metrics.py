@@ -63,12 +63,8 @@ class FlightMetrics(EpisodeMetrics):
         self.command = command
         self.begun.zero_()
         outside = state["pos"][:, :2].abs().amax(dim=-1) > FOREST_HALF_M
-        for name, value in (
-            ("decisions", torch.ones_like(speed)),
-            ("speed", speed),
-            ("outside", outside),
-            ("gap", gap),
-        ):
+        flown = {"decisions": torch.ones_like(speed), "speed": speed, "outside": outside, "gap": gap}
+        for name, value in flown.items():
             self._add(name, value, counted)
 
     def after_step(self, outcome: Tensor, counted: Tensor) -> None:
@@ -120,9 +116,7 @@ def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
 def side_of(point: Tensor) -> Tensor:
     """Which side of the map points [N, 3] lie on: 0 east, 1 north, 2 west, 3 south."""
     x, y = point[:, 0], point[:, 1]
-    along_x = torch.where(x > 0, 0, 2)
-    along_y = torch.where(y > 0, 1, 3)
-    return torch.where(x.abs() > y.abs(), along_x, along_y)
+    return torch.where(x.abs() > y.abs(), torch.where(x > 0, 0, 2), torch.where(y > 0, 1, 3))
 
 
 class NavigationMetrics(TaskMetrics):

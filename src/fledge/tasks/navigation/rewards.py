@@ -1,8 +1,8 @@
-"""The reward terms of navigation, each declared once: name, weight, documentation, function.
+"""The reward terms of navigation, each declared once, by a function under `@term`.
 
 The reward of a decision is the sum, in this order, of the `TERMS` whose kind is `env.reward.kind`. To add a term: write its
-function, list it in `TERMS`, and give its weight a setting in `RewardConfig`. A term reads the weights and a `Step`, which
-`physics/episode.py` fills. The env keeps every term of the last step in `reward_terms`.
+function, and give its weight a setting in `RewardConfig`. A term reads the weights and a `Step`, which `physics/episode.py`
+fills. The env keeps every term of the last step in `reward_terms`.
 """
 
 import enum
@@ -60,55 +60,78 @@ class Step:
     crashed: bool  # the episode ended otherwise, and not by time
 
 
-@wp.func
+@dataclass(frozen=True)
+class RewardTerm:
+    """One term of a reward."""
+
+    name: str
+    kind: RewardKind
+    value: Any  # Warp function (Weights, Step) -> float; its docstring is the term's documentation
+    weight: str  # setting in `RewardConfig` that scales it; "": none
+    sign: str  # "+" where the term is paid, "-" where it is deducted
+
+    @property
+    def doc(self) -> str:
+        return str(self.value.func.__doc__)
+
+
+TERMS: list[RewardTerm] = []
+
+
+def term(kind: RewardKind, weight: str = "", sign: str = "+", name: str = "") -> Any:
+    """Return a decorator that adds a function to `TERMS`, by its own name unless another is given."""
+    return lambda f: TERMS.append(RewardTerm(name or f.__name__, kind, wp.func(f), weight, sign))
+
+
+@term(RewardKind.navrl)
 def alive(w: Weights, s: Step) -> float:
     """1 per decision."""
     return 1.0
 
 
-@wp.func
+@term(RewardKind.navrl)
 def speed_to_goal(w: Weights, s: Step) -> float:
     """Speed towards the goal, m/s."""
     return s.towards
 
 
-@wp.func
+@term(RewardKind.navrl)
 def column_clearance(w: Weights, s: Step) -> float:
     """Mean log of the beams' distances, m."""
     return s.column_logs
 
 
-@wp.func
+@term(RewardKind.navrl)
 def mover_clearance(w: Weights, s: Step) -> float:
     """Mean log of the distances to the five nearest moving obstacles, m."""
     return s.mover_logs
 
 
-@wp.func
+@term(RewardKind.navrl, "height", "-", name="height")
 def height_now(w: Weights, s: Step) -> float:
     """Squared metres outside the start-goal height band."""
     return -(w.height * s.outside * s.outside)
 
 
-@wp.func
+@term(RewardKind.progress)
 def progress(w: Weights, s: Step) -> float:
     """Metres nearer to the goal."""
     return s.progress
 
 
-@wp.func
+@term(RewardKind.progress, "height", "-")
 def height(w: Weights, s: Step) -> float:
     """Squared metres outside the start-goal height band, times seconds."""
     return -(w.height * s.outside_m2s)
 
 
-@wp.func
+@term(RewardKind.progress, "time", "-")
 def time(w: Weights, s: Step) -> float:
     """Seconds flown."""
     return -(w.time * s.seconds)
 
 
-@wp.func
+@term(RewardKind.progress, "near", "-")
 def near(w: Weights, s: Step) -> float:
     """Seconds nearer than near_m to anything, growing linearly to 1 at 0.5 m closer."""
     if s.gap < w.near_m:
@@ -116,56 +139,18 @@ def near(w: Weights, s: Step) -> float:
     return 0.0
 
 
-@wp.func
+@term(RewardKind.progress, "success")
 def success(w: Weights, s: Step) -> float:
     """Once, when the episode ends at the goal."""
-    if s.succeeded:
-        return w.success
-    return 0.0
+    return wp.where(s.succeeded, w.success, 0.0)
 
 
-@wp.func
+@term(RewardKind.progress, "crash", "-")
 def crash(w: Weights, s: Step) -> float:
     """Once, when the episode ends by a collision or out of bounds."""
-    if s.crashed:
-        return -w.crash
-    return 0.0
+    return wp.where(s.crashed, -w.crash, 0.0)
 
 
-@dataclass(frozen=True)
-class RewardTerm:
-    """One term of a reward.
-
-    Attributes:
-        value: Warp function (Weights, Step) -> float; its docstring is the term's documentation.
-        weight: Setting in `RewardConfig` that scales it; "": none.
-        sign: "+" where the term is paid, "-" where it is deducted.
-    """
-
-    name: str
-    kind: RewardKind
-    value: Any
-    weight: str = ""
-    sign: str = "+"
-
-    @property
-    def doc(self) -> str:
-        return str(self.value.func.__doc__)
-
-
-TERMS = (
-    RewardTerm("alive", RewardKind.navrl, alive),
-    RewardTerm("speed_to_goal", RewardKind.navrl, speed_to_goal),
-    RewardTerm("column_clearance", RewardKind.navrl, column_clearance),
-    RewardTerm("mover_clearance", RewardKind.navrl, mover_clearance),
-    RewardTerm("height", RewardKind.navrl, height_now, "height", "-"),
-    RewardTerm("progress", RewardKind.progress, progress),
-    RewardTerm("height", RewardKind.progress, height, "height", "-"),
-    RewardTerm("time", RewardKind.progress, time, "time", "-"),
-    RewardTerm("near", RewardKind.progress, near, "near", "-"),
-    RewardTerm("success", RewardKind.progress, success, "success"),
-    RewardTerm("crash", RewardKind.progress, crash, "crash", "-"),
-)
 KINDS = list(RewardKind)  # a kernel knows a kind by its index
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+import warp as wp
 from torch import Tensor
 
 from fledge.agents.base import BaseAgent, Obs
 from fledge.core.errors import InputError
-from fledge.envs.launch import Launcher, Program
+from fledge.envs.launch import Call, Launcher, Program
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, POSE, STATE
 
@@ -26,7 +27,6 @@ class Buffers:
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("fresh",)
-    program: Program
 
     def __init__(
         self,
@@ -47,6 +47,11 @@ class Buffers:
         }
         self.tensors = {name: torch.zeros((count, *s), dtype=d, device=device) for name, (d, s) in shapes.items()}
         self.tensors["fresh"].fill_(True)
+
+    def record(self, kernel: Any, *args: Any) -> None:
+        """Prepare the launch of a kernel with these arguments, and `wanted` and `command` after them."""
+        vectors = [wp.from_torch(self.tensors[name], dtype=wp.vec3) for name in ("wanted", "command")]
+        self.program: Program = self.launcher.record([Call(kernel, [*args, *vectors])], self.count)
 
     def run(self, obs: Obs, wanted: Tensor | None) -> Tensor:
         """Return commands [N, 3] for a batch of observations; the next call overwrites them."""

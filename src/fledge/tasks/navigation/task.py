@@ -12,17 +12,34 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.tasks.base import Task
 from fledge.tasks.curriculum import Curriculum
-from fledge.tasks.navigation.config import CurriculumConfig, NavigationConfig, Starts
-from fledge.tasks.navigation.contract import bare, complete
+from fledge.tasks.navigation.config import ActionForm, CurriculumConfig, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.metrics import NavigationMetrics
 from fledge.tasks.navigation.networks.factory import NavigationPolicies
 from fledge.tasks.navigation.pilots import PILOTS
+from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.view.view import NavigationView
 from fledge.tasks.presets import Presets
 
 EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
 EVAL_DRONES = 1024
+FRAMES = {
+    "world": "z up; metres, radians",
+    "goal": "x along the horizontal direction from start to goal, fixed when the flight begins; z up; y = z cross x",
+    "yaw": "the drone's position, turned by its yaw alone, never by roll or pitch; x straight ahead, y left, z up",
+}
+ACTIONS = {
+    ActionForm.velocity: {
+        "unit": "m/s",
+        "frame": "goal",
+        "doc": "velocity command = (2 a - 1) * speed_limit_m_s, held for decision_s",
+    },
+    ActionForm.headings: {
+        "frame": "goal",
+        "doc": "fly at speed_limit_m_s towards angle 2 pi a / num_values, counter-clockwise from x, and to the goal's "
+        "height; held for decision_s",
+    },
+}
 
 
 class MoversCurriculum(Curriculum):
@@ -65,7 +82,15 @@ class NavigationTask(Task):
         )
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
-        return complete(super().contract(bare(cfg)), cfg)
+        """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/deploy.md."""
+        # the same observations and actions without the maps: quick to make
+        bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
+        contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))
+        for observation in OBSERVATIONS:
+            if observation.enabled(cfg):
+                contract["observation"][observation.name] |= observation.describe(cfg)
+        contract["action"]["action"] |= ACTIONS[cfg.action_form]
+        return {**contract, "speed_limit_m_s": cfg.speed_limit, "goal_radius_m": cfg.goal_radius_m, "frames": FRAMES}
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
         return PILOTS

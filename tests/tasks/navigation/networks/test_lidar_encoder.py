@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fledge.tasks.navigation.networks.navrl import NavRLPolicy
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy
 
 
 def make_pair() -> tuple[NavRLPolicy, NavRLActorCritic, dict[str, Tensor]]:

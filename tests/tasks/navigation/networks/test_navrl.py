@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fledge.core.errors import FormatError
-from fledge.tasks.navigation.networks.navrl import NAVRL_PREFIXES, NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint, navrl_key
 
 RELEASED = Path(__file__).resolve().parents[5] / "shared" / "data" / "navrl_checkpoint.pt"
 needs_released_file = pytest.mark.skipif(
@@ -41,8 +41,7 @@ def random_observations(n: int) -> dict[str, torch.Tensor]:
 
 def navrl_state_dict(policy: NavRLPolicy) -> dict[str, torch.Tensor]:
     """The policy under NavRL's own key names."""
-    own = policy.network.state_dict()
-    saved = {f"{theirs}.{k}": own[f"{ours}.{k}"] for ours, theirs in NAVRL_PREFIXES.items() for k in ("weight", "bias")}
+    saved = {navrl_key(ours): tensor for ours, tensor in policy.network.state_dict().items()}
     saved["value_norm.running_mean"] = policy.value_norm.mean_avg
     saved["value_norm.running_mean_sq"] = policy.value_norm.square_avg
     saved["value_norm.debiasing_term"] = policy.value_norm.weight

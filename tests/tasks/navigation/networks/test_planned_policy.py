@@ -13,8 +13,8 @@ from fledge.core.settings import flat_settings
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.episodes import evaluate
 from fledge.evaluation.export import export_policy
-from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
-from fledge.tasks.navigation.planner.plan_observation import PLAN_WIDTH
+from fledge.tasks.navigation.networks.feature_policy import PlannedPolicy
+from fledge.tasks.navigation.planner.kernel import PLAN_WIDTH
 from fledge.tasks.navigation.task import NavigationTask
 from fledge.tasks.policies import load_policy
 from fledge.training.config import make_config

@@ -64,7 +64,7 @@ def look(buffers: PlannerBuffers, points: np.ndarray) -> tuple[np.ndarray, np.nd
     wp.launch(
         ask,
         len(points),
-        [buffers.structs.planner.map, buffers.structs.planner.cost, wp.array(points, dtype=wp.float32), ring, way],
+        [buffers.planner.map, buffers.planner.cost, wp.array(points, dtype=wp.float32), ring, way],
     )
     return ring.numpy(), way.numpy()
 

@@ -12,8 +12,8 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig, Starts
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.config import PlannerConfig
+from fledge.tasks.navigation.planner.kernel import AROUND, HEADINGS, PLAN_WIDTH
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
-from fledge.tasks.navigation.planner.plan_observation import AROUND, HEADINGS, PLAN_WIDTH
 from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.navigation.steering import OBSERVED
 

@@ -15,11 +15,9 @@ from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
 from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, NavigationPolicyConfig, PolicyKind
-from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy
+from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy
 from fledge.tasks.navigation.networks.grid_q import GridQ
-from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint
-from fledge.tasks.navigation.networks.navrl_actor_critic import NavRLActorCritic
-from fledge.tasks.navigation.networks.planned_policy import PlannedPolicy
+from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
 from fledge.tasks.policy import PolicyFactory, TrainedEnv
 from fledge.tasks.presets import Presets
@@ -97,5 +95,4 @@ class NavigationPolicies(PolicyFactory):
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
         """Observe `pose` and `plan` where the agent reads them."""
-        pose, plan = ("pose" in agent.observes, "plan" in agent.observes)
-        return dataclasses.replace(cfg, pose=cfg.pose or pose, plan=plan)
+        return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

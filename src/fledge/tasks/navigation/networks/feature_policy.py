@@ -1,4 +1,4 @@
-"""Small networks on hand-made features: the actor-critic of the `fast` preset, and the actor of SAC and TD3.
+"""Small networks on hand-made features: actor-critics of the presets `fast` and `planned`, and the actor of SAC and TD3.
 
 The features are a function of NavRL's observation, nothing more:
 
@@ -23,7 +23,7 @@ from fledge.agents.mlp import mlp, value_layer
 from fledge.agents.squashed import SquashedActor
 from fledge.core.specs import TensorSpec
 from fledge.tasks.navigation.physics.shapes import BOX_M, WIDTHS
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, NEAREST, STATE
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, LIDAR, NEAREST, PLAN, STATE
 
 VELOCITY = TensorSpec((3,), torch.float32, 0.0, 1.0, doc="velocity in the goal frame, 0.5 = at rest")
 READ: tuple[str, ...] = (STATE.name, LIDAR.name, DYNAMIC_OBSTACLE.name)
@@ -65,6 +65,44 @@ class FeaturePolicy(ActorCritic):
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         return example_flight(batch, self.lidar_shape, self.range_m, seed)
+
+
+class PlannedPolicy(FeaturePolicy):
+    """A shared MLP that reads what the planner would do, and corrects it: before training it flies as the planner does.
+
+        mean = the planner's command + correction * tanh(network(features, plan)),  in shares of the speed limit
+
+    `plan` is an observation (`env.plan=true`): on a robot, run the planner beside the policy (`PlanReader`).
+
+    Args:
+        correction: How far it may go from the planner's command, per axis.
+    """
+
+    observes = (*READ, PLAN.name)
+
+    def __init__(
+        self,
+        lidar_shape: tuple[int, int] = (36, 4),
+        hidden: Sequence[int] = (256, 128),
+        log_std_max: float = -1.5,
+        range_m: float = 4.0,
+        correction: float = 0.5,
+    ) -> None:
+        super().__init__(lidar_shape, hidden, log_std_max, range_m, more_inputs=PLAN.width, forward=0.0)
+        self.correction = correction
+
+    def encode(self, obs: Obs) -> Tensor:
+        return torch.cat([super().encode(obs), obs["plan"]], dim=-1)
+
+    def forward(self, x: Tensor) -> tuple[Params, Tensor]:
+        h = self.trunk(x)
+        wish, spread = self.head(h)
+        command = x[..., -PLAN.width :][..., PLAN["command"]]
+        return (command + self.correction * torch.tanh(wish), spread), self.critic(h).squeeze(-1)
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        plan = torch.rand(batch, PLAN.width, generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
+        return {**super().example_inputs(batch, seed), "plan": plan}
 
 
 class FeatureActor(SquashedActor):
@@ -137,19 +175,5 @@ def obstacle_features(rows: Tensor, velocity: Tensor, range_m: float) -> Tensor:
     miss = (offset[..., :2] + relative[..., :2] * when).norm(dim=-1, keepdim=True) - reach
     clearance = (dz.abs() - 0.5 * BOX_M - RADIUS_M) * is_box
     closeness = (range_m / gap.clamp(min=MIN_GAP_M)).log() * 0.25
-    rows_out = torch.cat(
-        [
-            offset * (1.0 / range_m),
-            relative * 0.5,
-            gap * (1.0 / range_m),
-            closeness,
-            when * 0.25,
-            miss * 0.5,
-            clearance,
-            width,
-            is_box,
-            present,
-        ],
-        dim=-1,
-    )
-    return rows_out * present
+    features = [offset * (1.0 / range_m), relative * 0.5, gap * (1.0 / range_m), closeness, when * 0.25, miss * 0.5]
+    return torch.cat([*features, clearance, width, is_box, present], dim=-1) * present

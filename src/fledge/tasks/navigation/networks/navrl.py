@@ -15,31 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fledge.agents.actor_critic import ValueNorm
+from fledge.agents.actor_critic import ActorCritic, ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
+from fledge.agents.distributions import BetaHead, Params
 from fledge.core.errors import FormatError
-from fledge.tasks.navigation.networks.feature_policy import READ, example_flight
-from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE
+from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, example_flight
+from fledge.tasks.navigation.networks.lidar_encoder import AZIMUTHS, ELEVATIONS, LidarEncoder
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, STATE
 
-# where each of our modules lies in NavRL's state dict
-NAVRL_PREFIXES = {
-    "lidar.0": "feature_extractor.module.0.module.0",
-    "lidar.2": "feature_extractor.module.0.module.2",
-    "lidar.4": "feature_extractor.module.0.module.4",
-    "lidar.7": "feature_extractor.module.0.module.7",
-    "lidar.8": "feature_extractor.module.0.module.8",
-    "obstacles.0": "feature_extractor.module.1.module.1.0",
-    "obstacles.2": "feature_extractor.module.1.module.1.2",
-    "obstacles.3": "feature_extractor.module.1.module.1.3",
-    "obstacles.5": "feature_extractor.module.1.module.1.5",
-    "trunk.0": "feature_extractor.module.3.module.0",
-    "trunk.2": "feature_extractor.module.3.module.2",
-    "trunk.3": "feature_extractor.module.3.module.3",
-    "trunk.5": "feature_extractor.module.3.module.5",
+NAVRL_PREFIXES = {  # where each of our modules lies in NavRL's state dict
+    "lidar": "feature_extractor.module.0.module",
+    "obstacles": "feature_extractor.module.1.module.1",
+    "trunk": "feature_extractor.module.3.module",
     "alpha": "actor.module.0.module.alpha_layer",
     "beta": "actor.module.0.module.beta_layer",
     "critic": "critic.module",
 }
+WIDTHS = [AZIMUTHS * ELEVATIONS, DYNAMIC_OBSTACLE.size(), STATE.size()]  # of the inputs: lidar, obstacles, state
+
+
+def navrl_key(ours: str) -> str:
+    """Return NavRL's name of an entry of our state dict."""
+    module, entry = ours.split(".", 1)
+    return f"{NAVRL_PREFIXES[module]}.{entry}"
 
 
 def mlp_block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -117,6 +115,73 @@ class NavRLPolicy(BaseAgent):
         return example_flight(batch, (36, 4), 4.0, seed)
 
 
+class NavRLActorCritic(ActorCritic):
+    """The same function to train, with the fast LiDAR encoder; orthogonal heads with gain 0.01, as NavRL starts them.
+
+    Reads [lidar 144 | obstacles 50 | state 8].
+    """
+
+    inputs = sum(WIDTHS)
+    observes = READ
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lidar = LidarEncoder()
+        self.obstacles = nn.Sequential(*mlp_block(DYNAMIC_OBSTACLE.size(), 128), *mlp_block(128, 64))
+        self.trunk = nn.Sequential(*mlp_block(200, 256), *mlp_block(256, 256))
+        self.head = BetaHead(256, VELOCITY)
+        self.critic = nn.Linear(256, 1)
+        for layer in (self.head.alpha, self.head.beta, self.critic):
+            nn.init.orthogonal_(layer.weight, gain=0.01)
+            nn.init.zeros_(layer.bias)
+
+    def encode(self, obs: Obs) -> Tensor:
+        return torch.cat([obs["lidar"].flatten(1), obs["dynamic_obstacle"].flatten(1), obs["state"]], dim=-1)
+
+    def forward(self, x: Tensor) -> tuple[Params, Tensor]:
+        lidar, obstacles, state = x.split(WIDTHS, dim=-1)
+        h = self.trunk(torch.cat([self.lidar(lidar), self.obstacles(obstacles), state], dim=-1))
+        return self.head(h), self.critic(h).squeeze(-1)
+
+    @classmethod
+    def from_navrl(cls, policy: NavRLPolicy) -> NavRLActorCritic:
+        """The same policy, ready to be trained further."""
+        own = cls()
+        for ours, theirs in own._pairs(policy.network):
+            ours.load_state_dict(theirs.state_dict())
+        own.value_norm.load_state_dict(policy.value_norm.state_dict())
+        return own
+
+    def published(self) -> NavRLPolicy:
+        """The same policy in NavRL's published form, with Conv2d."""
+        policy = NavRLPolicy()
+        for ours, theirs in self._pairs(policy.network):
+            theirs.load_state_dict(ours.state_dict())
+        policy.value_norm.load_state_dict(self.value_norm.state_dict())
+        return policy.eval()
+
+    def exported(self) -> nn.Module:
+        """The fast LiDAR encoder is for training; other programs get the Conv2d it equals."""
+        return self.published().exported()
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return example_flight(batch, (36, 4), 4.0, seed)
+
+    def _pairs(self, net: NavRLNetwork) -> list[tuple[nn.Module, nn.Module]]:
+        """Our modules beside the published ones with the same parameters."""
+        assert isinstance(self.head, BetaHead)
+        return [
+            *zip(self.lidar.convs, (net.lidar[0], net.lidar[2], net.lidar[4]), strict=True),
+            (self.lidar.linear, net.lidar[7]),
+            (self.lidar.norm, net.lidar[8]),
+            (self.obstacles, net.obstacles),
+            (self.trunk, net.trunk),
+            (self.head.alpha, net.alpha),
+            (self.head.beta, net.beta),
+            (self.critic, net.critic),
+        ]
+
+
 def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
     """Return NavRL's policy from its `.pt` file (a plain state dict; nothing in it is executed).
 
@@ -137,19 +202,16 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
         raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
     policy = NavRLPolicy()
     own = policy.network.state_dict()
-    renamed: dict[str, Tensor] = {}
-    for ours, theirs in NAVRL_PREFIXES.items():
-        for kind in ("weight", "bias"):
-            key = f"{theirs}.{kind}"
-            if key not in saved:
-                raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
-            if saved[key].shape != own[f"{ours}.{kind}"].shape:
-                raise FormatError(
-                    f"{path} does not fit: {key} has shape {tuple(saved[key].shape)}, NavRL's network "
-                    f"{tuple(own[f'{ours}.{kind}'].shape)}. Was it trained with another LiDAR or obstacle count?"
-                )
-            renamed[f"{ours}.{kind}"] = saved[key]
-    policy.network.load_state_dict(renamed)
+    for ours, tensor in own.items():
+        key = navrl_key(ours)
+        if key not in saved:
+            raise FormatError(f"{path} is not NavRL's policy: it has no entry {key}.")
+        if saved[key].shape != tensor.shape:
+            raise FormatError(
+                f"{path} does not fit: {key} has shape {tuple(saved[key].shape)}, NavRL's network {tuple(tensor.shape)}. "
+                "Was it trained with another LiDAR or obstacle count?"
+            )
+    policy.network.load_state_dict({ours: saved[navrl_key(ours)] for ours in own})
     norm = policy.value_norm
     scales = {"running_mean": norm.mean_avg, "running_mean_sq": norm.square_avg, "debiasing_term": norm.weight}
     for name, buffer in scales.items():

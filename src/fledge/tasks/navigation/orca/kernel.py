@@ -1,12 +1,20 @@
 """ORCA on the drone's sensors: half-spaces from movers, beams and the heights of the flight. One thread a drone."""
 
+import torch
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
+from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.orca.solver import half_space, safest
-from fledge.tasks.navigation.planner.local_map import GROUND_M, Scan
-from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, read_movers, read_own
+from fledge.tasks.navigation.planner.local_map import GROUND_M
+from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, Seen, read_movers, read_own
 from fledge.tasks.navigation.sensing.observations import NEAREST
+
+HORIZON_S = 2.0  # for movers
+NEAR_HORIZON_S = 1.0  # for what stands still
+LAG_S = 0.4  # the drone coasts this long: 68 % of a change of speed is done after 0.5 s
+SKIN_M = 0.1
+HEIGHTS = 2
 
 
 @wp.struct
@@ -38,18 +46,18 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
 
 
 @wp.func
-def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
+def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
     """The half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows all, where there is none."""
-    angle = own.yaw + TWO_PI * float(h) / float(scan.azimuths)
-    elevations = scan.cosine.shape[0]
+    angle = own.yaw + TWO_PI * float(h) / float(seen.azimuths)
+    elevations = seen.cosine.shape[0]
     least = float(FAR)
     p = wp.vec3()
     for v in range(elevations):
-        value = scan.lidar[i, h * elevations + v]
-        d = scan.range_m - value
-        if value > 0.0 and d < least and own.pos[2] + d * scan.sine[v] > GROUND_M:
+        value = seen.lidar[i, h * elevations + v]
+        d = seen.range_m - value
+        if value > 0.0 and d < least and own.pos[2] + d * seen.sine[v] > GROUND_M:
             least = d
-            p = d * wp.vec3(scan.cosine[v] * wp.cos(angle), scan.cosine[v] * wp.sin(angle), scan.sine[v])
+            p = d * wp.vec3(seen.cosine[v] * wp.cos(angle), seen.cosine[v] * wp.sin(angle), seen.sine[v])
     if least == FAR:
         return wp.vec4(0.0, 0.0, 0.0, -1.0)
     return half_space(p - q.lag * own.vel, wanted, wanted, q.body, q.near_horizon - q.lag, q.step_s)
@@ -57,7 +65,7 @@ def beam_plane(q: Caution, scan: Scan, i: int, h: int, own: Own, wanted: wp.vec3
 
 @wp.func
 def allowed(
-    i: int, own: Own, scan: Scan, q: Caution, movers: Movers, planes: wp.array2d(dtype=wp.vec4), wanted: wp.vec3
+    i: int, own: Own, seen: Seen, q: Caution, movers: Movers, planes: wp.array2d(dtype=wp.vec4), wanted: wp.vec3
 ) -> wp.vec3:
     """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
     count = int(0)
@@ -65,8 +73,8 @@ def allowed(
         if movers.place[i, k][0] < FAR:
             planes[i, count] = mover_plane(q, movers, i, k, own, wanted)
             count = count + 1
-    for h in range(scan.azimuths):
-        plane = beam_plane(q, scan, i, h, own, wanted)
+    for h in range(seen.azimuths):
+        plane = beam_plane(q, seen, i, h, own, wanted)
         if plane[0] != 0.0 or plane[1] != 0.0 or plane[2] != 0.0:
             planes[i, count] = plane
             count = count + 1
@@ -87,28 +95,42 @@ class Guard:
 
 
 @wp.func
-def guarded(g: Guard, i: int, own: Own, scan: Scan, movers: Movers, command: wp.vec3) -> wp.vec3:
+def guarded(g: Guard, i: int, own: Own, seen: Seen, movers: Movers, command: wp.vec3) -> wp.vec3:
     """The command, turned out of the velocity obstacles where the guard is on. Movers have been read."""
     if g.on == 0:
         return command
-    return allowed(i, own, scan, g.caution, movers, g.planes, command)
+    return allowed(i, own, seen, g.caution, movers, g.planes, command)
 
 
 @wp.kernel(enable_backward=False)
 def avoid(
     first: int,
-    state: wp.array2d(dtype=wp.float32),
-    rows: wp.array2d(dtype=wp.float32),
-    pose: wp.array2d(dtype=wp.float32),
-    scan: Scan,
+    seen: Seen,
     movers: Movers,
     guard: Guard,
     wanted: wp.array(dtype=wp.vec3),
-    acc: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
     """Write each drone's command, m/s in the goal frame: the allowed one nearest to what is wanted."""
     i = first + wp.tid()
-    own = read_own(i, state, pose, acc, True)
-    read_movers(rows, i, own.pos, movers)
-    command[i] = guarded(guard, i, own, scan, movers, wanted[i])
+    own = read_own(seen, i)
+    read_movers(seen, i, own.pos, movers)
+    command[i] = guarded(guard, i, own, seen, movers, wanted[i])
+
+
+def num_planes(env_cfg: NavigationConfig) -> int:
+    """Return the largest number of half-spaces of one drone."""
+    return NEAREST + env_cfg.lidar_azimuths + HEIGHTS
+
+
+def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
+    """Return ORCA's settings in an env, over a buffer of half-spaces [N, num_planes, 4], which is not read when off."""
+    guard, q = Guard(), Caution()
+    q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
+    q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M
+    q.step_s = env_cfg.dt_s * env_cfg.decimation
+    q.horizon, q.near_horizon, q.lag = HORIZON_S, NEAR_HORIZON_S, LAG_S
+    guard.on, guard.caution = int(on), q
+    if on:
+        guard.planes = wp.from_torch(planes, dtype=wp.vec4)
+    return guard

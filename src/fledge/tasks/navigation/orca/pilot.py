@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import torch
-import warp as wp
 from torch import Tensor
 
 from fledge.agents.base import Obs
-from fledge.envs.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.orca.kernel import avoid
-from fledge.tasks.navigation.orca.structs import guard_of, movers_of, num_planes
-from fledge.tasks.navigation.planner.structs import scan_of
+from fledge.tasks.navigation.orca.kernel import avoid, guard_of, num_planes
+from fledge.tasks.navigation.physics.structs import bind
+from fledge.tasks.navigation.planner.readings import Movers
+from fledge.tasks.navigation.planner.structs import seen_of
 from fledge.tasks.navigation.sensing.observations import NEAREST, STATE
 from fledge.tasks.navigation.steering import Buffers, Steering
 
@@ -20,19 +19,10 @@ class OrcaBuffers(Buffers):
     """Half-spaces of N drones."""
 
     def __init__(self, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:
-        f32 = torch.float32
-        own = {
-            "acc": (f32, (3,)),
-            "place": (f32, (NEAREST, 4)),
-            "motion": (f32, (NEAREST, 4)),
-            "planes": (f32, (num_planes(env_cfg), 4)),
-        }
-        super().__init__(env_cfg, count, device, own)
+        shapes = {"place": (NEAREST, 4), "motion": (NEAREST, 4), "planes": (num_planes(env_cfg), 4)}
+        super().__init__(env_cfg, count, device, {name: (torch.float32, shape) for name, shape in shapes.items()})
         t = self.tensors
-        rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
-        structs = [scan_of(env_cfg, t["lidar"]), movers_of(t), guard_of(env_cfg, t["planes"])]
-        vectors = [wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "acc", "command")]
-        self.program = self.launcher.record([Call(avoid, [*rows, *structs, *vectors])], count)
+        self.record(avoid, seen_of(env_cfg, t), bind(Movers, t), guard_of(env_cfg, t["planes"]))
 
 
 class OrcaPilot(Steering):

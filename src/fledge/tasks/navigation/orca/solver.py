@@ -34,9 +34,7 @@ def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon:
     Outside (|p| > R) with horizon t the tip of the forbidden cone is a ball of radius R/t around p/t.
     """
     inside = wp.length_sq(p) <= radius * radius
-    t = horizon
-    if inside:
-        t = step
+    t = wp.where(inside, step, horizon)
     w = v - p / t
     scale = radius / t
     wp_dot = wp.dot(w, p)

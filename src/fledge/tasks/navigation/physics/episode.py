@@ -130,13 +130,8 @@ def edge_point(u: wp.vec4) -> wp.vec3:
     along = EDGE_M * (2.0 * u[1] - 1.0)
     z = 0.5 + 2.0 * u[2]
     side = int(u[0] * 4.0)
-    if side == 0:
-        return wp.vec3(along, EDGE_M, z)
-    if side == 1:
-        return wp.vec3(along, -EDGE_M, z)
-    if side == 2:
-        return wp.vec3(EDGE_M, along, z)
-    return wp.vec3(-EDGE_M, along, z)
+    across = wp.where(side % 2 == 0, EDGE_M, -EDGE_M)
+    return wp.where(side < 2, wp.vec3(along, across, z), wp.vec3(across, along, z))
 
 
 @wp.func
@@ -212,9 +207,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     elif p.starts == MIXED and u[3] < p.inside_share:
         start = clear_inside(p, maps, slot, who, when, start)
     elif p.starts == CROSSING:
-        sign = float(1.0)
-        if u[0] < 0.5:
-            sign = -1.0
+        sign = wp.where(u[0] < 0.5, -1.0, 1.0)
         axis = open_axis(maps.keys[slot])
         start = side_point(axis, sign, u)
         goal = side_point(axis, -sign, g)

@@ -23,7 +23,7 @@ from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import Layout, NavigationConfig
 from fledge.tasks.navigation.physics.arena import ROWS, SIDES, place_arena
 from fledge.tasks.navigation.physics.crowd import Crowd, crowd_kinds, place_crowd, step_crowd
-from fledge.tasks.navigation.physics.structs import Maps, allocate
+from fledge.tasks.navigation.physics.structs import Maps, allocate, bind
 from fledge.tasks.navigation.physics.terrain import CELLS, WALLS, place_boxes, place_walls, rasterise
 
 NEVER = 2**31 - 1
@@ -54,10 +54,7 @@ class MapBank:
         self.boxes = self._zeros(torch.int32, k, b, 4)  # inner cells: x0, y0, x1, y1
         self.heights = self._zeros(torch.float32, k, b)  # m
         self.grid = self._zeros(torch.uint8, k, CELLS * CELLS)
-        keys = self.tensors["keys"].data_ptr()
-        self.maps = Maps()
-        self.maps.grid, self.maps.clock = wp.from_torch(self.grid), wp.from_torch(self.tensors["clock"])
-        self.maps.keys = wp.array(ptr=keys, shape=(k,), dtype=wp.vec2ui, device=str(device))
+        self.maps = bind(Maps, {"grid": self.grid, **self.tensors})
         self.maps.crowd = crowd
         self._pending: Future[None] | None = None
         self._head = 0

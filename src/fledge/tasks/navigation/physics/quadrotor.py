@@ -135,12 +135,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 @wp.func
 def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
     """The stand-in: velocity follows its command with the controller's gain; attitude stays."""
-    out = Body()
     vel = body.vel + (cmd_vel_w - body.vel) * (VELOCITY_GAIN * dt * frame.thrust / frame.mass)
-    vel = vel * (1.0 - damping * frame.damping * dt)
-    out.vel = vel
-    out.pos = body.pos + vel * dt
-    out.quat = body.quat
-    out.rate = body.rate
-    out.throttle = body.throttle
-    return out
+    body.vel = vel * (1.0 - damping * frame.damping * dt)
+    body.pos = body.pos + body.vel * dt
+    return body

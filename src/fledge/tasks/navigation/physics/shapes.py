@@ -52,9 +52,7 @@ def is_standing(kind: int) -> bool:
 
 @wp.func
 def height_of(kind: int) -> float:
-    if is_standing(kind):
-        return CYLINDER_M
-    return BOX_M
+    return wp.where(is_standing(kind), CYLINDER_M, BOX_M)
 
 
 @wp.func
@@ -72,61 +70,47 @@ def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
 
 
 @wp.func
-def ray_cylinder(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, radius: float, half_height: float) -> float:
-    """Distance along a unit ray to an upright cylinder, or INF. Zero from inside."""
-    ox = origin[0] - centre[0]
-    oy = origin[1] - centre[1]
-    oz = origin[2] - centre[2]
-    a = direction[0] * direction[0] + direction[1] * direction[1]
-    c = ox * ox + oy * oy - radius * radius
-    near = float(-INF)
-    far = float(INF)
-    if a > 1.0e-12:
-        b = ox * direction[0] + oy * direction[1]
-        root = b * b - a * c
-        if root < 0.0:
-            return INF
-        root = wp.sqrt(root)
-        near = (-b - root) / a
-        far = (-b + root) / a
-    elif c > 0.0:
-        return INF
-    if wp.abs(direction[2]) > 1.0e-9:
-        t0 = (-half_height - oz) / direction[2]
-        t1 = (half_height - oz) / direction[2]
-        near = wp.max(near, wp.min(t0, t1))
-        far = wp.min(far, wp.max(t0, t1))
-    elif wp.abs(oz) > half_height:
-        return INF
-    if near > far or far < 0.0:
-        return INF
-    return wp.max(near, 0.0)
+def slab(o: float, d: float, half: float) -> wp.vec2:
+    """Where a ray from `o` with slope `d` enters and leaves a slab of ±half; (INF, -INF) if it never does."""
+    if wp.abs(d) > 1.0e-9:
+        t0 = (-half - o) / d
+        t1 = (half - o) / d
+        return wp.vec2(wp.min(t0, t1), wp.max(t0, t1))
+    if wp.abs(o) > half:
+        return wp.vec2(INF, -INF)
+    return wp.vec2(-INF, INF)
 
 
 @wp.func
-def ray_box(origin: wp.vec3, direction: wp.vec3, centre: wp.vec3, half: wp.vec3) -> float:
-    """Distance along a unit ray to an axis-aligned box, or INF. Zero from inside."""
-    near = float(-INF)
-    far = float(INF)
-    for k in range(3):
-        o = origin[k] - centre[k]
-        if wp.abs(direction[k]) > 1.0e-9:
-            t0 = (-half[k] - o) / direction[k]
-            t1 = (half[k] - o) / direction[k]
-            near = wp.max(near, wp.min(t0, t1))
-            far = wp.min(far, wp.max(t0, t1))
-        elif wp.abs(o) > half[k]:
-            return INF
-    if near > far or far < 0.0:
-        return INF
-    return wp.max(near, 0.0)
+def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
+    """Where a ray enters and leaves an endless upright cylinder around the origin; (INF, -INF) if it never does."""
+    a = d[0] * d[0] + d[1] * d[1]
+    c = o[0] * o[0] + o[1] * o[1] - radius * radius
+    if a > 1.0e-12:
+        b = o[0] * d[0] + o[1] * d[1]
+        root = b * b - a * c
+        if root < 0.0:
+            return wp.vec2(INF, -INF)
+        root = wp.sqrt(root)
+        return wp.vec2((-b - root) / a, (-b + root) / a)
+    if c > 0.0:
+        return wp.vec2(INF, -INF)
+    return wp.vec2(-INF, INF)
 
 
 @wp.func
 def ray_distance(kind: int, origin: wp.vec3, direction: wp.vec3, centre: wp.vec3) -> float:
     """Distance along a unit ray to an obstacle, or INF. Zero from inside."""
-    half_width = 0.5 * width_of(kind)
-    half_height = 0.5 * height_of(kind)
+    half = 0.5 * width_of(kind)
+    o = origin - centre
+    span = slab(o[2], direction[2], 0.5 * height_of(kind))
     if kind / WIDTHS == CYLINDER:
-        return ray_cylinder(origin, direction, centre, half_width, half_height)
-    return ray_box(origin, direction, centre, wp.vec3(half_width, half_width, half_height))
+        level = circle(o, direction, half)
+        span = wp.vec2(wp.max(span[0], level[0]), wp.min(span[1], level[1]))
+    else:
+        for k in range(2):
+            level = slab(o[k], direction[k], half)
+            span = wp.vec2(wp.max(span[0], level[0]), wp.min(span[1], level[1]))
+    if span[0] > span[1] or span[1] < 0.0:
+        return INF
+    return wp.max(span[0], 0.0)

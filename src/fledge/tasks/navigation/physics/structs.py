@@ -132,18 +132,26 @@ class Result:
     terms: wp.array2d(dtype=wp.float32)  # [N, rewards.TERMS]
 
 
+def bind(kind: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return a struct whose arrays are the tensors of their names; its other fields are left to the caller."""
+    struct = kind()
+    for name, field in kind.vars.items():
+        if name in tensors:
+            setattr(struct, name, wp.from_torch(tensors[name], dtype=field.type.dtype))
+    return struct
+
+
 def allocate(
     kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
 ) -> tuple[Any, dict[str, torch.Tensor]]:
     """Return a struct and the zeroed tensors under its arrays; `shapes` by name, or by the number of dimensions."""
-    struct, tensors = kind(), {}
-    for name, array in kind.cls.__annotations__.items():
+    tensors = {}
+    for name, array in ((name, field.type) for name, field in kind.vars.items()):
         if isinstance(array, wp.array):
             dtype = torch.int32 if array.dtype is wp.int32 else torch.float32
             shape = (*shapes.get(name, shapes[array.ndim]), *getattr(array.dtype, "_shape_", ()))
             tensors[name] = torch.zeros(shape, dtype=dtype, device=device)
-            setattr(struct, name, wp.from_torch(tensors[name], dtype=array.dtype))
-    return struct, tensors
+    return bind(kind, tensors), tensors
 
 
 @wp.func

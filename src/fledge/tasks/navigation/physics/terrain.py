@@ -64,12 +64,8 @@ def gap_cells(a: wp.vec4i, b: wp.vec4i) -> float:
 def draw_box(key: wp.vec2ui, draw: int, seed: wp.vec2ui) -> wp.vec4i:
     """A candidate footprint in inner cells (0..400): sides of 3 or 7 cells, corner on the 0.4 m raster."""
     u = uniform4(key[0], key[1], P_BOX, wp.uint32(draw), seed)
-    w = int(4)
-    if u[2] >= 0.5:
-        w = 8
-    d = int(4)
-    if u[3] >= 0.5:
-        d = 8
+    w = wp.where(u[2] >= 0.5, 8, 4)
+    d = wp.where(u[3] >= 0.5, 8, 4)
     steps = float((INNER_VERTICES - 1) / RASTER_CELLS + 1)
     x = wp.min(int(u[0] * steps) * RASTER_CELLS, INNER_VERTICES - w)
     y = wp.min(int(u[1] * steps) * RASTER_CELLS, INNER_VERTICES - d)
@@ -183,10 +179,7 @@ def rasterise(
 @wp.func
 def reach(value: wp.uint8) -> int:
     """Distance in cells implied for a neighbour of a cell with this value."""
-    v = int(value)
-    if v >= SOLID:
-        return 1
-    return v + 1
+    return wp.where(int(value) >= SOLID, 1, int(value) + 1)
 
 
 @wp.func

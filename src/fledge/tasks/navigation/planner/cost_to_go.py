@@ -43,20 +43,16 @@ def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
             y = y0 + float(c) * PLACE_M
             at = r * PLACES + c
             w.slow[i, at] = PLACE_M * w.slowness[ring_at(m, i, x, y, bands)]
-            length = float(UNKNOWN)
             away = wp.sqrt(x * x + y * y)
-            if r == 0 or c == 0 or r == last or c == last or away < 2.0 * PLACE_M:
-                length = away
-            w.length[i, at] = length
+            known = r == 0 or c == 0 or r == last or c == last or away < 2.0 * PLACE_M
+            w.length[i, at] = wp.where(known, away, UNKNOWN)
 
 
 @wp.func
 def sweep_once(w: CostToGo, i: int, step: int) -> bool:
     """Update every place from those before it, in the order of `step` (1 forth, -1 back); return whether any changed."""
     changed = bool(False)
-    first = int(1)
-    if step < 0:
-        first = PLACES - 2
+    first = wp.where(step < 0, PLACES - 2, 1)
     for n in range(PLACES - 2):
         row = (first + step * n) * PLACES
         at = row + first
@@ -83,10 +79,7 @@ def sweep_once(w: CostToGo, i: int, step: int) -> bool:
 def sweep(w: CostToGo, i: int):
     """Update every place from its neighbours, back and forth, until no place changes or `rounds` is reached."""
     for k in range(w.rounds * 2):
-        step = int(1)
-        if k % 2 == 1:
-            step = -1
-        if not sweep_once(w, i, step) and k > 0:
+        if not sweep_once(w, i, 1 - 2 * (k % 2)) and k > 0:
             return
 
 

@@ -15,14 +15,13 @@ So a new hit is drawn once, as a disc of rings (197 words), known ones cost a lo
 far ahead it is asked. 16 bytes a cell: 128 x 128 cells, ±6.4 m, are 256 KiB a drone.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import warp as wp
 
 from fledge.envs.kernel_random import TWO_PI
+from fledge.tasks.navigation.planner.readings import Seen
 
 CELL_M = 0.1
 BANDS = 16
@@ -45,27 +44,17 @@ def window_cells(range_m: float, least: int = 128) -> int:
 
 def disc() -> np.ndarray:
     """Offsets in cells and ring of all cells that a hit is seen from, [197, 3] int32: the nearest first."""
-    span = range(-REACH_CELLS, REACH_CELLS + 1)
-    rows = []
-    for dx in span:
-        for dy in span:
-            ring = ring_of(math.hypot(dx, dy) * CELL_M)
-            if ring < len(RING_EDGES_M):
-                rows.append((dx, dy, ring))
-    rows.sort(key=lambda row: (row[2], row[0], row[1]))
-    return np.array(rows, np.int32)
-
-
-def ring_of(distance_m: float) -> int:
-    """The ring of a distance; 8 beyond all."""
-    return int(np.searchsorted(np.array(RING_EDGES_M) + 1e-6, distance_m))
+    dx, dy = (axis.ravel() - REACH_CELLS for axis in np.indices((2 * REACH_CELLS + 1, 2 * REACH_CELLS + 1)))
+    ring = np.searchsorted(np.array(RING_EDGES_M) + 1e-6, np.hypot(dx, dy) * CELL_M)
+    rows = np.stack([dx, dy, ring], axis=1)[np.lexsort((dy, dx, ring))]
+    return rows[rows[:, 2] < RINGS].astype(np.int32)
 
 
 def ring_distances() -> np.ndarray:
     """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one is beyond all."""
     rows = disc()
     away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
-    means = [away[rows[:, 2] == k].mean() for k in range(len(RING_EDGES_M))]
+    means = [away[rows[:, 2] == k].mean() for k in range(RINGS)]
     return np.array([*means, 1.0e6], np.float32)
 
 
@@ -78,19 +67,6 @@ class LocalMap:
     centre: wp.array(dtype=wp.vec2i)  # [N] cell of the drone
     fresh: wp.array(dtype=wp.bool)  # [N] nothing is remembered yet
     disc: wp.array(dtype=wp.vec3i)  # dx, dy, ring
-
-
-@wp.struct
-class Scan:
-    """A scan and how to read it. H azimuths, V elevations."""
-
-    lidar: wp.array2d(dtype=wp.float32)  # [N, H * V] range - distance
-    azimuths: int
-    cosine: wp.array(dtype=wp.float32)  # [V]
-    sine: wp.array(dtype=wp.float32)  # [V]
-    range_m: float
-    standing: int  # whatever is hit stands on the ground
-    memory: int
 
 
 @wp.func
@@ -119,9 +95,7 @@ def bands_between(low: float, high: float) -> wp.uint32:
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
     """Forget one line of cells, which is about to lie on the other side of the window."""
     for k in range(m.size):
-        at = place_of(m, line, k)
-        if along_x == 0:
-            at = place_of(m, k, line)
+        at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
         m.cells[i, at] = wp.uint64(0)
         m.cells[i, at + 1] = wp.uint64(0)
 
@@ -139,16 +113,10 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
         m.fresh[i] = False
         return
     half = m.size / 2
-    for k in range(wp.abs(dx)):
-        if dx > 0:
-            wipe_line(m, i, old[0] + half + k, 1)
-        else:
-            wipe_line(m, i, old[0] - half - 1 - k, 1)
+    for k in range(wp.abs(dx)):  # lines that enter on one side lie where those leave on the other
+        wipe_line(m, i, wp.min(ix, old[0]) + half + k, 1)
     for k in range(wp.abs(dy)):
-        if dy > 0:
-            wipe_line(m, i, old[1] + half + k, 0)
-        else:
-            wipe_line(m, i, old[1] - half - 1 - k, 0)
+        wipe_line(m, i, wp.min(iy, old[1]) + half + k, 0)
 
 
 @wp.func
@@ -164,26 +132,23 @@ def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
 
 
 @wp.func
-def remember(m: LocalMap, i: int, scan: Scan, pos: wp.vec3, yaw: float):
+def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
     """Take a scan into the map. `pos` is in the goal frame, its height above the ground; `yaw` against that frame."""
-    roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - scan.memory)
-    elevations = scan.cosine.shape[0]
-    for h in range(scan.azimuths):
-        angle = yaw + TWO_PI * float(h) / float(scan.azimuths)
+    roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - seen.memory)
+    elevations = seen.cosine.shape[0]
+    for h in range(seen.azimuths):
+        angle = yaw + TWO_PI * float(h) / float(seen.azimuths)
         dx = wp.cos(angle)
         dy = wp.sin(angle)
         for v in range(elevations):
-            value = scan.lidar[i, h * elevations + v]
+            value = seen.lidar[i, h * elevations + v]
             if value > 0.0:
-                d = scan.range_m - value + INSIDE_M
-                z = pos[2] + d * scan.sine[v]
+                d = seen.range_m - value + INSIDE_M
+                z = pos[2] + d * seen.sine[v]
                 if z > GROUND_M:
-                    low = z
-                    if scan.standing == 1:
-                        low = 0.0
-                    bands = bands_between(low, z)
+                    bands = bands_between(wp.where(seen.standing == 1, 0.0, z), z)
                     if bands != wp.uint32(0):
-                        flat = d * scan.cosine[v]
+                        flat = d * seen.cosine[v]
                         draw_hit(m, i, to_cell(pos[0] + flat * dx), to_cell(pos[1] + flat * dy), bands)
 
 

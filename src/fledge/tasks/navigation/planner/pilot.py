@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import torch
-import warp as wp
 from torch import Tensor
 
 from fledge.agents.base import Obs
 from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.core.settings import check_settings
-from fledge.envs.launch import Call
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.kernel import plan
-from fledge.tasks.navigation.planner.structs import PlannerStructs, buffer_bytes, buffer_shapes, scan_of
+from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
 from fledge.tasks.navigation.steering import Buffers, Steering
 
 
@@ -28,13 +26,8 @@ class PlannerBuffers(Buffers):
     ) -> None:
         check_memory(cfg, env_cfg, count, device)
         super().__init__(env_cfg, count, device, buffer_shapes(cfg, env_cfg))
-        t = self.tensors
-        self.structs = PlannerStructs(cfg, env_cfg, t)
-        rows = [wp.from_torch(t[name]) for name in ("state", "dynamic_obstacle", "pose")]
-        scan = scan_of(env_cfg, t["lidar"], cfg)
-        vectors = [wp.from_torch(t[name], dtype=wp.vec3) for name in ("wanted", "command")]
-        call = Call(plan, [*rows, scan, self.structs.planner, int(shield), *vectors])
-        self.program = self.launcher.record([call], count)
+        self.planner = bind_planner(within_limit(cfg, env_cfg.speed_limit), env_cfg, self.tensors)
+        self.record(plan, seen_of(env_cfg, self.tensors, cfg), self.planner, int(shield))
 
 
 def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:

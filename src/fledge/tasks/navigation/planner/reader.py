@@ -1,4 +1,5 @@
-"""PlanReader: the observation `plan` for programs that fly a planned policy elsewhere, decision by decision."""
+"""The observation `plan`: its buffers, the launches that write it, and PlanReader for programs that fly a planned policy
+elsewhere, decision by decision."""
 
 from __future__ import annotations
 
@@ -11,12 +12,47 @@ from torch import Tensor
 
 from fledge.core.errors import InputError
 from fledge.core.settings import check_settings
-from fledge.envs.launch import Launcher
+from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import NavigationConfig
-from fledge.tasks.navigation.physics import structs
-from fledge.tasks.navigation.planner.observed import ObservedPlan
-from fledge.tasks.navigation.planner.plan_observation import AHEAD, PLAN_WIDTH
+from fledge.tasks.navigation.physics.structs import Result, bind
+from fledge.tasks.navigation.planner.kernel import AHEAD, PLAN_WIDTH, PlanBuffers, observe_plan
+from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
+from fledge.tasks.navigation.sensing.observations import POSE
 from fledge.tasks.navigation.steering import READ
+
+SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # worked out anew whenever they are read
+
+
+def plan_bytes(env_cfg: NavigationConfig) -> int:
+    """Return the memory of one drone's plan."""
+    return buffer_bytes(env_cfg.planner, env_cfg) + 4 * (PLAN_WIDTH + 8)
+
+
+class ObservedPlan:
+    """Plans of N drones. `state` has the buffers that the next plan depends on.
+
+    Args:
+        action: [N, 3] what the env flies.
+        step: [N] physics steps flown in the episode.
+    """
+
+    def __init__(self, env_cfg: NavigationConfig, action: Tensor, step: Tensor) -> None:
+        self.env_cfg, self.step, f32 = env_cfg, wp.from_torch(step), torch.float32
+        shapes = {**buffer_shapes(env_cfg.planner, env_cfg), "vel": (f32, (3,)), "kept": (f32, (PLAN_WIDTH,))}
+        n, device = len(action), action.device
+        self.tensors = t = {k: torch.zeros((n, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
+        self.state = {k: v for k, v in t.items() if k not in SCRATCH}
+        self.pose = torch.zeros((n, POSE.width), device=device)  # where `pose` is not observed
+        cfg = within_limit(env_cfg.planner, env_cfg.speed_limit)
+        self.planner = bind_planner(cfg, env_cfg, t)
+        self.buffers = bind(PlanBuffers, {"vel": t["vel"], "kept": t["kept"], "flown": action})
+        self.buffers.fast, self.buffers.slow, self.buffers.limit = cfg.fast, cfg.slow, env_cfg.speed_limit
+        self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
+
+    def call(self, who: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
+        """Return the launch that reads observations [N, numbers] and writes the plan of `who` (`kernel`) into `out`."""
+        seen = seen_of(self.env_cfg, obs, self.env_cfg.planner)
+        return Call(observe_plan, [who, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])
 
 
 class PlanReader:
@@ -36,12 +72,8 @@ class PlanReader:
         self._action = torch.zeros((count, 3), device=device)
         self._step = torch.zeros(count, dtype=torch.int32, device=device)
         self._out = torch.zeros((count, PLAN_WIDTH), device=device)
-        plan, obs = ObservedPlan(env_cfg, self._action, wp.from_torch(self._step)), structs.Obs()
-        for name, buffer in self._seen.items():
-            setattr(obs, name, wp.from_torch(buffer))
-        call = plan.call(AHEAD, structs.Result(), obs, self._seen["lidar"], self._out)
-        self._plan, self._launcher = plan, Launcher(device, 1)
-        self._program = self._launcher.record([call], count)
+        self._plan, self._launcher = ObservedPlan(env_cfg, self._action, self._step), Launcher(device, 1)
+        self._program = self._launcher.record([self._plan.call(AHEAD, Result(), self._seen, self._out)], count)
 
     @torch.no_grad()
     def read(self, obs: Mapping[str, Any], flown: Any | None = None) -> Tensor:

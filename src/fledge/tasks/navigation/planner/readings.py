@@ -3,24 +3,29 @@
 import warp as wp
 
 from fledge.tasks.navigation.physics.shapes import BOX_M
-from fledge.tasks.navigation.sensing.observations import NEAREST
-from fledge.tasks.navigation.sensing.observe import (
-    FLAT,
-    HEIGHT,
-    M_BOX,
-    M_COLUMNS,
-    M_FLAT,
-    M_UNIT,
-    M_UP,
-    M_VEL,
-    M_WIDTH,
-    TO_GOAL,
-    UP,
-    VEL,
-    YAW,
-)
+from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, NEAREST, POSE, STATE
 
+TO_GOAL, FLAT, UP, VEL = STATE.starts
+M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = DYNAMIC_OBSTACLE.starts
+M_COLUMNS = DYNAMIC_OBSTACLE.width
+HEIGHT, YAW = POSE.starts
 FAR = 1.0e6
+
+
+@wp.struct
+class Seen:
+    """Observations of N drones, and how to read their LiDAR. H azimuths, V elevations."""
+
+    state: wp.array2d(dtype=wp.float32)  # [N, STATE.width]
+    dynamic_obstacle: wp.array2d(dtype=wp.float32)  # [N, NEAREST * M_COLUMNS]
+    pose: wp.array2d(dtype=wp.float32)  # [N, POSE.width]
+    lidar: wp.array2d(dtype=wp.float32)  # [N, H * V] range - distance
+    azimuths: int
+    cosine: wp.array(dtype=wp.float32)  # [V]
+    sine: wp.array(dtype=wp.float32)  # [V]
+    range_m: float
+    standing: int  # whatever is hit stands on the ground
+    memory: int
 
 
 @wp.struct
@@ -29,7 +34,7 @@ class Own:
 
     pos: wp.vec3
     vel: wp.vec3
-    acc: wp.vec3
+    acc: wp.vec3  # predicted from the last command; 0 in a new episode
     goal: wp.vec3
     yaw: float
     ahead: wp.vec2  # horizontal unit vector to the goal
@@ -58,9 +63,7 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
         movers.motion[i, k] = wp.vec4()
         return
     scale = flat / wp.max(wp.sqrt(ux * ux + uy * uy), 1.0e-6)
-    half = float(FAR)
-    if rows[i, row + M_BOX] > 0.5:
-        half = 0.5 * BOX_M
+    half = wp.where(rows[i, row + M_BOX] > 0.5, 0.5 * BOX_M, FAR)
     half_width = 0.125 * (rows[i, row + M_WIDTH] + 1.0)
     up = pos[2] + rows[i, row + M_UP]
     movers.place[i, k] = wp.vec4(pos[0] + scale * ux, pos[1] + scale * uy, up, half_width)
@@ -68,36 +71,28 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 
 
 @wp.func
-def read_movers(rows: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, movers: Movers):
+def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
     """Read all rows of `dynamic_obstacle`."""
     for k in range(NEAREST):
-        read_mover(rows, i, k, pos, movers)
+        read_mover(seen.dynamic_obstacle, i, k, pos, movers)
 
 
 @wp.func
-def read_own(
-    i: int,
-    state: wp.array2d(dtype=wp.float32),
-    pose: wp.array2d(dtype=wp.float32),
-    acc: wp.array(dtype=wp.vec3),
-    fresh: bool,
-) -> Own:
-    """Read the drone's own state. Its acceleration is what the last command was predicted to do; 0 in a new episode."""
+def read_own(seen: Seen, i: int) -> Own:
+    """Read the drone's own state, without its acceleration."""
     own = Own()
-    ux = state[i, TO_GOAL]
-    uy = state[i, TO_GOAL + 1]
-    flat = state[i, FLAT]
+    ux = seen.state[i, TO_GOAL]
+    uy = seen.state[i, TO_GOAL + 1]
+    flat = seen.state[i, FLAT]
     length = wp.sqrt(ux * ux + uy * uy)
     own.ahead = wp.vec2(1.0, 0.0)
     if length > 1.0e-6:
         own.ahead = wp.vec2(ux / length, uy / length)
-    height = pose[i, HEIGHT]
-    own.yaw = pose[i, YAW]
+    height = seen.pose[i, HEIGHT]
+    own.yaw = seen.pose[i, YAW]
     own.pos = wp.vec3(-flat * own.ahead[0], -flat * own.ahead[1], height)
-    own.goal = wp.vec3(0.0, 0.0, height + state[i, UP])
-    own.vel = wp.vec3(state[i, VEL], state[i, VEL + 1], state[i, VEL + 2])
-    if not fresh:
-        own.acc = acc[i]
+    own.goal = wp.vec3(0.0, 0.0, height + seen.state[i, UP])
+    own.vel = wp.vec3(seen.state[i, VEL], seen.state[i, VEL + 1], seen.state[i, VEL + 2])
     return own
 
 

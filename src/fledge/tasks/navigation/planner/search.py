@@ -15,14 +15,13 @@ one whose metres lost already exceed the cheapest so far is not flown, and flyin
 no result: of equal ones the first counts.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import warp as wp
 
 from fledge.tasks.navigation.physics.quadrotor import DAMPING, VELOCITY_GAIN
+from fledge.tasks.navigation.physics.structs import to_world
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.cost_to_go import CostToGo, cost_from
 from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, ring_at
@@ -162,13 +161,6 @@ def at_look(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec
 
 
 @wp.func
-def turned(s: Search, own: Own, c: int) -> wp.vec3:
-    """Candidate c in the goal frame."""
-    v = s.commands[c]
-    return wp.vec3(own.ahead[0] * v[0] - own.ahead[1] * v[1], own.ahead[1] * v[0] + own.ahead[0] * v[1], v[2])
-
-
-@wp.func
 def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
     """Length of the way from a point to the goal, m."""
     flat = cost_from(w, i, at[0], at[1])
@@ -177,17 +169,12 @@ def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
 
 
 @wp.func
-def lost(s: Search, w: CostToGo, i: int, own: Own, command: wp.vec3, brief: int) -> float:
-    """Metres that a command loses against flying to the goal at full speed."""
-    return to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
-
-
-@wp.func
 def cost_of(
     s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
 ) -> float:
     """Cost of a command, or anything from `enough` on as soon as it is known to reach that."""
-    cost = lost(s, w, i, own, command, brief)
+    # metres that the command loses against flying to the goal at full speed
+    cost = to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
     close = wp.length(own.goal - own.pos) < s.near
     for k in range(s.flat.shape[1]):
         if cost >= enough and not close:
@@ -219,7 +206,7 @@ def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: O
     best.cost = float(FAR)
     for brief in range(s.kinds):
         for c in range(s.commands.shape[0]):
-            command = turned(s, own, c)
+            command = to_world(s.commands[c], own.ahead)
             cost = cost_of(s, m, w, i, movers, own, command, brief, best.cost)
             if cost < best.cost:
                 best.command = command
@@ -248,7 +235,7 @@ def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wante
     best = wanted
     least = s.crash_cost - s.crash_relief * crash
     for c in range(s.commands.shape[0]):
-        command = turned(s, own, c)
+        command = to_world(s.commands[c], own.ahead)
         cost = wp.length(command - wanted)
         for k in range(s.alarm):
             if cost < least:

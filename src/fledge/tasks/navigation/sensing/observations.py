@@ -60,60 +60,45 @@ class Column:
     frame: str = ""
     vector: bool = False
 
-    def describe(self) -> list[dict[str, str]]:
-        """Return an entry of the contract for each number."""
-        frame = {"frame": self.frame} if self.frame else {}
-        names = [f"{self.name}_{axis}" for axis in "xyz"] if self.vector else [self.name]
-        return [{"name": name, "unit": self.unit, **frame, "doc": self.doc} for name in names]
-
 
 @dataclass(frozen=True)
 class Observation:
-    """One observation. Its last axis has `columns`, or it is an image whose shape depends on the settings.
-
-    Attributes:
-        doc: What it holds, for specs, the contract and the documentation.
-        columns: Numbers of the last axis, in order.
-        rows: Axes before the columns.
-        image: Shape by the settings, of an observation without columns.
-        setting: Name of the setting that enables it; "": always on.
-        bounds: Lowest and highest value by the settings.
-        axes: Names of the axes, where there are several.
-        facts: More entries of the contract, by the settings.
-    """
+    """One observation. Its last axis has `columns`, or it is an image whose shape depends on the settings."""
 
     name: str
     doc: str
     columns: tuple[Column, ...] = ()
-    rows: tuple[int, ...] = ()
-    image: Callable[[Any], tuple[int, ...]] | None = None
-    setting: str = ""
+    rows: tuple[int, ...] = ()  # axes before the columns
+    image: Callable[[Any], tuple[int, ...]] | None = None  # shape by the settings
+    setting: str = ""  # name of the setting that enables it; "": always on
     dtype: str = "float32"
     bounds: Callable[[Any], tuple[float, float]] = lambda cfg: (-math.inf, math.inf)
     unit: str = ""
     frame: str = ""
-    axes: tuple[str, ...] = ()
-    facts: Callable[[Any], dict[str, Any]] = lambda cfg: {}
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return sum(3 if column.vector else 1 for column in self.columns)
+    axes: tuple[str, ...] = ()  # names, where there are several
+    facts: Callable[[Any], dict[str, Any]] = lambda cfg: {}  # more entries of the contract
 
     @property
     def widths(self) -> list[int]:
         """Width of each column: 3 of a vector, else 1."""
         return [3 if column.vector else 1 for column in self.columns]
 
+    @property
+    def width(self) -> int:
+        return sum(self.widths)
+
+    @property
+    def starts(self) -> list[int]:
+        """Number of each column on the last axis; of a vector, of its x."""
+        return [sum(self.widths[:k]) for k in range(len(self.columns))]
+
     def at(self, name: str) -> int:
-        """Number of the column `name`; of a vector, of its x."""
         return self[name].start
 
     def __getitem__(self, name: str) -> slice:
         """Return the columns of `name`, as a slice of the last axis."""
-        names = [column.name for column in self.columns]
-        first = sum(self.widths[: names.index(name)])
-        return slice(first, first + self.widths[names.index(name)])
+        k = [column.name for column in self.columns].index(name)
+        return slice(self.starts[k], self.starts[k] + self.widths[k])
 
     def enabled(self, cfg: Any) -> bool:
         return not self.setting or bool(getattr(cfg, self.setting))
@@ -132,13 +117,13 @@ class Observation:
 
     def describe(self, cfg: Any) -> dict[str, Any]:
         """Return what the contract says besides the spec."""
-        said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": describe(self.columns)}
+        said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": self.describe_columns()}
         return {**{key: value for key, value in said.items() if value}, **self.facts(cfg)}
 
-
-def describe(columns: tuple[Column, ...]) -> list[dict[str, str]]:
-    """Return the entries of columns in the contract."""
-    return [entry for column in columns for entry in column.describe()]
+    def describe_columns(self) -> list[dict[str, str]]:
+        """Return an entry of the contract for each number of the last axis."""
+        named = [(c, f"{c.name}{axis}") for c in self.columns for axis in (("_x", "_y", "_z") if c.vector else ("",))]
+        return [{"name": n, "unit": c.unit, **({"frame": c.frame} if c.frame else {}), "doc": c.doc} for c, n in named]
 
 
 def _lidar_facts(cfg: Any) -> dict[str, Any]:
@@ -152,7 +137,7 @@ def _lidar_facts(cfg: Any) -> dict[str, Any]:
 
 def _plan_facts(cfg: Any) -> dict[str, Any]:
     limits = {name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")}
-    return {"planner": dataclasses.asdict(cfg.planner), "pose": describe(POSE.columns), **limits}
+    return {"planner": dataclasses.asdict(cfg.planner), "pose": POSE.describe_columns(), **limits}
 
 
 def _plan_heading(h: int) -> tuple[Column, ...]:

@@ -26,10 +26,10 @@ P_STATE = wp.uint32(int(Purpose.STATE_NOISE))
 FIRST = wp.uint32(0x80000000)
 
 # columns
-TO_GOAL, FLAT, UP, VEL = (STATE.at(c.name) for c in STATE.columns)
-M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = (DYNAMIC_OBSTACLE.at(c.name) for c in DYNAMIC_OBSTACLE.columns)
+TO_GOAL, FLAT, UP, VEL = STATE.starts
+M_UNIT, M_FLAT, M_UP, M_VEL, M_WIDTH, M_BOX = DYNAMIC_OBSTACLE.starts
 M_COLUMNS = DYNAMIC_OBSTACLE.width
-HEIGHT, YAW = POSE.at("height"), POSE.at("yaw")
+HEIGHT, YAW = POSE.starts
 
 distances = wp.types.vector(length=NEAREST, dtype=wp.float32)
 indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
@@ -76,9 +76,7 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
         dy = c[1] - pos[1]
         away = wp.sqrt(dx * dx + dy * dy)
         if away < p.lidar_range_m + reach:
-            half = float(3.1415927)
-            if away > reach:
-                half = wp.asin(wp.min(reach / away, 1.0))
+            half = wp.where(away > reach, wp.asin(wp.min(reach / away, 1.0)), 3.1415927)
             pitch = TWO_PI / float(p.lidar_azimuths)
             centre = (wp.atan2(dy, dx) - yaw) / pitch
             low = int(wp.floor(centre - half / pitch))
@@ -97,9 +95,7 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
 @wp.func
 def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
     """Fourth counter word of noise n. An episode's first observation shares its clock with the last of the previous."""
-    if drones.step[i] == 0:
-        return wp.uint32(n) + FIRST
-    return wp.uint32(n)
+    return wp.uint32(n) + wp.where(drones.step[i] == 0, FIRST, wp.uint32(0))
 
 
 @wp.func
@@ -189,10 +185,8 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
         else:
             offset = maps.crowd.trail[last, slot, j] - pos
             kind = maps.crowd.kinds[j]
-            is_box = float(1.0)
             if is_standing(kind):
                 offset = wp.vec3(offset[0], offset[1], 0.0)
-                is_box = 0.0
             away = wp.length(offset)
             unit = to_goal_frame(offset / wp.max(away, 1.0e-6), x_axis)
             vel = to_goal_frame(maps.crowd.vel[slot, j], x_axis)
@@ -202,7 +196,7 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
             obs.dynamic_obstacle[i, row + M_FLAT] = wp.sqrt(near[k])
             obs.dynamic_obstacle[i, row + M_UP] = offset[2]
             obs.dynamic_obstacle[i, row + M_WIDTH] = float(width_class(kind))
-            obs.dynamic_obstacle[i, row + M_BOX] = is_box
+            obs.dynamic_obstacle[i, row + M_BOX] = wp.where(is_standing(kind), 0.0, 1.0)
             surface = away - 0.5 * width_of(kind)
             logs = logs + wp.log(wp.clamp(surface, 1.0e-6, p.lidar_range_m))
             closest = wp.min(closest, surface)

@@ -44,22 +44,10 @@ def cast_four(
 
     ix = int(wp.floor((pos[0] + HALF_M) * INV_CELL))
     iy = int(wp.floor((pos[1] + HALF_M) * INV_CELL))
-    inv_dx = float(INF)
-    inv_dy = float(INF)
-    step_x = int(1)
-    step_y = int(1)
-    edge_x = int(1)
-    edge_y = int(1)
-    if wp.abs(dx) > 1.0e-9:
-        inv_dx = 1.0 / dx
-    if wp.abs(dy) > 1.0e-9:
-        inv_dy = 1.0 / dy
-    if dx < 0.0:
-        step_x = -1
-        edge_x = 0
-    if dy < 0.0:
-        step_y = -1
-        edge_y = 0
+    inv_dx = wp.where(wp.abs(dx) > 1.0e-9, 1.0 / dx, INF)
+    inv_dy = wp.where(wp.abs(dy) > 1.0e-9, 1.0 / dy, INF)
+    edge_x = wp.where(dx < 0.0, 0, 1)
+    edge_y = wp.where(dy < 0.0, 0, 1)
     stride = CELL_M / wp.max(wp.abs(dx), wp.abs(dy))  # metres along the ray per cell of Chebyshev distance
 
     s = float(0.0)
@@ -96,9 +84,9 @@ def cast_four(
                         end = wp.max(end, limit[k])
             s = leave
             if tx < ty:
-                ix = ix + step_x
+                ix = ix + 2 * edge_x - 1
             else:
-                iy = iy + step_y
+                iy = iy + 2 * edge_y - 1
 
     distance = wp.vec4()
     for k in range(4):

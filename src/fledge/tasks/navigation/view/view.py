@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fledge.envs.base import TensorEnv
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.navigation.view.frame_capture import flight_frames, flight_scenes
-from fledge.tasks.navigation.view.objects import flight_objects
-from fledge.tasks.navigation.view.stage import (
-    flight_actors,
-    flight_beams,
-    flight_crowd,
-    flight_instruments,
-    flight_stage,
-)
+from fledge.tasks.navigation.physics.crowd import crowd_kinds
+from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, WIDTHS, is_round, sizes, widths
+from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.navigation.sensing.observations import NEAREST
+from fledge.tasks.navigation.view.beams import cast_columns, cast_crowd
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
 from fledge.tasks.view.trajectory import Trajectory
+
+NEAR = 12  # movers that a frame holds, the nearest ones
+MM = 1000.0  # movers' positions are whole millimetres: half the size of float32, and they pack better
+JUMP_M = 0.5  # no mover goes as far from one decision to the next
+DRONE_M = 0.6  # across the rotors, as it is drawn: twice the radius that counts for collisions
+CEILING_M = 6.0
 
 
 class NavigationView(TaskView):
     """Drones, columns, moving obstacles and LiDAR beams."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Return for each flight: map number, its cells (`physics.terrain`), start, goal, clock and LiDAR geometry."""
         assert isinstance(env, NavigationEnv)
-        return flight_scenes(env, ids)
+        cfg = env.cfg
+        slots = env.state["slot"].cpu().tolist()
+        ends = {k: env.state[k].cpu().numpy() for k in ("start", "goal")}
+        cells = {slot: env.bank.grid[slot].cpu().numpy().copy() for slot in {slots[i] for i in ids}}
+        lidar = {
+            "azimuths": cfg.lidar_azimuths,
+            "elevations_deg": list(cfg.lidar_elevations_deg),
+            "range_m": cfg.lidar_range_m,
+            "sees_movers": cfg.lidar_sees_movers,
+        }
+        shared: dict[str, Any] = {"clock_s": env._clock * cfg.dt_s, "goal_radius_m": cfg.goal_radius_m, "lidar": lidar}
+        if env.bank.arena:
+            shared["kinds"] = env.bank.kinds.tolist()
+        maps = [{"map": slots[i], "cells": cells[slots[i]]} for i in ids]
+        return [{**m, **{k: v[i].copy() for k, v in ends.items()}, **shared} for m, i in zip(maps, ids, strict=True)]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return the drones and the moving obstacles around them, now; m, m/s, rad, world.
+
+        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest one, NaN without any ·
+        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest by number, -1 where there are fewer.
+        """
         assert isinstance(env, NavigationEnv)
-        return flight_frames(env, ids)
+        rows = list(ids)
+        pos, vel, quat, slot = (env.state[name][rows] for name in ("pos", "vel", "quat", "slot"))
+        x, y, z, w = quat.unbind(-1)
+        seen = {"pos": pos, "vel": vel, "heading": torch.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))}
+        crowd = env.bank.tensors["trail"][-1][slot.long()]  # [n, M, 3]
+        seen["mover"] = torch.full((len(rows), 4), math.nan)
+        if crowd.shape[1]:
+            there = torch.arange(crowd.shape[1], device=env.device) < env.bank.tensors["count"][slot.long()][:, None]
+            away = (crowd[..., :2] - pos[:, None, :2]).norm(dim=-1).masked_fill(~there, math.inf)
+            seen |= nearest(crowd, away, env.bank.kinds)
+        return {name: value.cpu().numpy() for name, value in seen.items()}
 
     def stage_of(self, env: TensorEnv) -> Tensor:
         """Drones on one map share a stage."""
@@ -47,19 +81,126 @@ class NavigationView(TaskView):
         return flights_figure(tracks, title)
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
-        return flight_objects(track)
+        """Return the drone, its goal, and the nearest mover: a new object each time that another one is nearest."""
+        mover = track.frames["mover"]
+        there = np.isfinite(mover).all(axis=1)
+        step = np.linalg.norm(np.diff(mover[:, :2], axis=0), axis=1)
+        number = np.cumsum(np.concatenate([[False], ~(step < JUMP_M) | (mover[1:, 3] != mover[:-1, 3])]))
+        met = [there & (number == k) for k in np.unique(number[there])]
+        movers = [SceneObject("mover", mover[:, :3], "obstacle", "orange", present=seen) for seen in met]
+        return [*drone_and_goal(track), *movers]
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
-        return flight_stage(scene)
+        """Return the columns of the map."""
+        return Stage(
+            boxes=boxes_of(scene["cells"].reshape(CELLS, CELLS)),
+            bounds=((-HALF_M, -HALF_M, 0.0), (HALF_M, HALF_M, CEILING_M)),
+            clock_s=float(scene.get("clock_s", 0.0)),
+            goal_radius_m=float(scene.get("goal_radius_m", 0.5)),
+        )
 
     def actors(self, track: Trajectory) -> list[SceneObject]:
-        return flight_actors(track)
+        """Return the drone and its goal, with heading and sizes."""
+        drone, goal = drone_and_goal(track)
+        drone.heading, drone.size_m = track.frames.get("heading"), DRONE_M
+        goal.size_m = 2 * float(track.scene.get("goal_radius_m", 0.5))
+        return [drone, goal]
 
     def crowd(self, track: Trajectory) -> Crowd | None:
-        return flight_crowd(track)
+        """Return the moving obstacles around the drone; older recordings have the nearest one only."""
+        frames = track.frames
+        if "crowd" in frames and "crowd_id" in frames:
+            ids, pos = frames["crowd_id"].astype(np.int16), frames["crowd"] / np.float32(MM)
+        elif "mover" in frames:
+            there = np.isfinite(frames["mover"]).all(axis=1)
+            kind = np.where(there, np.nan_to_num(frames["mover"][:, 3]) * 4 - 1, -1).astype(np.int16)
+            tall = np.nan_to_num(frames["mover"][:, 2]) == STANDING_Z_M
+            ids, pos = np.where(there & tall, kind + WIDTHS, kind)[:, None], np.nan_to_num(frames["mover"][:, None, :3])
+        else:
+            return None
+        scene, count = track.scene, max(KINDS, int(ids.max(initial=0)) + 1)
+        kinds = np.array(scene.get("kinds") or crowd_kinds(count, swings="one_kind" in scene))
+        return Crowd(ids, pos.astype(np.float32), sizes(kinds), is_round(kinds), detected(track, ids, pos))
 
     def beams(self, track: Trajectory) -> Beams | None:
-        return flight_beams(track)
+        """Return the LiDAR's distances without noise; None if the recording has no heading or LiDAR geometry."""
+        lidar = track.scene.get("lidar")
+        if not isinstance(lidar, Mapping) or "heading" not in track.frames:
+            return None
+        around = 2.0 * math.pi * np.arange(int(lidar["azimuths"])) / int(lidar["azimuths"])
+        up, reach = np.radians(np.asarray(lidar["elevations_deg"], np.float64)), float(lidar["range_m"])
+        pos = track.frames["pos"].astype(np.float64)
+        angle = track.frames["heading"].astype(np.float64)[:, None] + around
+        ahead = np.stack([np.cos(angle), np.sin(angle)], axis=-1)  # [T, H, 2]
+        distance = cast_columns(track.scene["cells"].reshape(CELLS, CELLS), pos, ahead, np.tan(up), np.cos(up), reach)
+        crowd = self.crowd(track)
+        if lidar.get("sees_movers") and crowd is not None:
+            np.minimum(distance, cast_crowd(crowd, pos, ahead, up, reach), out=distance)
+        return Beams(around, up, reach, distance.astype(np.float32))
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        return flight_instruments(track)
+        """Return speed, height, and the distances to the goal and to the nearest mover."""
+        pos, goal = track.frames["pos"], np.asarray(track.scene["goal"])
+        shown = [
+            Instrument("height", pos[:, 2], "m"),
+            Instrument("to the goal", np.linalg.norm(pos - goal, axis=1), "m"),
+        ]
+        if "vel" in track.frames:
+            shown.insert(0, Instrument("speed", np.linalg.norm(track.frames["vel"], axis=1), "m/s"))
+        if "mover" in track.frames:
+            x, y, _, width = track.frames["mover"].T
+            shown.append(Instrument("nearest mover", np.hypot(x - pos[:, 0], y - pos[:, 1]) - width / 2, "m"))
+        return shown
+
+
+def drone_and_goal(track: Trajectory) -> tuple[SceneObject, SceneObject]:
+    crashed = track.outcome.startswith("collision") or track.outcome == "out_of_bounds"
+    drone = SceneObject("drone", track.frames["pos"], "drone", destroyed=crashed)
+    return drone, SceneObject("goal", np.asarray(track.scene["goal"])[None], "goal", "green")
+
+
+def boxes_of(cells: np.ndarray) -> np.ndarray:
+    """Return solid cells [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
+    boxes: list[tuple[int, int, int, int, int]] = []  # x0, x1, y0, y1, value
+    growing: dict[tuple[int, int, int], int] = {}  # (y0, y1, value) -> x0
+    for x in range(CELLS + 1):
+        row = np.where(cells[x] >= SOLID, cells[x], 0).astype(np.int16) if x < CELLS else np.zeros(CELLS, np.int16)
+        edges = np.flatnonzero(np.diff(row, prepend=0, append=0))
+        ends = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        runs = {(a, b, int(row[a])) for a, b in ends if row[a]}
+        for run in [run for run in growing if run not in runs]:
+            boxes.append((growing.pop(run), x, *run))
+        for run in runs:
+            growing.setdefault(run, x)
+    if not boxes:
+        return np.zeros((0, 6), np.float32)
+    x0, x1, y0, y1, value = np.array(sorted(boxes), np.float32).T
+    height = (value - SOLID) * HEIGHT_STEP
+    middle = [(x0 + x1) / 2 * CELL_M - HALF_M, (y0 + y1) / 2 * CELL_M - HALF_M, height / 2]
+    return np.stack([*middle, (x1 - x0) * CELL_M, (y1 - y0) * CELL_M, height], axis=1).astype(np.float32)
+
+
+def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray | None:
+    """Return which movers the drone observes, [T, K]: the nearest ones within the LiDAR's range, horizontally."""
+    lidar = track.scene.get("lidar")
+    if not isinstance(lidar, Mapping):
+        return None
+    away = np.linalg.norm(pos[..., :2] - track.frames["pos"][:, None, :2], axis=-1)
+    away = np.where(ids >= 0, away, np.inf)
+    rank = away.argsort(axis=1).argsort(axis=1)
+    return (rank < NEAREST) & (away <= float(lidar["range_m"]))
+
+
+def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+    """Return the nearest of M movers [n, M, 3] of `kinds` [M], by distance [n, M], infinite for none."""
+    index = torch.arange(len(crowd), device=crowd.device)
+    distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
+    first = order[:, 0]
+    width = widths(kinds[first])[:, None]
+    mover = torch.where(distance[:, :1].isinf(), math.nan, torch.cat([crowd[index, first], width], dim=1))
+    # by number, so that one mover stays in its column from frame to frame; those that are not there come last
+    ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)
+    found = crowd[index[:, None], order.gather(1, place)]
+    ids = ids.masked_fill(ids == away.shape[1], -1)
+    pos = (found * MM).round().clamp(-32767, 32767).masked_fill((ids < 0)[..., None], 0.0)
+    return {"mover": mover, "crowd": pos.to(torch.int16), "crowd_id": ids.to(torch.int16)}

@@ -1,0 +1,58 @@
+"""Distances along LiDAR beams, cast again from what was recorded, so that no recording has to hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
+from fledge.tasks.view.stage import Crowd
+
+WALK_M = 0.03  # the least that a beam goes on at once
+
+
+def cast_columns(
+    cells: np.ndarray, pos: np.ndarray, ahead: np.ndarray, slope: np.ndarray, cosine: np.ndarray, reach: float
+) -> np.ndarray:
+    """Return distances [T, H, V] along beams to columns and ground, to within `WALK_M`."""
+    shape = (*ahead.shape[:2], len(slope))
+    dx, dy = (np.broadcast_to(ahead[..., k, None], shape).ravel() for k in (0, 1))
+    x, y, z = (np.broadcast_to(pos[:, k, None, None], shape).ravel() for k in (0, 1, 2))
+    rise, level = np.broadcast_to(slope, shape).ravel(), np.broadcast_to(cosine, shape).ravel()
+    end = reach * level
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ground = np.where(rise < 0, z / -rise, np.inf)
+    meets = (ground < end) & (np.abs(x + ground * dx) < HALF_M) & (np.abs(y + ground * dy) < HALF_M)
+    end = np.where(meets, np.maximum(ground, 0.0), end)
+    hit, along = meets.copy(), np.zeros(len(end))
+    flying = np.arange(len(end))
+    while len(flying):
+        s = along[flying]
+        ix = np.floor((x[flying] + s * dx[flying] + HALF_M) / CELL_M).astype(np.int64)
+        iy = np.floor((y[flying] + s * dy[flying] + HALF_M) / CELL_M).astype(np.int64)
+        inside = (ix >= 0) & (iy >= 0) & (ix < CELLS) & (iy < CELLS)
+        value = np.where(inside, cells[np.clip(ix, 0, CELLS - 1), np.clip(iy, 0, CELLS - 1)], 0).astype(np.int64)
+        height = (value - SOLID) * HEIGHT_STEP
+        struck = (value >= SOLID) & (z[flying] + s * rise[flying] < height)
+        end[flying[struck]], hit[flying[struck]] = s[struck], True
+        free = np.where(value < SOLID, (value - 1) * CELL_M, 0.0)
+        along[flying] = s + np.maximum(free, WALK_M)
+        flying = flying[~struck & inside & (along[flying] < end[flying])]
+    return np.where(hit, np.minimum(end / level, reach), reach).reshape(shape)
+
+
+def cast_crowd(crowd: Crowd, pos: np.ndarray, ahead: np.ndarray, up: np.ndarray, reach: float) -> np.ndarray:
+    """Return distances [T, H, V] along beams to moving obstacles, each taken as an upright cylinder."""
+    level = np.cos(up)
+    nearest = np.full((*ahead.shape[:2], len(up)), reach)
+    for k in range(crowd.ids.shape[1]):
+        there = crowd.ids[:, k] >= 0
+        size = crowd.sizes[np.maximum(crowd.ids[:, k], 0)]
+        away = crowd.pos[:, k] - pos
+        along = np.einsum("tha,ta->th", ahead, away[:, :2])
+        aside = ahead[..., 0] * away[:, None, 1] - ahead[..., 1] * away[:, None, 0]
+        room = (size[:, :1] / 2) ** 2 - aside**2
+        entry = np.maximum(along - np.sqrt(np.maximum(room, 0.0)), 0.0)[..., None]  # [T, H, 1]
+        tall = np.abs(entry * np.tan(up) - away[:, None, None, 2]) <= size[:, None, None, 2] / 2
+        met = ((room > 0) & (along > 0) & there[:, None])[..., None] & tall
+        nearest = np.where(met, np.minimum(nearest, entry / level), nearest)
+    return nearest
