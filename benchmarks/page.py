@@ -25,7 +25,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.machine import machine_info
 from fledge.evaluation.episodes import evaluate
 from fledge.evaluation.recordings import save_recording
-from fledge.tasks.policies import make_pilot
+from fledge.tasks.policy_loader import make_pilot
 from fledge.tasks.registry import find_task
 
 DRONES, STILL, MOVING = 64, 420, 80

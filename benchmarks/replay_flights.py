@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fledge.envs.placement import EnvPlacement
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 
 Episode = dict[str, np.ndarray]

@@ -23,7 +23,7 @@ from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.report import Report, read_curves, write_report
 from fledge.evaluation.tables import detail_tables as details
 from fledge.evaluation.tables import results_table as table
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory
 from fledge.training.command import run_training

@@ -21,7 +21,7 @@ from fledge.evaluation.recordings import save_recording
 from fledge.evaluation.report import Report, read_curves, write_report
 from fledge.monitor import PerformanceMonitor
 from fledge.storage import Recording
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.loop import start_run, take_state
 from fledge.training.outputs import RunOutputs

@@ -29,7 +29,7 @@ from fledge.cli.task_options import read_vary
 from fledge.core.settings import check_settings
 from fledge.evaluation.comparison import task_of
 from fledge.evaluation.env_config import eval_env
-from fledge.tasks.policies import LoadedPolicy, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.command import run_training
 from fledge.training.config import make_config, read_run_config

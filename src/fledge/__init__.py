@@ -84,7 +84,7 @@ _HOMES = {
     "get_model_size": "fledge.monitor",
     "load_checkpoint": "fledge.compat.checkpoints",
     "load_navrl_checkpoint": "fledge.tasks.navigation.networks.navrl",
-    "load_policy": "fledge.tasks.policies",
+    "load_policy": "fledge.tasks.policy_loader",
     "load_rollout_compressed": "fledge.compat.rollouts",
     "print_model_info": "fledge.monitor",
     "reached": "fledge.envs.reward_wrapper",

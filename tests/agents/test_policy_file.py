@@ -11,7 +11,7 @@ import torch
 from fledge.agents.policy_file import is_past_self, load_weights, past_self_file, read_policy, write_policy
 from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import CheckpointHistory, save_checkpoint
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 
 NEEDED: dict[str, Any] = {"model": {"w": torch.arange(3.0)}, "policy": {"kind": "features"}, "task": "navigation"}

@@ -12,7 +12,7 @@ from fledge.app.play.roster import Roster
 from fledge.evaluation.episodes import evaluate
 from fledge.evaluation.recordings import save_recording
 from fledge.storage import RecordingWriter
-from fledge.tasks.policies import make_pilot
+from fledge.tasks.policy_loader import make_pilot
 from fledge.tasks.registry import find_task
 
 

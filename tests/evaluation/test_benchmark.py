@@ -14,7 +14,7 @@ from fledge.evaluation.benchmark import draw, labels
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.export import export_policy
 from fledge.tasks.metrics import env_label
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 
 TASK = find_task("navigation")

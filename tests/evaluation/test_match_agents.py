@@ -17,8 +17,8 @@ from fledge.evaluation.match_tables import same_fights
 from fledge.evaluation.matches import cross_table
 from fledge.tasks.aircombat.config import AircombatConfig, AircombatPolicyConfig, MissileConfig, Scenario
 from fledge.tasks.aircombat.pilots import PlaceholderPilot, RandomPilot
-from fledge.tasks.policies import LoadedPolicy, load_policy
-from fledge.tasks.policy import TrainedEnv
+from fledge.tasks.policy_factory import TrainedEnv
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")

@@ -11,7 +11,7 @@ from fledge.core.errors import ConfigError, FormatError
 from fledge.evaluation.env_config import eval_env, tell_differences
 from fledge.evaluation.export import export_policy
 from fledge.storage import load_checkpoint, save_checkpoint
-from fledge.tasks.policies import load_policy, policy_from_state
+from fledge.tasks.policy_loader import load_policy, policy_from_state
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
 from fledge.training.loop import train

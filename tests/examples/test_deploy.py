@@ -21,7 +21,7 @@ from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.env import NavigationEnv
-from fledge.tasks.policies import LoadedPolicy, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 
 pytest.importorskip("onnxruntime")
 SCRIPT = Path(__file__).parents[2] / "examples" / "deploy.py"

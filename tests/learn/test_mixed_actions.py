@@ -10,7 +10,7 @@ from fledge.core.overrides import to_plain
 from fledge.envs.checker import check_tensor_env
 from fledge.evaluation.export import export_policy
 from fledge.learn.ppo import PPO
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.loop import train
 from fledge.training.ranks import Ranks

@@ -6,7 +6,7 @@ import pytest
 
 from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
-from fledge.tasks.policy import env_specs
+from fledge.tasks.policy_factory import env_specs
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 TOY = str(Path(__file__).parents[1] / "reference" / "toy_worlds.py")

@@ -16,7 +16,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.curriculum import NoCurriculum
 from fledge.tasks.gym.task import GymConfig
 from fledge.tasks.navigation.config import NavigationConfig, RewardKind
-from fledge.tasks.policy import PolicyConfig
+from fledge.tasks.policy_factory import PolicyConfig
 from fledge.tasks.presets import Presets
 from fledge.tasks.registry import find_task
 from fledge.training.config import TrainConfig, config_class, make_config, read_run_config

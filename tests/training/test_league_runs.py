@@ -12,7 +12,7 @@ import torch
 
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.storage import CheckpointHistory
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.ranks import Ranks
 from fledge.training.run import Run

@@ -15,7 +15,7 @@ from fledge.evaluation.comparison import EvalRequest, fly_with_progress, home_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.tables import score_of, score_texts, short, text_table
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy, load_interop, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_interop, load_policy
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 

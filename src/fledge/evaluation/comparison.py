@@ -19,8 +19,8 @@ from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.evaluation.tables import detail_tables, results_table
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
-from fledge.tasks.policies import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
-from fledge.tasks.policy import TrainedEnv
+from fledge.tasks.policy_factory import TrainedEnv
+from fledge.tasks.policy_loader import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
 from fledge.tasks.registry import find_task, task_names
 
 RECORDED = 256  # envs whose first episodes a picture shows

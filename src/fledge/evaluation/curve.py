@@ -19,7 +19,7 @@ from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.tables import score_of, score_texts
 from fledge.storage import CheckpointHistory
-from fledge.tasks.policies import add_shield, policy_from_state
+from fledge.tasks.policy_loader import add_shield, policy_from_state
 from fledge.tasks.registry import find_task
 
 COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")

@@ -10,8 +10,8 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
 from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy
-from fledge.tasks.policy import TrainedEnv
+from fledge.tasks.policy_factory import TrainedEnv
+from fledge.tasks.policy_loader import LoadedPolicy
 
 Differences = dict[str, dict[str, Any]]  # env.KEY -> {"trained": value, "flown": value}
 

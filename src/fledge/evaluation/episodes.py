@@ -28,7 +28,7 @@ from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.recorder import Highlights, Recorder
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
-from fledge.tasks.policies import check_fit
+from fledge.tasks.policy_loader import check_fit
 from fledge.tasks.view.trajectory import Trajectory
 
 VALIDATION_SEED = 1

@@ -19,7 +19,7 @@ from fledge.core.settings import flat_settings, refuse_code
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
+from fledge.tasks.policy_loader import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
 
 
 def export_policy(

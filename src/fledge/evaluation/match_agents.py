@@ -14,7 +14,7 @@ from fledge.core.settings import flat_settings
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import Differences, eval_env
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy, check_fit, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy
 
 if TYPE_CHECKING:
     from fledge.evaluation.comparison import EvalRequest

@@ -15,7 +15,7 @@ from fledge.evaluation.matches import Match, cross_table
 from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
-from fledge.tasks.policies import LoadedPolicy
+from fledge.tasks.policy_loader import LoadedPolicy
 
 if TYPE_CHECKING:
     from fledge.evaluation.comparison import EvalRequest

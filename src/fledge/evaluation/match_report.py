@@ -20,7 +20,7 @@ from fledge.evaluation.matches import Match
 from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, tint, write_page
 from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, learning_figures, read_curves
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy
+from fledge.tasks.policy_loader import LoadedPolicy
 from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 SHOWN_LOSSES, SHOWN_WINS = 6, 2

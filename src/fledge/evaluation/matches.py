@@ -29,7 +29,7 @@ from fledge.league.elo import arena_rating, fit_ratings
 from fledge.tasks.base import Task
 from fledge.tasks.match import MatchRules, MatchStats, Notes
 from fledge.tasks.metrics import EpisodeMetrics
-from fledge.tasks.policies import check_fit
+from fledge.tasks.policy_loader import check_fit
 from fledge.tasks.view.trajectory import Trajectory
 
 AT_ONCE = 1024  # fights

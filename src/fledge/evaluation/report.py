@@ -22,7 +22,7 @@ from fledge.evaluation.page import cell, heading, html_table, image, note, table
 from fledge.evaluation.tables import class_score, classes_of, outcome_labels, score_of
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.view.trajectory import Trajectory
 
 REPORT_EPISODES = 256  # what `fledge report` flies by itself

@@ -8,7 +8,7 @@ A task is one object with a core of 12 members:
     env, make_env       the env's class, and a TensorEnv with these settings
     evaluation          the settings of the env that policies are evaluated in
     contract            what an exported policy's user must know
-    policy              networks by description, shipped policies, shields                     tasks/policy.py
+    policy              networks by description, shipped policies, shields                     tasks/policy_factory.py
     curriculum          difficulty as a function of training progress                          tasks/curriculum.py
     primary_metric      the outcome that counts, or "return"
     pilots              scripted policies by name
@@ -42,7 +42,7 @@ from fledge.envs.placement import EnvPlacement
 from fledge.tasks.curriculum import Curriculum
 from fledge.tasks.match import MatchRules
 from fledge.tasks.metrics import TaskMetrics
-from fledge.tasks.policy import PolicyFactory
+from fledge.tasks.policy_factory import PolicyFactory
 from fledge.tasks.presets import Presets
 from fledge.tasks.view.base import TaskView
 

@@ -18,7 +18,7 @@ from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
-from fledge.tasks.policy import env_specs
+from fledge.tasks.policy_factory import env_specs
 from fledge.tasks.registry import find_task, is_code, task_names
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import take_network

@@ -19,7 +19,7 @@ from fledge.envs.base import TensorEnv
 from fledge.envs.opponent_wrapper import OpponentWrapper
 from fledge.league.league import League
 from fledge.tasks.base import Task
-from fledge.tasks.policies import check_fit, find_agent
+from fledge.tasks.policy_loader import check_fit, find_agent
 from fledge.training.config import TrainConfig
 from fledge.training.ranks import Ranks
 

@@ -10,7 +10,7 @@ from fledge.core.config_help import explain_settings
 from fledge.core.overrides import value_given
 from fledge.evaluation.env_config import eval_env
 from fledge.learn.registry import find_learner
-from fledge.tasks.policies import LoadedPolicy, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config, read_run_config
 

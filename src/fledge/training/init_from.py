@@ -10,7 +10,7 @@ from typing import Any
 from fledge.agents.policy_file import load_weights, read_policy
 from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
-from fledge.tasks.policies import find_policy_file
+from fledge.tasks.policy_loader import find_policy_file
 from fledge.training.config import TrainConfig
 
 

@@ -11,7 +11,7 @@ from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.settings import flat_settings
 from fledge.evaluation.recordings import describe_recording, means_recording, render_recording
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
-from fledge.tasks.policies import find_policy_file
+from fledge.tasks.policy_loader import find_policy_file
 from fledge.tasks.registry import find_named_task
 from fledge.training.config import config_class
 

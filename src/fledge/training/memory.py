@@ -11,7 +11,7 @@ import torch
 from fledge.core.errors import MemoryBudgetError
 from fledge.core.machine import available_bytes
 from fledge.tasks.base import Task
-from fledge.tasks.policy import env_specs
+from fledge.tasks.policy_factory import env_specs
 from fledge.training.config import CollectMode, TrainConfig
 
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags

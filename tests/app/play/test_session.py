@@ -19,7 +19,7 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import TensorSpec
 from fledge.envs.placement import EnvPlacement
 from fledge.storage import Recording
-from fledge.tasks.policies import make_pilot
+from fledge.tasks.policy_loader import make_pilot
 from fledge.tasks.view.controls import Control, command_of, controls_of, without_buttons
 
 TASK = find_task("aircombat")

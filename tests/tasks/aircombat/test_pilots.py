@@ -10,18 +10,18 @@ import torch
 
 from fledge.core.errors import ConfigError
 from fledge.evaluation.matches import play
-from fledge.tasks import policies
+from fledge.tasks import policy_loader
 from fledge.tasks.aircombat.config import ActionForm, AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
 from fledge.tasks.aircombat.pilots import PILOTS, CrankPilot, DecodedObs, DragPilot, Pilot
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 
 TASK = find_task("aircombat")
 
 
 def make_pilot(name: str) -> Pilot:
-    pilot = policies.make_pilot(TASK, name)
+    pilot = policy_loader.make_pilot(TASK, name)
     assert isinstance(pilot, Pilot)
     return pilot
 

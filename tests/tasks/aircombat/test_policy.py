@@ -12,7 +12,7 @@ from fledge.evaluation.matches import cross_table
 from fledge.tasks.aircombat.config import ActionForm
 from fledge.tasks.aircombat.observations import Missile, Spacetime
 from fledge.tasks.aircombat.policy import POOLS, DuelPolicy
-from fledge.tasks.policies import load_policy, make_pilot
+from fledge.tasks.policy_loader import load_policy, make_pilot
 from tests.tasks.aircombat.duels import make
 
 

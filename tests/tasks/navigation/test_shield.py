@@ -16,7 +16,7 @@ from fledge.tasks.navigation.config import ActionForm, NavigationConfig
 from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.pilots import StraightPilot
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.policies import check_fit
+from fledge.tasks.policy_loader import check_fit
 
 
 class Fixed(BaseAgent):

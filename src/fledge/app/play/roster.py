@@ -19,7 +19,7 @@ from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError
 from fledge.evaluation.env_config import eval_env
 from fledge.tasks.base import Task
-from fledge.tasks.policies import LoadedPolicy, load_policy, make_pilot
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy, make_pilot
 
 PERSON = "you"
 MAX_NAME = 200  # letters

@@ -30,7 +30,7 @@ from fledge.envs.base import TensorEnv, make_action_buffer, write_action
 from fledge.envs.placement import EnvPlacement
 from fledge.storage.recordings.writer import RecordingWriter
 from fledge.tasks.base import Task
-from fledge.tasks.policies import check_fit
+from fledge.tasks.policy_loader import check_fit
 
 TICK_S = 0.05
 KEY_EVERY = 20  # ticks between kept states

@@ -18,7 +18,7 @@ from fledge.compat.midrange.config import read_config
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.env import RUDDERS
 from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 
 
 class PlaceholderAgent(BaseAgent):

@@ -26,8 +26,8 @@ from fledge.tasks.aircombat.policy import build_duel_policy, describe_duel_polic
 from fledge.tasks.aircombat.view.view import AircombatView
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
-from fledge.tasks.policies import check_fit, find_agent
-from fledge.tasks.policy import PolicyFactory, env_specs
+from fledge.tasks.policy_factory import PolicyFactory, env_specs
+from fledge.tasks.policy_loader import check_fit, find_agent
 from fledge.tasks.presets import Presets
 
 HERE = Path(__file__).parent

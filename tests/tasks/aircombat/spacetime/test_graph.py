@@ -16,7 +16,7 @@ from fledge.envs.placement import EnvPlacement
 from fledge.tasks.aircombat.config import AircombatConfig
 from fledge.tasks.aircombat.spacetime.graph import MANOEUVRES, GraphSolver
 from fledge.tasks.aircombat.task import AircombatTask
-from fledge.tasks.policies import make_pilot
+from fledge.tasks.policy_loader import make_pilot
 
 TASK = AircombatTask()
 

@@ -16,7 +16,7 @@ from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.networks.feature_policy import PlannedPolicy
 from fledge.tasks.navigation.planner.kernel import PLAN_WIDTH
 from fledge.tasks.navigation.task import NavigationTask
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 
 TASK = NavigationTask()

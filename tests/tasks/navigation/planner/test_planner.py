@@ -17,7 +17,7 @@ from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.planner.config import PlannerConfig
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.task import NavigationTask
-from fledge.tasks.policies import load_policy
+from fledge.tasks.policy_loader import load_policy
 from tests.reference.plain_planner import PlainPlanner
 
 TASK = NavigationTask()
@@ -170,7 +170,7 @@ def test_memory_and_recall_go_on_as_if_never_stopped() -> None:
 def test_it_crosses_where_flying_straight_does_not() -> None:
     from fledge.evaluation.env_config import eval_env
     from fledge.evaluation.episodes import evaluate
-    from fledge.tasks.policies import load_policy
+    from fledge.tasks.policy_loader import load_policy
 
     words = ["env.num_envs=24", "env.num_maps=4", "env.moving_obstacles=0", "env.static_obstacles=200"]
     rates = {}

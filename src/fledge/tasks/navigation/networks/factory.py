@@ -19,7 +19,7 @@ from fledge.tasks.navigation.networks.feature_policy import FeatureActor, Featur
 from fledge.tasks.navigation.networks.grid_q import GridQ
 from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.policy import PolicyFactory, TrainedEnv
+from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv
 from fledge.tasks.presets import Presets
 
 TASK_FOLDER = Path(__file__).parents[1]

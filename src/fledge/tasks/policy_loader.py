@@ -22,7 +22,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.tasks.base import Task
-from fledge.tasks.policy import TrainedEnv
+from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
