@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import fledge
 from fledge.agents.actor_critic import MLPActorCritic
+from fledge.compat.tensor_env import TensorEnv
 from fledge.core.errors import ConfigError, FormatError, InputError, NumericsError, StorageError
 from fledge.core.specs import TensorSpec
 
@@ -1058,14 +1059,14 @@ SEEN += ["enemy_distance", "enemy_relative_angle", "enemy_speed", "enemy_alive"]
 
 
 def make_duels(num_envs: int = 3, **config: Any) -> Any:
-    return fledge.TensorEnv({"spacetime": False, **config}, num_envs=num_envs, device="cpu")
+    return TensorEnv({"spacetime": False, **config}, num_envs=num_envs, device="cpu")
 
 
 def test_tensor_env_is_made_by_the_documented_call_and_stays_our_contract() -> None:
-    env = fledge.TensorEnv({"spacetime": False}, num_envs=2, device="cpu")
+    env = TensorEnv({"spacetime": False}, num_envs=2, device="cpu")
     assert (env.num_envs, env.device) == (2, torch.device("cpu"))
     env.close()
-    assert fledge.TensorEnv({"spacetime": False}).num_envs == 1
+    assert TensorEnv({"spacetime": False}).num_envs == 1
     ours = make_env()
     assert isinstance(ours, fledge.TensorEnv)
     assert issubclass(World, fledge.TensorEnv)

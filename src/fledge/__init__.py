@@ -60,7 +60,7 @@ _HOMES = {
     "StraightPilot": "fledge.tasks.navigation.pilots",
     "SyncDataCollector": "fledge.collect",
     "Task": "fledge.tasks.base",
-    "TensorEnv": "fledge.compat.tensor_env",
+    "TensorEnv": "fledge.envs.base",
     "TensorSpec": "fledge.core.specs",
     "TorchEnv": "fledge.envs.torch_env",
     "TorchRLEnv": "fledge.envs.adapters.torchrl",

@@ -12,6 +12,7 @@ import torch
 import fledge
 from fledge.compat.midrange.config import read_config
 from fledge.compat.midrange.env import MidrangeEnv
+from fledge.compat.tensor_env import TensorEnv
 from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
 from fledge.tasks.aircombat.env import AircombatEnv
@@ -292,4 +293,4 @@ def test_the_gym_wrapper_takes_and_gives_arrays() -> None:
 )  # fmt: skip
 def test_a_value_that_is_no_number_is_refused_in_a_sentence(config: dict[Any, Any]) -> None:
     with pytest.raises(ConfigError):
-        fledge.TensorEnv({"spacetime": False, **config}, num_envs=2, device="cpu")
+        TensorEnv({"spacetime": False, **config}, num_envs=2, device="cpu")
