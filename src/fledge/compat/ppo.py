@@ -42,6 +42,9 @@ class _LazyBatch:
     def __init__(self, batch: CompressedBatch) -> None:
         self.batch = batch
 
+    def keys(self) -> set[str]:
+        return {*self.batch.packed, *self.batch.rest.keys()}
+
     def __getitem__(self, key: str) -> Any:
         return LazyRows(self.batch.packed[key]) if key in self.batch.packed else self.batch.rest[key]
 
