@@ -68,7 +68,7 @@ class A2C(Learner):
 
         inputs = rollout["input"].flatten(0, 1)
         params, value = policy(inputs)
-        log_prob = policy.head.log_prob(params, rollout["raw"].flatten(0, 1))
+        log_prob = policy.head.log_prob(params, rollout["raw_action"].flatten(0, 1))
         policy_loss = -(log_prob * advantage.flatten()).mean()
         value_loss = F.mse_loss(value, policy.value_norm.normalize(target.flatten()))
         entropy = policy.head.entropy(params).mean()

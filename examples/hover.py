@@ -142,17 +142,7 @@ class HoverView(TaskView):
         return figure
 
 
-task = Task(
-    "hover",
-    HoverConfig,
-    HoverEnv,
-    primary_metric="success",
-    view=HoverView(),
-    metrics=TaskMetrics(labels={name: name for name in COLOURS}, unit="quadrotors"),
-    presets=Presets(
-        defaults={
-            "total_frames": 2_000_000,
-            "ppo": {"rollout_steps": 32, "minibatch": 2048, "epochs": 4, "lr": 1e-3, "gamma": 0.98},
-        }
-    ),
-)
+PPO = {"rollout_steps": 32, "minibatch": 2048, "epochs": 4, "lr": 1e-3, "gamma": 0.98}
+TABLE = TaskMetrics(labels={name: name for name in COLOURS}, unit="quadrotors")
+START = Presets(defaults={"total_frames": 2_000_000, "ppo": PPO})
+task = Task("hover", HoverConfig, HoverEnv, primary_metric="success", view=HoverView(), metrics=TABLE, presets=START)

@@ -179,7 +179,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = Path.cwd()
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "my_package").mkdir()
-    (folder / "my_package" / "my_world.py").write_text(blocks_of(ROOT / "docs" / "worlds.md")[-1].text)
+    texts = [block.text for block in blocks_of(ROOT / "docs" / "worlds.md")]
+    (folder / "my_package" / "my_world.py").write_text(next(text for text in texts if "class PointEnv" in text))
     (folder / "src/fledge/tasks/navigation/policies").mkdir(parents=True)
     small = [
         "ranks=1",

@@ -129,7 +129,7 @@ def test_a_broken_snapshot_stops_the_capture_and_not_the_training(
     def broken(env: object, ids: list[int]) -> dict[str, object]:
         raise KeyError("pos")
 
-    monkeypatch.setattr(capture.task, "snapshot", broken)
+    monkeypatch.setattr(capture.task.view, "snapshot", broken)
     fly(capture, env, 2)
     assert not capture.on
     assert "cannot be watched live" in caplog.text

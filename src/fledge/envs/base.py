@@ -76,8 +76,10 @@ class TensorEnv(ABC):
         """Add values (only those where the mask `where`, which broadcasts, is true) to the mean logged as `env/NAME`."""
         added: torch.Tensor | float
         count: torch.Tensor | int
+        if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
+            raise InputError(f"log_scalar({name!r}) takes a tensor or a number, and a bool tensor as `where`.")
         if where is not None:
-            chosen = torch.where(where, value, 0.0)
+            chosen = torch.where(where, value, 0.0).detach()
             added, count = chosen.sum(dtype=torch.float64), where.expand_as(chosen).sum()
         elif isinstance(value, torch.Tensor):
             added, count = value.detach().sum(dtype=torch.float64), value.numel()

@@ -26,7 +26,7 @@ from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.recorder import Highlights, Recorder
-from fledge.tasks.base import Task
+from fledge.tasks.base import Task, check_env
 from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
 from fledge.tasks.policy_loader import check_fit
 from fledge.tasks.view.trajectory import Trajectory
@@ -169,7 +169,7 @@ def evaluate(
         part = dataclasses.replace(cfg, num_envs=min(cfg.num_envs, episodes - first))
         wave_seed = derive_seed(seed, Purpose.WAVE, wave) if wave else seed
         placement = EnvPlacement(device=device, seed=wave_seed, num_threads=num_threads, held_out=True)
-        with contextlib.closing(task.make_env(part, placement)) as env:
+        with contextlib.closing(check_env(task, part, task.make_env(part, placement))) as env:
             check_fit(agent, env)
             recorder = Recorder(task.view, env, first, 0 if wave else record, result.trajectories, kept)
             fly_wave(agent, env, result, first, deterministic, task.metrics, measured, recorder, on_progress)
@@ -177,6 +177,18 @@ def evaluate(
     result.highlights = kept.chosen() if kept else []
     result.wall_seconds = time.perf_counter() - begun
     return result
+
+
+def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
+    """Return the class of each env's episode [N]; raise ConfigError where `classify` breaks its contract."""
+    kinds = metrics.classify(env)
+    good = isinstance(kinds, torch.Tensor) and kinds.shape == (env.num_envs,) and not kinds.is_floating_point()
+    if not good or int(kinds.min()) < 0 or int(kinds.max()) >= max(1, len(metrics.classes)):
+        raise ConfigError(
+            f"TaskMetrics.classify must return integers [{env.num_envs}] from 0 to {max(0, len(metrics.classes) - 1)}, "
+            "the indices of `classes`."
+        )
+    return kinds
 
 
 def fly_wave(
@@ -198,7 +210,7 @@ def fly_wave(
     agent.reset()
     measured.begin(env)
     result.names, result.decision_s = {value: name for value, name in env.outcomes.items() if value}, env.decision_s
-    result.kinds[first:last] = metrics.classify(env)[: last - first].numpy()
+    result.kinds[first:last] = check_classes(metrics, env)[: last - first].numpy()
     while active.any():
         if recorder:
             recorder.before_step(out["obs"])

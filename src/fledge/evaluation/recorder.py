@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fledge.core.errors import ConfigError
 from fledge.envs.base import TensorEnv
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.trajectory import Trajectory
@@ -87,7 +88,7 @@ class Recorder:
         ids = self.open.tolist()
         if not self.scenes:
             self.scenes = dict(zip(ids, self.view.scene(self.env, ids), strict=True))
-        now = self.view.snapshot(self.env, ids) or self._observed(obs)
+        now = check_snapshot(self.view.snapshot(self.env, ids), len(ids)) or self._observed(obs)
         self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
         self.open_bytes += sum(value.nbytes for value in now.values())
         if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):
@@ -138,3 +139,13 @@ class Recorder:
         """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
         return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}
+
+
+def check_snapshot(frames: Any, count: int) -> dict[str, np.ndarray]:
+    """Return what a view shows of some envs; raise ConfigError unless it is arrays with a row for each of them."""
+    rows = frames.values() if isinstance(frames, dict) else [None]
+    if not all(isinstance(each, np.ndarray) and each.ndim and len(each) == count for each in rows):
+        raise ConfigError(
+            f"TaskView.snapshot must return NumPy arrays by name with a row for each of the {count} envs."
+        )
+    return frames

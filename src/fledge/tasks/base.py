@@ -47,7 +47,14 @@ from fledge.tasks.presets import Presets
 from fledge.tasks.view.base import TaskView
 
 MAX_EVAL_ENVS = 256
-PARTS = ("presets", "policy", "curriculum", "view", "metrics", "match")
+PARTS = {
+    "presets": Presets,
+    "policy": PolicyFactory,
+    "curriculum": Curriculum,
+    "view": TaskView,
+    "metrics": TaskMetrics,
+    "match": MatchRules,
+}
 
 
 class Task:
@@ -85,8 +92,13 @@ class Task:
         self.primary_metric = primary_metric or self.primary_metric
         if unknown := [part for part in parts if part not in PARTS]:
             raise ConfigError(f"A task has no part {unknown[0]!r}; its parts are {', '.join(PARTS)}.")
-        for part, value in parts.items():
-            setattr(self, part, value)
+        for part, kind in PARTS.items():
+            value = parts.get(part, getattr(self, part))
+            if not isinstance(value, kind):
+                got = value.__name__ if isinstance(value, type) else type(value).__name__
+                raise ConfigError(f"{part} of task {self.name!r} must be an object of {kind.__name__}, but is {got}.")
+            if part in parts:
+                setattr(self, part, value)
         self.reference = self.name
         """A registered name, `module:object`, a file, or `gym:ID`."""
         if not dataclasses.is_dataclass(self.config) or "num_envs" not in self.config.__dataclass_fields__:
@@ -122,3 +134,14 @@ class Task:
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:
         """Return scripted policies by name: callables that take their parameters as keywords."""
         return {}
+
+
+def check_env(task: Task, cfg: Any, env: Any) -> Any:
+    """Return what `task.make_env(cfg)` made; raise ConfigError unless it is an env with `cfg.num_envs` rows."""
+    if not isinstance(env, TensorEnv):
+        raise ConfigError(f"make_env of task {task.name!r} must return a TensorEnv, but returned {type(env).__name__}.")
+    if env.num_envs != cfg.num_envs:
+        raise ConfigError(
+            f"make_env of task {task.name!r} returned {env.num_envs} envs, but cfg.num_envs is {cfg.num_envs}."
+        )
+    return env

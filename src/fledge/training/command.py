@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from fledge.core.code import is_reference
 from fledge.core.errors import ConfigError, InterruptedRunError
 from fledge.core.machine import pick_device
+from fledge.core.overrides import read_yaml, value_given
 from fledge.core.settings import check_settings, flat_settings
 from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
@@ -55,7 +57,8 @@ def run_training(
     taken: list[str] = []
     if resume is not None:
         folder = resume
-        task, before = read_run_config(resume, [], task, named=overrides)
+        moved = moved_algorithm(resume, overrides)
+        task, before = read_run_config(resume, moved, task, named=overrides)
         _, cfg = read_run_config(resume, overrides, task)
         cfg = with_named_code(cfg, overrides)
         check_settings(before)
@@ -106,6 +109,22 @@ def has_saved(folder: Path) -> bool:
 def how_to_go_on(folder: Path) -> str:
     """Return how to continue a run that has stopped; "" if nothing was saved."""
     return f"--resume {folder} continues from its newest checkpoint." if has_saved(folder) else ""
+
+
+def moved_algorithm(run: Path, overrides: Sequence[str]) -> list[str]:
+    """Return the algo= override of a run whose own algorithm is code, which may have moved.
+
+    Raises:
+        ConfigError: The override names another class.
+    """
+    path = run / "config.yaml"
+    saved = str(read_yaml(path).get("algo", "ppo")) if path.is_file() else "ppo"
+    named = value_given(overrides, "algo", {})
+    if named is None or not is_reference(saved):
+        return []
+    if named.rpartition(":")[2] != saved.rpartition(":")[2]:
+        raise ConfigError(f"{run} was trained with algo={saved}: a resumed run keeps its algorithm.")
+    return [f"algo={named}"]
 
 
 def check_before_start(task: Task, cfg: TrainConfig, ranks: int) -> None:

@@ -35,7 +35,6 @@ FRAMES_S = 15.0  # frames per second of each, about: a fast training shows every
 MAX_BYTES = 32 * 2**20  # of one file
 MAX_EPISODES = 400  # in one file: what a page lists stays short
 KEPT = 2  # files
-FAILURES = (FledgeError, OSError, RuntimeError, ValueError, KeyError, AssertionError)
 
 
 # ---- for viewers -------------------------------------------------------------------------------------------------------
@@ -114,7 +113,7 @@ class FrameCapture:
                 self._check_request()
             if self._writer is not None:
                 self._capture(out, now)
-        except FAILURES as error:  # must not stop a training
+        except Exception as error:  # must not stop a training
             self._failed = True
             self._unwritten.clear()
             logger.warning("This training cannot be watched live (%s: %s).", type(error).__name__, error)

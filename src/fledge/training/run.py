@@ -22,8 +22,8 @@ from fledge.collect.experience import ExperienceCollector
 from fledge.collect.halves import HalvesDataCollector
 from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
-from fledge.core.code import find_object
-from fledge.core.errors import ConfigError, InputError
+from fledge.core.code import find_object, is_reference
+from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
 from fledge.core.settings import changed_settings, check_settings, flat_settings
@@ -34,10 +34,11 @@ from fledge.learn.base import Learner
 from fledge.learn.off_policy import OffPolicy, Replay
 from fledge.learn.registry import ALGORITHMS, POLICY_CLASSES
 from fledge.replay import DictReplayBuffer
-from fledge.tasks.base import Task
+from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
+from fledge.training.learner_checks import check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.ranks import Ranks
 
@@ -101,10 +102,15 @@ class Run:
 
     def learn(self, rollout: TensorDictBase) -> dict[str, float]:
         """Update the policy from a rollout."""
-        losses = self.learner.update(rollout, self.progress)
+        try:
+            losses = self.learner.update(rollout, self.progress)
+        except FledgeError:
+            raise
+        except Exception as error:
+            raise learner_error(self.cfg.algo, error) from error
         self.iteration += 1
         self.frames += self.frames_per_iteration
-        return losses
+        return check_report(losses, self.cfg.algo, {"episodes", "reward", "return", "length", *self.outcomes.values()})
 
     def episode_metrics(self, rollout: TensorDictBase) -> dict[str, float]:
         """Return counts and means of the episodes that ended in a rollout, and what envs logged, over all ranks."""
@@ -139,7 +145,8 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole run on rank 0, with the other ranks' states gathered; an empty dict elsewhere."""
-        own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()} | self.learner.rank_state()
+        own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
+        own |= check_state(self.learner.rank_state(), f"rank_state() of algo={self.cfg.algo}", {*own, "cuda_rng"})
         if self.device != "cpu":
             own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
         everyone = self.ranks.gather(own)
@@ -148,7 +155,7 @@ class Run:
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
-            "learner": self.learner.state_dict(),
+            "learner": check_state(self.learner.state_dict(), f"state_dict() of algo={self.cfg.algo}"),
             "curriculum": self.curriculum.state_dict(),
             "ranks": everyone,
             "iteration": self.iteration,
@@ -210,6 +217,8 @@ def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
     """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
+    if is_reference(cfg.algo) and str(before.get("algo")).rpartition(":")[2] == cfg.algo.rpartition(":")[2]:
+        before = {**before, "algo": cfg.algo}  # its file may have moved
     before = {RENAMED.get(key, key): value for key, value in before.items()}
     changes = changed_settings(before, cfg, observes=observes)
     others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
@@ -235,16 +244,21 @@ def make_rank_envs(task: Task, cfg: TrainConfig, ranks: Ranks, device: str) -> l
     share = cfg.env.num_envs // ranks.size // parts
     spare = max(1, default_threads() - 1) if parts > 1 else None  # halves: one core decides meanwhile
     paid = env_with_reward(task, cfg.env, cfg.reward) if cfg.reward else None
+    env_cfg = dataclasses.replace(paid or cfg.env, num_envs=share)
     envs = [
-        task.make_env(
-            dataclasses.replace(paid or cfg.env, num_envs=share),
-            EnvPlacement(
-                device=device,
-                seed=cfg.seed,
-                num_threads=1 if ranks.size > 1 else spare,
-                env_offset=ranks.rank * share * parts + part * share,
-                total_envs=cfg.env.num_envs,
-                rank=ranks.rank,
+        check_env(
+            task,
+            env_cfg,
+            task.make_env(
+                env_cfg,
+                EnvPlacement(
+                    device=device,
+                    seed=cfg.seed,
+                    num_threads=1 if ranks.size > 1 else spare,
+                    env_offset=ranks.rank * share * parts + part * share,
+                    total_envs=cfg.env.num_envs,
+                    rank=ranks.rank,
+                ),
             ),
         )
         for part in range(parts)

@@ -20,8 +20,9 @@ def draw_trajectories(tracks: Sequence[Trajectory], title: str = "") -> Any:
     colour = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(outcomes)}
     figure = Figure(figsize=(11, 5), dpi=100, layout="constrained")
     if all("pos" in track.frames for track in tracks):
-        views = (("x, m", "y, m", 0, 1), ("x, m", "z, m", 0, 2))
-        for axes, (across, up, i, j) in zip(figure.subplots(1, 2), views, strict=True):
+        views = [("x, m", "y, m", 0, 1), ("x, m", "z, m", 0, 2)]
+        views = views if all(track.frames["pos"].shape[-1] > 2 for track in tracks) else views[:1]
+        for axes, (across, up, i, j) in zip(np.atleast_1d(figure.subplots(1, len(views))), views, strict=True):
             for track in tracks:
                 path = track.frames["pos"]
                 axes.plot(path[:, i], path[:, j], color=colour[track.outcome], linewidth=1, alpha=0.8)

@@ -20,7 +20,7 @@ NEAREST = 5  # moving obstacles that are observed
 PLAN_HEADINGS = 32
 
 
-@dataclass
+@dataclass(kw_only=True)  # so that NavigationConfig(16) still means num_envs
 class SensorConfig:
     """Settings of sensors and observations."""
 
