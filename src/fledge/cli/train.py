@@ -27,8 +27,8 @@ UNSAVED = "Stopped before anything was saved."
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
     "--preset",
-    help="Training preset: for navigation fast, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; or a YAML "
-    "file of differences from the preset that its `base: NAME` names. [default: the preset of `algo`]",
+    help="Training preset: for navigation fast, planned, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; "
+    "or a YAML file of differences from the preset that its `base: NAME` names. [default: the preset of `algo`]",
 )
 @click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=PATH, help="Continue this run exactly where it stopped.")
