@@ -50,6 +50,7 @@ def test_every_example_is_tested_and_says_what_one_sees() -> None:
         assert f"examples/{path.name}" in doc, f"{path.name} does not say how it is run"
 
 
+@pytest.mark.slow
 def test_the_demo_trains_evaluates_and_writes_a_page(tmp_path: Path) -> None:
     run(EXAMPLES / "demo.py", "--out", tmp_path, "--episodes", 4, *SMALL, "total_frames=256")
     page = (tmp_path / "report.html").read_text()
@@ -165,6 +166,7 @@ def test_a2c_is_short_trains_on_two_ranks_and_resumes(tmp_path: Path) -> None:
     assert {"policy_loss", "value_loss", "entropy", "grad_norm"} <= set(result)
 
 
+@pytest.mark.slow
 def test_a2c_learns_to_balance_a_pole(tmp_path: Path) -> None:
     words = ["seed=1", "ranks=1", "threads=1", "total_frames=40000", "tensorboard=false"]
     algo = f"algo={EXAMPLES / 'a2c.py'}:A2C"

@@ -72,8 +72,10 @@ export class Live {
     const running = told.episodes.filter((row) => row.outcome === "running" && row.recorded > 0);
     const now = player.payload && told.episodes.find((row) => row.number === player.payload.number);
     const over = !now || (now.outcome !== "running" && player.t >= player.payload.offset + player.payload.end + 1.0);
-    if ((over || !player.payload) && running.length) {
-      const next = running.sort((a, b) => b.recorded - a.recorded)[0];
+    // a training that has stopped may have no running episode: then the newest one is shown
+    const ended = player.payload ? [] : told.episodes.filter((row) => row.recorded > 0);
+    const next = running.sort((a, b) => b.recorded - a.recorded)[0] ?? ended.at(-1);
+    if ((over || !player.payload) && next) {
       await player.choose(next.number, false);
       this.t0 = player.payload ? player.payload.head.clock_s - player.payload.offset : 0;
       player.t = Math.max(0, this.edge() - 1.5);
