@@ -23,7 +23,7 @@ from fledge.envs.wrapper import EnvWrapper
 
 
 class Opponent(Protocol):
-    """What an OpponentWrapper needs of an agent."""
+    """The agent interface that an OpponentWrapper calls."""
 
     def act(self, obs: Mapping[str, Tensor], deterministic: bool = True) -> Any: ...
     def reset(self, env_mask: Tensor | None = None) -> None: ...

@@ -28,7 +28,7 @@ RECORDED = 256  # envs whose first episodes a picture shows
 
 @dataclass
 class EvalRequest:
-    """What the user asked for."""
+    """Arguments of an evaluation."""
 
     policies: list[str]  # names for `load_policy`
     overrides: list[str] = field(default_factory=list)

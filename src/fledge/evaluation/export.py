@@ -80,7 +80,7 @@ def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) 
 
 
 def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:
-    """What a policy sees as it flies in the held-out world: observations of `envs` envs, `looks` times each."""
+    """Return observations of a policy that flies in the held-out env: `envs` envs, `looks` times each."""
     made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
     with contextlib.closing(made) as env:
         check_fit(policy.agent, env)

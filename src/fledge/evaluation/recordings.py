@@ -55,7 +55,7 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
 
 
 def describe_recording(path: Path) -> dict[str, Any]:
-    """What a recording holds, JSON-able."""
+    """Return the contents of a recording, JSON-able."""
     with Recording(path) as recording:
         episodes = [
             {

@@ -1,4 +1,4 @@
-"""What the training page shows of runs besides their curves: progress, settings, checkpoints; and the page as one file.
+"""Runs on the training page, besides their curves: progress, settings, checkpoints; and the page as one file.
 
 The files of a run's folder are not trusted: settings are plain YAML without anchors, sizes are bounded, and a file that
 cannot be read becomes a message.

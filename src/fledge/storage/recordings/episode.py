@@ -56,7 +56,7 @@ class Episode:
 
     @property
     def scene(self) -> dict[str, Any]:
-        """What does not move. Large arrays are shared and read-only."""
+        """Parts of the scene that do not move. Large arrays are shared and read-only."""
         return self._recording._described(self._begin, "scene")
 
     @property

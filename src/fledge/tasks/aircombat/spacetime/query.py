@@ -1,4 +1,4 @@
-"""What `fledge envelope` prints: ranges, time to decide and predicted misses of one geometry; and the errors of the table.
+"""Figures of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and the errors of the table.
 
 The table is checked against fly-outs: ranges of random geometries, and shots at random ranges. False-safe: the table says that
 the range is outside, and the shot kills; for a target that holds its course outside r_max, and for one that turns away, by
