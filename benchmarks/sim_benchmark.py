@@ -1,4 +1,4 @@
-"""What a task provides for `python -m benchmarks sim`: its simulator in mid-flight, and plain implementations of the same.
+"""The interface of a task to `python -m benchmarks sim`: its simulator in mid-flight, and plain implementations of the same.
 
     SimBenchmark   what is timed, at which sizes, and the baselines
     Flight         a warmed-up env and its next actions; baselines continue from its snapshot
@@ -77,7 +77,7 @@ class Flight(ABC):
 
 
 class SimBenchmark(ABC):
-    """What is timed: names for printing, sizes, and baselines."""
+    """A timed simulation: names for printing, sizes, and baselines."""
 
     one: str = "env"
     many: str = "envs"

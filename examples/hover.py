@@ -117,7 +117,7 @@ def rotate(quat: Tensor, v: Tensor) -> Tensor:
 
 
 class HoverView(TaskView):
-    """What recordings keep, and how they are drawn."""
+    """Frames that recordings keep, and their picture."""
 
     def snapshot(self, env: Any, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return {name: env.state[name][list(ids)].cpu().numpy() for name in ("pos", "vel", "quat")}

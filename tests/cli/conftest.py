@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Helpers of the tests of the command line."""
 
 from pathlib import Path
 

@@ -127,7 +127,7 @@ def test_a_broken_snapshot_stops_the_capture_and_not_the_training(
     fly(capture, env, 2)
 
     def broken(env: object, ids: list[int]) -> dict[str, object]:
-        raise KeyError("pos")
+        raise TypeError("a mistake in a user's view")
 
     monkeypatch.setattr(capture.task.view, "snapshot", broken)
     fly(capture, env, 2)

@@ -1,4 +1,4 @@
-"""What a learner returns, checked: a user's own may break the contract of `learn/base.py`."""
+"""Checks of what a learner returns: a user's own may break the contract of `learn/base.py`."""
 
 from __future__ import annotations
 

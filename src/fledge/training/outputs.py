@@ -1,4 +1,4 @@
-"""What rank 0 writes: metrics, progress, evaluations, checkpoints, archives."""
+"""Outputs of rank 0: metrics, progress, evaluations, checkpoints, archives."""
 
 from __future__ import annotations
 

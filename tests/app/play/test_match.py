@@ -165,7 +165,7 @@ def test_a_manager_has_room_for_a_few_matches(monkeypatch: pytest.MonkeyPatch) -
         names = [matches.begin(["placeholder", "placeholder"]) for _ in range(MAX_MATCHES)]
         with pytest.raises(ConfigError, match="matches already"):
             matches.begin(["placeholder", "placeholder"])
-        matches.matches[names[0]].used -= 60.0  # nobody has cared for it lately
+        matches.matches[names[0]].used -= 60.0  # unused for a minute
         matches.begin(["placeholder", "placeholder"])
         assert names[0] not in matches.matches
         assert len(matches.listed()) == MAX_MATCHES

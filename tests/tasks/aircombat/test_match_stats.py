@@ -1,4 +1,4 @@
-"""The umpire: shots, reach, merges and starts, by hand."""
+"""The stats: shots, reach, merges and starts, by hand."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,17 @@ from fledge.tasks.aircombat.match_stats import MERGE_M, DuelMatch, DuelStats
 def fly(env: AircombatEnv, fire: dict[int, set[int]], decisions: int = 300) -> DuelStats:
     """Straight ahead at full throttle; `fire` has the decisions at which a row shoots."""
     out = env.reset()
-    umpire, active = DuelStats(env), torch.ones(env.num_duels, dtype=torch.bool)
+    stats, active = DuelStats(env), torch.ones(env.num_duels, dtype=torch.bool)
     for step in range(decisions):
         rows = torch.tensor([int(step in fire.get(row, ())) for row in range(env.num_envs)])
         action = {"rudder": torch.zeros(env.num_envs), "throttle": torch.ones(env.num_envs), "fire": rows}
-        umpire.before_step(out["obs"], action, active)
+        stats.before_step(out["obs"], action, active)
         out = env.step(action)
-        umpire.after_step(out["outcome"], active)
+        stats.after_step(out["outcome"], active)
         active &= ~(out["terminated"] | out["truncated"])[::2]
         if not active.any():
             break
-    return umpire
+    return stats
 
 
 def test_a_head_on_fight_by_hand() -> None:
@@ -38,12 +38,12 @@ def test_a_head_on_fight_by_hand() -> None:
 
 def test_the_merge_is_where_ten_kilometres_are_crossed() -> None:
     env = AircombatEnv(AircombatConfig(num_envs=2, spacetime=False, max_episode_s=60.0), seed=1)
-    umpire = fly(env, {})
-    energy = umpire.notes()["merge_energy"][0]
+    stats = fly(env, {})
+    energy = stats.notes()["merge_energy"][0]
     # 20 km together, each from 300 m/s towards 489.9: 10 km each take about 27 s
     assert energy[0] == pytest.approx(energy[1], rel=1e-4)
     assert 400.0 < np.sqrt(2000.0 * energy[0]) < 480.0
-    assert umpire.notes()["merge_lead"][0] == pytest.approx([0.0, 0.0], abs=1e-2)
+    assert stats.notes()["merge_lead"][0] == pytest.approx([0.0, 0.0], abs=1e-2)
     env.close()
 
 
@@ -69,8 +69,8 @@ def test_a_shot_that_is_asked_for_but_impossible_is_no_shot() -> None:
 def test_each_side_knows_how_it_began() -> None:
     env = AircombatEnv(AircombatConfig(num_envs=512, spacetime=False, scenario=Scenario.mixed), seed=3)
     env.reset()
-    umpire = DuelStats(env)
-    notes, names = umpire.notes(), np.array(umpire.starts)
+    stats = DuelStats(env)
+    notes, names = stats.notes(), np.array(stats.starts)
     began = names[notes["start"]]
     kinds = np.array([kind.value for kind in Scenario])[env.state["kind"].numpy()]
     assert (np.sort(began[kinds == "defensive"], axis=1) == ["attacking", "defending"]).all()

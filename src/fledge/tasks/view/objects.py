@@ -1,4 +1,4 @@
-"""What moves in a recorded episode, as objects that other programs know: aircraft, drones, missiles.
+"""Moving objects of a recorded episode, as other programs know them: aircraft, drones, missiles.
 
 `objects_in`, the default of `TaskView.objects`, makes them from every entry of the frames named `pos` or `..._pos`:
 

@@ -1,4 +1,4 @@
-"""What the browser, static pages and MCAP files draw of an episode: shapes, moving obstacles, sensor readings, figures.
+"""Parts of an episode that the browser, static pages and MCAP files draw: shapes, moving obstacles, sensor readings, figures.
 
 Lengths are metres, x east, y north, z up.
 """
@@ -25,7 +25,7 @@ def no_shapes() -> np.ndarray:
 
 @dataclass
 class Stage:
-    """What does not move in an episode."""
+    """Static shapes of an episode."""
 
     boxes: np.ndarray = field(default_factory=no_shapes)  # [B, 6] m: centre, then size along x, y, z
     cylinders: np.ndarray = field(default_factory=no_shapes)  # [C, 6] m: as boxes; upright
