@@ -116,7 +116,7 @@ class NavRLPolicy(BaseAgent):
 
 
 class NavRLActorCritic(ActorCritic):
-    """The same function to train, with the fast LiDAR encoder; orthogonal heads with gain 0.01, as NavRL starts them.
+    """NavRL's network for training, with the fast LiDAR encoder; heads start orthogonal with gain 0.01, as in NavRL.
 
     Reads [lidar 144 | obstacles 50 | state 8].
     """
