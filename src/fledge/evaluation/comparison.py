@@ -14,7 +14,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences
-from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluation.episodes import TEST_SEED, PolicyResult, evaluate
 from fledge.evaluation.recordings import numbered_path, save_recording
 from fledge.evaluation.tables import detail_tables, results_table
 from fledge.tasks.base import Task
@@ -115,7 +115,7 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 
 
 def row_of(
-    policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+    policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
@@ -123,7 +123,9 @@ def row_of(
     return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 
-def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
+def fly_with_progress(
+    policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str
+) -> PolicyResult:
     label = f"{name} at {env_label(policy.task, cfg)}"
     with counting(console, label, request.episodes, request.quiet) as on_progress:
         return evaluate(
@@ -141,7 +143,7 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
 
 
 def record(
-    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """Leave a recording of the most interesting episodes; what a row says about it."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
@@ -150,7 +152,7 @@ def record(
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 
 
-def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:
+def save_picture(path: Path, task: Task, result: PolicyResult, name: str, world: str) -> None:
     """Write a PNG of recorded episodes."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)

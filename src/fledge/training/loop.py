@@ -22,7 +22,7 @@ from fledge.training.config import TrainConfig
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
-from fledge.training.run import EXACT, Run
+from fledge.training.run import EXACT, TrainingState
 
 
 def train(
@@ -33,7 +33,7 @@ def train(
     Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
     """
     keep_freed_memory()
-    run = ranks.together(lambda: Run(cfg, ranks, task))
+    run = ranks.together(lambda: TrainingState(cfg, ranks, task))
     outputs = start_run(run, folder, resume)
     try:
         with stop_on_signals() as stopped:
@@ -69,7 +69,7 @@ def train(
         run.close()
 
 
-def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
+def start_run(run: TrainingState, folder: Path, resume: bool) -> RunOutputs | None:
     """Load the newest checkpoint (resume) or the weights to start from, on every rank; return rank 0's outputs.
 
     A start that fails leaves no folder behind.
@@ -90,7 +90,7 @@ def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
         raise
 
 
-def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
+def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -> str:
     """Load a saved state into a run; return what to print about it."""
     if state is None:
         return ""

@@ -26,7 +26,7 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
 RECENT = 20  # iterations that the recent primary metric averages over
@@ -35,7 +35,7 @@ RECENT = 20  # iterations that the recent primary metric averages over
 class RunOutputs:
     """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: TrainingState, folder: Path) -> None:
         cfg = run.cfg
         self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
