@@ -1,4 +1,4 @@
-"""PolicyResult counts every drone's episodes equally and gives honest intervals."""
+"""An evaluation counts every drone's episodes equally and gives honest intervals."""
 
 import dataclasses
 from typing import Any
