@@ -148,6 +148,13 @@ def test_a_quiet_training_prints_nothing_and_restores_torchs_threads(
     assert torch.get_num_threads() == before
 
 
+def test_a_new_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    runs = [fledge.train("gym:CartPole-v1", ranks=1, progress=False, total_frames=64, **GYM) for _ in range(2)]
+    assert [run.folder for run in runs] == [Path("runs/now"), Path("runs/now-2")]
+
+
 def make_local_task() -> Any:
     """A task that no module holds, as in a notebook's cell."""
     from fledge.tasks.gym.task import GymTask
