@@ -1,7 +1,7 @@
 """Check the links of a built site: `python docs/_ext/check_links.py docs/_build/html`.
 
-Every link inside the site must lead to a file and, with #anchor, to an element of it. Addresses elsewhere are only checked for
-their form, since nothing is downloaded; scripts, styles, fonts and images must come from the site itself, so that it works offline.
+Every link inside the site must lead to a file and, with #anchor, to an element of it. Addresses elsewhere are only checked
+for their form, since nothing is downloaded. Scripts, styles and images must come from the site itself: it works offline.
 """
 
 from __future__ import annotations

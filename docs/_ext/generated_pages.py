@@ -19,9 +19,16 @@ import click
 MARKER = re.compile(r"^<!-- (commands|settings|api)(?:: ([^>]*?))? -->$", re.MULTILINE)
 
 
+def escape(text: str) -> str:
+    """Return plain text with `code` as Markdown."""
+    parts = re.split(r"(`[^`]+`)", text)
+    parts[::2] = [re.sub(r"([*_<>\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def cell(text: str) -> str:
-    """Return text that is safe in a cell of a Markdown table."""
-    return re.sub(r"([|*_<>\[\]])", r"\\\1", " ".join(text.split()))
+    """Return plain text with `code` for a cell of a Markdown table."""
+    return escape(" ".join(text.split())).replace("|", "\\|")
 
 
 def code(text: str) -> str:
@@ -48,7 +55,7 @@ def command_section(name: str, command: click.Command) -> Iterator[str]:
     yield "\n| option | meaning |\n|---|---|"
     for option in command.get_params(context):
         record = option.get_help_record(context)
-        if record:
+        if record and record[1]:
             yield f"| {code(record[0])} | {cell(record[1])} |"
     yield ""
     yield from prose(command.epilog or "")
@@ -60,7 +67,7 @@ def prose(text: str) -> Iterator[str]:
         if paragraph.startswith("\b"):
             yield f"```text\n{paragraph.removeprefix(chr(8)).strip(chr(10))}\n```\n"
         else:
-            yield re.sub(r"([*_<>\[\]])", r"\\\1", paragraph) + "\n"
+            yield escape(paragraph) + "\n"
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------------
