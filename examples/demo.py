@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+import fledge
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
@@ -26,7 +27,6 @@ from fledge.evaluation.tables import results_table as table
 from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory
-from fledge.training.command import run_training
 from fledge.training.config import read_run_config
 
 EPISODES = 1024
@@ -44,8 +44,8 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     console = make_console(stderr=True)
     run = out / time.strftime("run-%Y%m%d-%H%M%S")
     console.rule(Text("1 of 2  learning to fly", "bold"))
-    result = run_training(["navigation"], "fast", list(overrides), run, None)
-    assert result is not None
+    settings = dict(word.split("=", 1) for word in overrides)
+    result = fledge.train("navigation", "fast", run, **settings).final_metrics
     console.rule(Text("2 of 2  flying on unseen maps", "bold"))
     rows, trajectories = evaluate_all(run, episodes, console)
     task = find_task("navigation")

@@ -114,7 +114,7 @@ def test_misuse_gets_a_sentence() -> None:
         parallel_env(num_envs=4)
     with pytest.raises(ConfigError, match=r"opponent is for fledge\.gym"):
         parallel_env(opponent="crank")
-    with pytest.raises(ConfigError, match="In navigation nobody meets anybody"):
+    with pytest.raises(ConfigError, match="has one agent, so it is not a parallel env"):
         parallel_env("navigation")
     with pytest.raises(ConfigError, match=r"no setting scenrio\. Did you mean scenario"):
         parallel_env(scenrio="random")
