@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fledge.agents.base import BaseAgent
 from fledge.agents.policy_file import is_past_self, load_weights, policy_entries, read_policy
 from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
+from fledge.storage import load_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
@@ -72,9 +75,36 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
         )
     if path.suffix in EXPORTED:
         raise ConfigError(f"{name} is an exported policy, which cannot be flown here: give the run or a .fledge file.")
-    if path.suffix == ".pt":
+    if is_interop(path):
         return load_interop(name, chosen)
     return policy_from_state(read_policy(path), name, task)
+
+
+def is_interop(path: Path) -> bool:
+    """Return whether a file holds another project's weights: a .pt file, or a checkpoint of nothing but tensors."""
+    if path.suffix == ".pt" or not path.is_file():
+        return path.suffix == ".pt"
+    state = load_checkpoint(path, keys=("model?", "policy?", "task?"))
+    if state:
+        return False
+    state = load_checkpoint(path)
+    return isinstance(state, Mapping) and bool(state) and all(isinstance(value, Tensor) for value in state.values())
+
+
+def read_entries(name: str, task: Task) -> dict[str, Any] | None:
+    """Return the entries of the policy file that a name means (`agents.policy_file`); None if there is no such file.
+
+    Another project's weights are converted to the network in which the task trains them.
+    """
+    path = find_policy_file(name)
+    if path is None or not is_interop(path):
+        return None if path is None else read_policy(path)
+    policy = load_interop(name, task)
+    description, network = task.policy.to_trainable(policy.agent)
+    entries = {"model": network.state_dict(), "policy": description, "task": task.reference}
+    if policy.env is not None:
+        entries["world"] = {"env": policy.env.settings, "decision_s": policy.env.decision_s}
+    return entries
 
 
 def find_agent(task: Task, name: str) -> BaseAgent | None:

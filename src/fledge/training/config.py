@@ -90,7 +90,7 @@ class TrainConfig:
     max_minutes: float = setting(0.0, at_least=0, resume="same")
     """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
     init_from: str = setting("", resume="same")
-    """Start from the weights of this run or policy file."""
+    """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
     """A reward of your own instead of the env's: module:object or file.py:object (docs/rewards.md)."""
     env: Any = None

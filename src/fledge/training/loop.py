@@ -97,7 +97,10 @@ def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
     if not resume:
         load_weights(run.policy, state["model"], run.cfg.init_from)
         run.learner.begin()
-        return ""
+        return (
+            f"Weights and running normalisation come from {run.cfg.init_from}; the optimiser, schedules and counters "
+            "start fresh."
+        )
     how = run.load_state_dict(state)
     if how != EXACT:
         run.learner.schedule(run.progress)

@@ -84,7 +84,7 @@ class RunOutputs:
             self.recent.extend((total, flown) for total, flown in noted["recent"])
             self.unlogged.extend(noted["unlogged"])
         elif cfg.init_from:
-            state = read_initial_policy(cfg.init_from)
+            state = read_initial_policy(cfg.init_from, self.run.task)
         step = int(state["iteration"]) if resume and state else None
         self.loggers = [FileLogger(self.folder, step), self.console]
         if cfg.tensorboard:

@@ -86,6 +86,14 @@ class NavigationPolicies(PolicyFactory):
         """Load NavRL's policy from its released file."""
         return load_navrl_checkpoint(path)
 
+    def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
+        """Return NavRL's policy as the network that `policy.kind=navrl` trains, with its value normalisation."""
+        if not isinstance(agent, NavRLPolicy):
+            return super().to_trainable(agent)
+        network = NavRLActorCritic.from_navrl(agent)
+        hidden = list(NavigationPolicyConfig().hidden)  # of other kinds; NavRL's layers are fixed
+        return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
+
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
         """Return NavRL's env for NavRL's policy."""
         if not isinstance(agent, NavRLPolicy):
