@@ -1,4 +1,4 @@
-"""docs/map.md lists the files that one frame crosses; the files that a small run really calls are all on it."""
+"""docs/design/map.md lists the files that one frame crosses; the files that a small run really calls are all on it."""
 
 import inspect
 import re
@@ -29,7 +29,7 @@ from fledge.training.ranks import Ranks
 from fledge.training.run import Run
 
 SRC = Path(fledge.__file__).parent
-PAGE = Path(__file__).parents[1] / "docs" / "map.md"
+PAGE = Path(__file__).parents[1] / "docs" / "design" / "map.md"
 SMALL = ["env.num_envs=32", "env.num_maps=2", "ppo.rollout_steps=32", "ppo.minibatch=512", "total_frames=4096"]
 SMALL += ["ranks=1", "threads=1", "tensorboard=false"]
 

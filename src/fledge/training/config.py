@@ -92,7 +92,7 @@ class TrainConfig:
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
-    """A reward of your own instead of the env's: module:object or file.py:object (docs/rewards.md)."""
+    """A reward of your own instead of the env's: module:object or file.py:object (docs/guides/own_reward.md)."""
     env: Any = None
     policy: Any = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
