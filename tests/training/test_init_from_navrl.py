@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.storage import convert_checkpoint
-from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint, navrl_key
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy, load_navrl_checkpoint
 from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
@@ -19,6 +19,7 @@ from fledge.training.init_from import take_network
 from fledge.training.loop import start_run
 from fledge.training.ranks import Ranks
 from fledge.training.run import Run
+from tests.reference.navrl_files import write_navrl_checkpoint
 
 RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "navrl_checkpoint.pt"
 SMALL = [
@@ -36,16 +37,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the layout of NavRL's released one: its keys, and entries that we do not read."""
-    torch.manual_seed(1)
-    policy = NavRLPolicy()
-    saved = {navrl_key(ours): tensor for ours, tensor in policy.network.state_dict().items()}
-    scales = {"running_mean": torch.tensor([2.0]), "running_mean_sq": torch.tensor([20.0]), "debiasing_term": 0.5}
-    saved |= {f"value_norm.{name}": torch.as_tensor(value) for name, value in scales.items()}
-    saved |= {"gae.gamma": torch.tensor(0.99), "gae.lmbda": torch.tensor(0.95)}
-    path = tmp_path_factory.mktemp("navrl") / "navrl.pt"
-    torch.save(saved, path)
-    return path
+    return write_navrl_checkpoint(tmp_path_factory.mktemp("navrl") / "navrl.pt")
 
 
 @pytest.fixture(scope="module")
