@@ -17,7 +17,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, nested
 from fledge.core.settings import flat_settings, refuse_code
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.env_config import eval_env, without_opponent
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy, policy_from_state, read_entries
 from fledge.tasks.registry import find_task
@@ -37,6 +37,8 @@ def export_policy(
         raise ConfigError(f"{golden} cannot be written: golden vectors go into an .npz, beside an .onnx or .ts file.")
     if path.suffix != ".fledge":
         policy = load_policy(name, task)
+        if policy.task.match.sides == 2:
+            policy = without_opponent(policy)
         cfg = eval_env(policy, overrides=overrides).cfg
         result = export_agent(policy.agent, path, policy.task.contract(cfg))
         if golden is not None:

@@ -3,15 +3,16 @@
 fledge-nav                shipped with a task                 runs/nav          a run's folder: its newest checkpoint
 straight, crank(shot=1)   a scripted policy of the task       policy.fledge     a policy file
 runs/duel#3               the third past self of a league     navrl.pt          another project's file
-fledge-nav+planner        any of them behind a shield
+my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them behind a shield
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from fledge.agents.base import BaseAgent
 from fledge.agents.policy_file import is_past_self, load_weights, policy_entries, read_policy
-from fledge.core.errors import ConfigError
+from fledge.core.code import find_object, is_reference
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.storage import load_checkpoint
@@ -30,6 +32,7 @@ from fledge.tasks.registry import find_named_task, find_task, is_code, task_name
 
 EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
+OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or file.py:Class, and parameters
 
 
 @dataclass
@@ -53,9 +56,11 @@ def find_policy_file(name: str) -> Path | None:
 def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     """Load the policy that a name means (see the head of this module).
 
+    A name such as my_pilots.py:Weaver runs that file: pass only what the user has typed, never what a file says.
+
     Args:
-        task: Whose scripted policies and .pt files are meant, and whose code may run. By default navigation for those, and
-            for others the task that the file names.
+        task: Task whose scripted policies and .pt files are meant, and whose code may run. Default: navigation for
+            those, the task in the file for policy files, and `task` of the class for your own.
 
     Raises:
         ConfigError: if there is no such policy, or it belongs to another task.
@@ -67,17 +72,28 @@ def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
     if (pilot := make_pilot(chosen, name)) is not None:
         return LoadedPolicy(name, pilot, chosen, chosen.policy.default_env_config(pilot))
     path = find_policy_file(name)
+    if path is None and (own := make_own(name)) is not None:
+        home = task or find_named_task(getattr(own, "task", "") or chosen.reference, asked_by=name)
+        return LoadedPolicy(name, own, home, home.policy.default_env_config(own))
     if path is None:
-        known = ", ".join([*chosen.pilots(), *chosen.policy.shipped()])
-        raise ConfigError(
-            f"There is no policy {name!r}: give a run's folder, a .fledge or .pt file"
-            + (f", or one of {known}." if known else ".")
-        )
+        raise unknown_policy(chosen, name)
     if path.suffix in EXPORTED:
         raise ConfigError(f"{name} is an exported policy, which cannot be flown here: give the run or a .fledge file.")
     if is_interop(path):
         return load_interop(name, chosen)
     return policy_from_state(read_policy(path), name, task)
+
+
+def unknown_policy(task: Task, name: str, setting: str = "") -> ConfigError:
+    """Return the error for a name that is no policy of a task; `setting` is the key that holds the name."""
+    known = [*task.pilots(), *task.policy.shipped()]
+    bare = name.partition("(")[0].rpartition("+")[0] or name.partition("(")[0]
+    choices = f"Choose one of {', '.join(known)}, or pass" if known else "Pass"
+    what = f"{setting}={name!r} is not a known pilot." if setting else f"There is no policy {name!r}."
+    return ConfigError(
+        f"{what}{did_you_mean(bare, [*known, *task.policy.pilot_aliases])} {choices} a run's folder, a policy file "
+        "(.fledge, .pt), or file.py:Class of an agent."
+    )
 
 
 def is_interop(path: Path) -> bool:
@@ -108,14 +124,23 @@ def read_entries(name: str, task: Task) -> dict[str, Any] | None:
 
 
 def find_agent(task: Task, name: str) -> BaseAgent | None:
-    """Return the agent that a name means in a task, for example an opponent; None if there is none."""
+    """Return the agent that a name means in a task, for example an opponent; None if there is none.
+
+    Runs the code that a name such as my_pilots.py:Weaver means: settings that hold one are checked by `refuse_code`.
+    """
     if (pilot := make_pilot(task, name)) is not None:
         return pilot
+    bare, plus, shield = name.rpartition("+")
+    if plus and shield in task.policy.shields and not Path(name).exists():
+        agent = find_agent(task, bare)
+        return None if agent is None else task.policy.shields[shield](agent)
+    if not Path(name).exists() and (own := make_own(name)) is not None:
+        return own
     path = task.policy.shipped().get(name, Path(name))
     if path.suffix != ".fledge" and not path.is_dir() and not is_past_self(path):
         return None
     entries = read_policy(path)
-    if entries["task"] != task.reference:
+    if not may_be(entries["task"], task):
         raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
     return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
 
@@ -140,8 +165,11 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 
 
 def may_be(reference: str, task: Task) -> bool:
-    """Return whether a saved reference may mean this task: the same one, or code that may have moved."""
-    return reference == task.reference or (is_code(reference) and is_code(task.reference))
+    """Return whether policies of a saved reference fit a task: the same one, code that may have moved, or its base class."""
+    if reference == task.reference or (is_code(reference) and is_code(task.reference)):
+        return True
+    base = type(find_named_task(reference)) if reference in task_names() else Task
+    return base is not Task and isinstance(task, base)
 
 
 def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
@@ -166,13 +194,45 @@ def make_pilot(task: Task, name: str) -> BaseAgent | None:
     kind = task.policy.pilot_aliases.get(found[1], found[1]) if found else ""
     if found is None or kind not in pilots:
         return None
-    options = read_parameters(kind, found[2] or "")
+    return call_pilot(pilots[kind], kind, found[2] or "")
+
+
+def make_own(name: str) -> BaseAgent | None:
+    """Return an agent of the user's own, `file.py:Class` or `module:Class`, with parameters or without; runs its code.
+
+    Return None if the name has another form.
+
+    Raises:
+        ConfigError: if there is no such object, it is not an agent, or a parameter does not fit.
+    """
+    found = OWN.fullmatch(name.strip())
+    if found is None or not is_reference(found[1]):
+        return None
+    made = find_object(found[1])
+    if not isinstance(made, BaseAgent):
+        if not callable(made) or (isinstance(made, type) and not issubclass(made, BaseAgent)):
+            raise ConfigError(f"{found[1]} is not an agent: it must be a subclass of fledge.BaseAgent.")
+        made = call_pilot(made, found[1], found[2] or "")
+    if not isinstance(made, BaseAgent):
+        raise ConfigError(f"{found[1]} returned a {type(made).__name__}, but must return a fledge.BaseAgent.")
+    return made.eval()
+
+
+def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
+    """Make a scripted policy with the parameters in its brackets."""
+    options = read_parameters(name, parameters)
     try:
-        return pilots[kind](**options)
+        known = [key for key in inspect.signature(make).parameters if key not in ("self", "num_envs", "device")]
+    except ValueError:  # Python does not know its signature
+        known = []
+    try:
+        return make(**options)
     except TypeError as error:
         if not options:
             raise
-        raise ConfigError(f"{kind} has no parameter {' or '.join(options)}: {error}.") from None
+        wrong = next((key for key in options if key not in known), "")
+        near = did_you_mean(wrong, known)
+        raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.{near}") from None
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:

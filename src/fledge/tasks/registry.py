@@ -10,7 +10,6 @@ Code (a file or a module) runs only if the user names it, never because a checkp
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from importlib.metadata import entry_points
@@ -19,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from fledge.core.code import find_object, module_from_file
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
@@ -67,8 +66,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
             f"add --task {reference}."
         )
     known = ", ".join(task_names())
-    near = difflib.get_close_matches(reference, task_names(), n=1, cutoff=0.7)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(reference, task_names())
     raise ConfigError(
         f"There is no task {reference!r}.{hint} There are {known}; or give gym:ID, a Python file, or module:object. "
         "Settings are written key=value."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
 import time
@@ -19,6 +20,7 @@ from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
+from fledge.core.settings import code_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
@@ -172,8 +174,9 @@ class RunOutputs:
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
-        resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
-        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
+        for key, value in code_settings(run.cfg).items():
+            text = value if isinstance(value, str) else f"[{','.join(value)}]"
+            resume += f" {shlex.quote(f'{key}={text}')}"
         judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:

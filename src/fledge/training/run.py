@@ -22,11 +22,11 @@ from fledge.collect.experience import ExperienceCollector
 from fledge.collect.halves import HalvesDataCollector
 from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
-from fledge.core.code import find_object, is_reference
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
-from fledge.core.settings import changed_settings, check_settings, flat_settings
+from fledge.core.settings import changed_settings, check_settings, code_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.placement import EnvPlacement
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
@@ -217,9 +217,10 @@ def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
     """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
-    if is_reference(cfg.algo) and str(before.get("algo")).rpartition(":")[2] == cfg.algo.rpartition(":")[2]:
-        before = {**before, "algo": cfg.algo}  # its file may have moved
     before = {RENAMED.get(key, key): value for key, value in before.items()}
+    for key, value in code_settings(cfg).items():  # whose file may have moved
+        if key in before and names_of(before[key]) == names_of(value):
+            before[key] = value
     changes = changed_settings(before, cfg, observes=observes)
     others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
     refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
@@ -229,6 +230,12 @@ def refuse_misfits(
             "init_from takes over the weights of a policy."
         )
     return changes
+
+
+def names_of(value: str | Sequence[str]) -> list[str]:
+    """Return references without their files: the objects in them."""
+    items = [value] if isinstance(value, str) else value
+    return [item.rpartition(":")[2] if ".py:" in item else item for item in items]
 
 
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:

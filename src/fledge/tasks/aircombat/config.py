@@ -74,8 +74,8 @@ class MissileConfig:
 class AircombatConfig:
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Rows that policies act for: one per duel against an opponent, two per duel in self-play."""
-    opponent: str = setting("", resume="restart")
-    """Opponent: a pilot such as crank, a policy or a run; empty: self-play, the policy flies both sides."""
+    opponent: str = setting("", resume="restart", code=True)
+    """Opponent: a pilot such as crank, a policy, a run, or your own file.py:Class; empty: self-play, both sides learn."""
     scenario: Scenario = Scenario.head_on
     """head_on: 30 km, nose to nose. random: any geometry. defensive: a missile is in flight. chase: one behind the other.
     reference: midrangeRL's places. mixed: one of the first four, drawn for each fight."""

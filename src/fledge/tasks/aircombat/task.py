@@ -27,7 +27,7 @@ from fledge.tasks.aircombat.view.view import AircombatView
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
 from fledge.tasks.policy_factory import PolicyFactory, env_specs
-from fledge.tasks.policy_loader import check_fit, find_agent
+from fledge.tasks.policy_loader import check_fit, find_agent, unknown_policy
 from fledge.tasks.presets import Presets
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ class DuelPolicies(PolicyFactory):
     pilot_aliases = OTHER_NAMES
 
     def describe(self, task: Task, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
-        observation, action = env_specs(task, dataclasses.replace(env, opponent="placeholder"))
+        observation, action = env_specs(task, dataclasses.replace(env, opponent=""))  # the same against any opponent
         if algo != "ppo":
             return build.describe(algo, observation, action, policy.hidden)
         return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy)
@@ -90,10 +90,7 @@ class AircombatTask(Task):
         rows, total = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs), 2 * (p.total_envs or cfg.num_envs)
         opponent = find_agent(self, cfg.opponent)
         if opponent is None:
-            raise ConfigError(
-                f"env.opponent={cfg.opponent!r} is not a known pilot. Choose one of {', '.join(PILOTS)}, or pass a policy "
-                "file or a run's folder."
-            )
+            raise unknown_policy(self, cfg.opponent, "env.opponent")
         both = AircombatEnv(rows, p.device, seed, p.num_threads, 2 * p.env_offset, total)
         try:
             check_fit(opponent.to(p.device), both)
