@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError, NumericsError
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.episodes import evaluate
@@ -163,3 +164,32 @@ def test_log_scalar_refuses_what_is_not_a_number() -> None:
     env = find_task(HOVER).make_env(find_task(HOVER).config(num_envs=2))
     with pytest.raises(InputError, match="takes a tensor or a number"):
         env.log_scalar("x", "fast")  # type: ignore[arg-type]
+
+
+def test_a_run_goes_on_when_the_file_of_its_task_and_its_neighbours_have_moved(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "my_scale.py").write_text("SCALE = 0.5\n")
+    text = Path(HOVER).read_text().replace("\nimport torch\n", "\nimport torch\n\nfrom my_scale import SCALE\n", 1)
+    (old / "my_hover.py").write_text(text)
+    run_training([str(old / "my_hover.py")], None, SMALL, tmp_path / "run", None)
+    old.rename(new)
+    with pytest.raises(ConfigError, match=r"no longer there, so add --task PATH/my_hover.py with its new place"):
+        run_training([], None, ["total_frames=256"], None, tmp_path / "run")
+    done = run_training([str(new / "my_hover.py")], None, ["total_frames=256"], None, tmp_path / "run")
+    assert done is not None
+    assert done["frames"] == 256
+
+
+def test_files_of_one_name_in_two_folders_have_their_own_neighbours(tmp_path: Path) -> None:
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "my_number.py").write_text(f"NUMBER = {value}\n")
+        (tmp_path / folder / "mine.py").write_text(
+            "from my_number import NUMBER\n\ndef later():\n    import my_number\n    return my_number.NUMBER\n"
+        )
+    a, b = (str(tmp_path / folder / "mine.py") for folder in "ab")
+    assert [find_object(f"{place}:NUMBER") for place in (a, b, a)] == [1, 2, 1]
+    assert find_object(f"{a}:later")() == 1
+    with pytest.raises(ConfigError, match=r"mine.py has no NUMBR. Did you mean NUMBER\?"):
+        find_object(f"{a}:NUMBR")

@@ -56,6 +56,11 @@ def absolute(reference: str) -> str:
     return f"{Path(place).resolve()}{sign}{name}" if place.endswith(".py") else reference
 
 
+def is_gone(place: str) -> bool:
+    """Return whether a place of code is a Python file that does not exist."""
+    return place.endswith(".py") and not Path(place).is_file()
+
+
 def module_from_file(path: Path) -> ModuleType:
     """Run a Python file as a module, in which it can import the modules of its own folder."""
     if not path.is_file():

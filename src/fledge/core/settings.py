@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fledge.core.code import absolute
+from fledge.core.code import absolute, is_gone
 from fledge.core.errors import ConfigError
 
 Resume = Literal["same", "changes", "restart", "weights"]
@@ -133,9 +133,11 @@ def refuse_unnamed(key: str, value: str | Sequence[str], overrides: Sequence[str
     for item in [value] if isinstance(value, str) else value:
         if ":" in item and absolute(item) not in named:
             shown = value if isinstance(value, str) else f"'[{','.join(value)}]'"
-            raise ConfigError(
-                f"{key} names {item}, which is code and is not run unless you name it: add {key}={shown}."
-            )
+            place, _, name = item.rpartition(":")
+            fix = f"add {key}={shown}"
+            if is_gone(place):
+                fix = f"its file is no longer there, so add {key}=PATH/FILE.py:{name} with its new place"
+            raise ConfigError(f"{key} names {item}, which is code and is not run unless you name it: {fix}.")
 
 
 def _items(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fledge.core.code import find_object, module_from_file
+from fledge.core.code import find_object, is_gone, module_from_file
 from fledge.core.errors import ConfigError, did_you_mean
 from fledge.tasks.base import Task
 
@@ -61,9 +61,11 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     if (task := _named_task(reference)) is not None:
         return task
     if is_code(reference):
+        fix = f"add --task {reference}"
+        if is_gone(reference):
+            fix = f"that file is no longer there, so add --task PATH/{Path(reference).name} with its new place"
         raise ConfigError(
-            f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: "
-            f"add --task {reference}."
+            f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: {fix}."
         )
     known = ", ".join(task_names())
     hint = did_you_mean(reference, task_names())

@@ -188,9 +188,8 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
         raise FormatError(f"There is no checkpoint at {path}: give the path of NavRL's released .pt file.")
     try:
-        saved = (
-            torch.load(path, map_location="cpu", weights_only=True) if path.suffix == ".pt" else load_checkpoint(path)
-        )
+        is_ours = path.suffix in (".fledge", ".lz4", ".safetensors")
+        saved = load_checkpoint(path) if is_ours else torch.load(path, map_location="cpu", weights_only=True)
     except FledgeError:
         raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
