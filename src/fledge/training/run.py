@@ -241,7 +241,11 @@ def names_of(value: str | Sequence[str]) -> list[str]:
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
     """Return env settings with a user's reward; None where a RewardWrapper must pay it. ConfigError if it does not exist."""
     found = find_object(reference)
-    native = isinstance(found, type) and getattr(found, "task", None) == task.name
+    names = {
+        task.name,
+        *(getattr(kind, "name", None) for kind in type(task).__mro__),
+    }  # also of the task it derives from
+    native = isinstance(found, type) and getattr(found, "task", "") in names - {""}
     return dataclasses.replace(env, reward=reference) if native else None
 
 

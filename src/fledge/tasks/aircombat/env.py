@@ -255,7 +255,7 @@ class AircombatEnv(WarpEnv):
         return state
 
     def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
-        obs: Obs = bind(Obs(), {name: tensors[(root, name)] for name in self.observation_spec})
+        obs: Obs = bind(Obs(), {name: tensors[(root, name)] for name in observation_spec(self.cfg)})
         if not self.cfg.spacetime:
             obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
         return obs

@@ -32,6 +32,7 @@ from fledge.tasks.presets import Presets
 
 HERE = Path(__file__).parent
 EVAL_DUELS = 512
+DECLARED = ("state", "missiles", "spacetime", "mask")  # observations of AircombatEnv; a subclass may add others
 
 
 class DuelPolicies(PolicyFactory):
@@ -45,7 +46,8 @@ class DuelPolicies(PolicyFactory):
         observation, action = env_specs(task, dataclasses.replace(env, opponent=""))  # the same against any opponent
         if algo != "ppo":
             return build.describe(algo, observation, action, policy.hidden)
-        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy)
+        extra = {name: spec for name, spec in observation.items() if name not in DECLARED}
+        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy, extra)
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
         return build_duel_policy(description) if description.get("kind") == "duel" else super().build(description)
@@ -74,6 +76,7 @@ class AircombatTask(Task):
 
     name = "aircombat"
     config = AircombatConfig
+    env = AircombatEnv
     primary_metric = "win"
     presets = Presets(HERE / "presets", defaults={"env": {"opponent": "pursuit"}})
     policy = DuelPolicies()
@@ -86,12 +89,12 @@ class AircombatTask(Task):
         p = placement
         seed = derive_seed(p.seed, Purpose.HELD_OUT) if p.held_out else p.seed
         if not cfg.opponent:
-            return AircombatEnv(cfg, p.device, seed, p.num_threads, p.env_offset, p.total_envs)
+            return self.env(cfg, p.device, seed, p.num_threads, p.env_offset, p.total_envs)
         rows, total = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs), 2 * (p.total_envs or cfg.num_envs)
         opponent = find_agent(self, cfg.opponent)
         if opponent is None:
             raise unknown_policy(self, cfg.opponent, "env.opponent")
-        both = AircombatEnv(rows, p.device, seed, p.num_threads, 2 * p.env_offset, total)
+        both = self.env(rows, p.device, seed, p.num_threads, 2 * p.env_offset, total)
         try:
             check_fit(opponent.to(p.device), both)
         except ConfigError:
