@@ -88,7 +88,7 @@ class TrainConfig:
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
+    """Save and stop after this many minutes; `--resume` gives as many again; 0: no limit. Schedules follow total_frames."""
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)

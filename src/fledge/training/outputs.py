@@ -182,8 +182,7 @@ class RunOutputs:
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
             return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
-        limit = " max_minutes=0" if run.out_of_time else ""
-        return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
+        return f"Stopped: {at}.\n  go on:     {resume}\n  judge it:  {judge}"
 
     def close(self, discard: bool = False) -> None:
         """Finish everything; `discard` removes what a failed start has written."""

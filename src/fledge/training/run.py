@@ -56,7 +56,7 @@ class Run:
         self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
         self.settings = flat_settings(cfg)
         self.iteration = self.frames = 0
-        self.seconds = 0.0
+        self.seconds = self.seconds_before = 0.0  # of training in all sessions, and in those before this one
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = self.task.policy.describe(self.task, cfg.learner.policy_form, cfg.env, cfg.policy)
@@ -93,7 +93,8 @@ class Run:
 
     @property
     def out_of_time(self) -> bool:
-        return 0 < self.cfg.max_minutes * 60 < self.seconds
+        """Whether this session, since its start or resume, has lasted for `max_minutes`."""
+        return 0 < self.cfg.max_minutes * 60 < self.seconds - self.seconds_before
 
     def collect(self, progress: float | None = None) -> TensorDictBase:
         """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
@@ -179,7 +180,7 @@ class Run:
         self.learner.load_state_dict(state["learner"])
         self.curriculum.load_state_dict(state.get("curriculum", {}))
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
-        self.seconds = float(state["seconds"])
+        self.seconds = self.seconds_before = float(state["seconds"])
         restart = list(changes["restart"])
         restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (its state cannot be saved)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
