@@ -14,6 +14,7 @@ from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError, NumericsError
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.episodes import evaluate
+from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
 from fledge.tasks.registry import find_task
@@ -65,6 +66,22 @@ def test_a_learner_that_breaks_its_contract_gets_a_sentence(tmp_path: Path, body
     algo = learner(tmp_path / "mine.py", body)
     with pytest.raises(FledgeError, match=said):
         run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+
+
+def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path) -> None:
+    spoil = """
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2:
+            torch.nn.init.constant_(next(self.policy.parameters()), float("nan"))
+        return {"loss": 0.0}
+"""
+    algo = learner(tmp_path / "mine.py", spoil.strip())
+    with pytest.raises(
+        NumericsError, match=r"NaN or infinity in the weights .* after iteration 2 .*They were not saved"
+    ):
+        run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+    state, _ = CheckpointHistory(tmp_path / "run" / "checkpoints").load_latest()
+    assert state["iteration"] == 1
 
 
 def test_a_learner_may_return_a_tensor_of_one_number() -> None:

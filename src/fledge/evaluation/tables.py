@@ -15,8 +15,8 @@ def results_table(rows: list[dict[str, Any]], task: Task) -> Table:
     """The figures as a table that fits 80 columns."""
     title = f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}"
     others = outcome_labels(rows[0], task)
-    others.pop(task.primary_metric, None)
-    view = text_table(title, "policy", ["world", task.primary_metric, "95 %", *others.values()], width=20)
+    head = others.pop(task.primary_metric, task.primary_metric)
+    view = text_table(title, "policy", ["world", head, "95 %", *others.values()], width=20)
     for row in rows:
         score = score_texts(row, task.primary_metric)
         view.add_row(row["policy"], row["world"], *score, *(short(row[name]) for name in others))

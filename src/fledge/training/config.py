@@ -64,7 +64,7 @@ class CollectConfig:
 @dataclass
 class WandbConfig:
     mode: WandbMode = setting(WandbMode.disabled, resume="same")
-    """disabled, offline or online. Needs `pip install fledge[wandb]`; never asks for a key."""
+    """disabled, offline or online. Needs the extra wandb; never asks for a key."""
     project: str = setting("fledge", resume="same")
     """Project name."""
 

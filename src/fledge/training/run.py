@@ -38,7 +38,7 @@ from fledge.tasks.base import Task, check_env
 from fledge.tasks.registry import find_task
 from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
-from fledge.training.learner_checks import check_report, check_state, learner_error
+from fledge.training.learner_checks import check_report, check_state, check_weights, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
 from fledge.training.ranks import Ranks
 
@@ -146,6 +146,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole run on rank 0, with the other ranks' states gathered; an empty dict elsewhere."""
+        check_weights(self.policy, self.cfg.algo, self.iteration)
         own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
         own |= check_state(self.learner.rank_state(), f"rank_state() of algo={self.cfg.algo}", {*own, "cuda_rng"})
         if self.device != "cpu":
