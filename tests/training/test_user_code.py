@@ -14,6 +14,7 @@ from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError, NumericsError
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.tables import results_table
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
@@ -210,3 +211,9 @@ def test_files_of_one_name_in_two_folders_have_their_own_neighbours(tmp_path: Pa
     assert find_object(f"{a}:later")() == 1
     with pytest.raises(ConfigError, match=r"mine.py has no NUMBR. Did you mean NUMBER\?"):
         find_object(f"{a}:NUMBR")
+
+
+def test_the_label_of_the_primary_metric_heads_its_column() -> None:
+    task = hover_like(metrics=TaskMetrics(labels={"success": "arrived"}), primary_metric="success")
+    row = {"policy": "a", "world": "w", "episodes": 2, "seed": 1, "success": 0.5, "success_ci95": (0.1, 0.9)}
+    assert "arrived" in [column.header for column in results_table([row], task).columns]
