@@ -18,7 +18,7 @@ from fledge.training.config import make_config
 from fledge.training.init_from import take_network
 from fledge.training.loop import start_run
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 from tests.reference.navrl_files import write_navrl_checkpoint
 
 RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "navrl_checkpoint.pt"
@@ -50,13 +50,13 @@ def files(checkpoint: Path) -> dict[str, Path]:
     return {"pt": checkpoint, "converted": converted, "exported": exported}
 
 
-def begun(path: Path, folder: Path, *words: str) -> Run:
+def begun(path: Path, folder: Path, *words: str) -> TrainingState:
     """Return a run that has taken over the weights of a file, before its first update."""
     overrides = [*SMALL, f"init_from={path}", *words]
     task = find_task("navigation")
     cfg = make_config(task, "navrl", overrides)
     assert take_network(task, cfg, overrides) == []
-    run = Run(cfg, Ranks())
+    run = TrainingState(cfg, Ranks())
     outputs = start_run(run, folder, resume=False)
     assert outputs is not None
     outputs.close()
@@ -79,7 +79,7 @@ def test_a_fine_tune_begins_with_the_released_weights(tmp_path: Path) -> None:
     run.close()
 
 
-def assert_same_policy(run: Run, navrl: NavRLPolicy) -> None:
+def assert_same_policy(run: TrainingState, navrl: NavRLPolicy) -> None:
     """Compare weights exactly, and actions and values on what the run's env observes."""
     for ours, theirs in run.policy._pairs(navrl.network):  # type: ignore[union-attr, operator]
         for name, tensor in theirs.state_dict().items():

@@ -66,7 +66,7 @@ def learner(path: Path, body: str) -> str:
 def test_a_learner_that_breaks_its_contract_gets_a_sentence(tmp_path: Path, body: str, said: str) -> None:
     algo = learner(tmp_path / "mine.py", body)
     with pytest.raises(FledgeError, match=said):
-        run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
 
 
 def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path)
     with pytest.raises(
         NumericsError, match=r"NaN or infinity in the weights .* after iteration 2 .*They were not saved"
     ):
-        run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
     state, _ = CheckpointHistory(tmp_path / "run" / "checkpoints").load_latest()
     assert state["iteration"] == 1
 
@@ -100,14 +100,13 @@ def test_a_state_that_would_overwrite_the_runs_own_is_refused() -> None:
 
 def test_a_run_goes_on_when_its_algorithm_has_moved_and_refuses_another_one(tmp_path: Path) -> None:
     old = learner(tmp_path / "mine.py", "return {'loss': 0.0}")
-    run_training([HOVER], None, [*SMALL, old], tmp_path / "run", None)
+    run_training(find_task(HOVER), None, [*SMALL, old], tmp_path / "run", None)
     (tmp_path / "mine.py").unlink()
     new = learner(tmp_path / "there" / "mine.py", "return {'loss': 0.0}")
-    done = run_training([HOVER], None, [new, "total_frames=64"], None, tmp_path / "run")
-    assert done is not None
-    assert done["frames"] == 64
+    done = run_training(find_task(HOVER), None, [new, "total_frames=64"], None, tmp_path / "run")
+    assert done.metrics["frames"] == 64
     with pytest.raises(ConfigError, match="a resumed run keeps its algorithm"):
-        run_training([HOVER], None, ["algo=ppo"], None, tmp_path / "run")
+        run_training(find_task(HOVER), None, ["algo=ppo"], None, tmp_path / "run")
 
 
 @pytest.mark.parametrize("part", ["presets", "policy", "curriculum", "view", "metrics", "match"])
@@ -190,13 +189,12 @@ def test_a_run_goes_on_when_the_file_of_its_task_and_its_neighbours_have_moved(t
     (old / "my_scale.py").write_text("SCALE = 0.5\n")
     text = Path(HOVER).read_text().replace("\nimport torch\n", "\nimport torch\n\nfrom my_scale import SCALE\n", 1)
     (old / "my_hover.py").write_text(text)
-    run_training([str(old / "my_hover.py")], None, SMALL, tmp_path / "run", None)
+    run_training(find_task(str(old / "my_hover.py")), None, SMALL, tmp_path / "run", None)
     old.rename(new)
     with pytest.raises(ConfigError, match=r"no longer there, so add --task PATH/my_hover.py with its new place"):
-        run_training([], None, ["total_frames=256"], None, tmp_path / "run")
-    done = run_training([str(new / "my_hover.py")], None, ["total_frames=256"], None, tmp_path / "run")
-    assert done is not None
-    assert done["frames"] == 256
+        run_training(None, None, ["total_frames=256"], None, tmp_path / "run")
+    done = run_training(find_task(str(new / "my_hover.py")), None, ["total_frames=256"], None, tmp_path / "run")
+    assert done.metrics["frames"] == 256
 
 
 def test_files_of_one_name_in_two_folders_have_their_own_neighbours(tmp_path: Path) -> None:

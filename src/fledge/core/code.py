@@ -20,6 +20,8 @@ from fledge.core.errors import ConfigError, did_you_mean
 
 _FOLDERS: set[Path] = set()  # of the files that were run here
 
+FILE_MODULES = "fledge_task_"  # how names of modules begin that were loaded from a file
+
 
 def find_object(reference: str) -> Any:
     """Return the object that a reference names; raise ConfigError if it does not exist, or its code fails."""
@@ -66,7 +68,7 @@ def module_from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
     # files of the same name in different folders are different modules
-    name = f"fledge_task_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    name = f"{FILE_MODULES}{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,13 @@ from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.storage import load_checkpoint
 from fledge.tasks.base import Task
+from fledge.tasks.loaded_policy import LoadedPolicy as LoadedPolicy
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
 OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or file.py:Class, and parameters
-
-
-@dataclass
-class LoadedPolicy:
-    """An agent, its task, and the env that it was trained in (None: any)."""
-
-    name: str
-    agent: BaseAgent
-    task: Task
-    env: TrainedEnv | None
 
 
 def find_policy_file(name: str) -> Path | None:
@@ -53,18 +44,30 @@ def find_policy_file(name: str) -> Path | None:
     return Path(name) if Path(name).exists() or is_past_self(Path(name)) else None
 
 
-def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
-    """Load the policy that a name means (see the head of this module).
+def load_policy(
+    name: str | os.PathLike[str] | LoadedPolicy, task: str | Task | type[Task] | None = None
+) -> LoadedPolicy:
+    """Load a policy by name or path.
+
+    Example:
+        >>> policy = fledge.load_policy("fledge-nav")
+        >>> action = policy.act({"state": state, "lidar": lidar, ...})
 
     A name such as my_pilots.py:Weaver runs that file: pass only what the user has typed, never what a file says.
 
     Args:
-        task: Task whose scripted policies and .pt files are meant, and whose code may run. Default: navigation for
-            those, the task in the file for policy files, and `task` of the class for your own.
+        name: A shipped policy (fledge-nav), a run's folder (its newest checkpoint), a policy file, a scripted policy
+            (straight, or crank(shot=0.8)), an agent class of your own (my_pilots.py:Weaver), a past self of a league
+            (runs/duel#3), another project's .pt file, or any of them behind a shield (fledge-nav+planner).
+        task: Task of a scripted policy or .pt file (by default navigation, or `task` of your own class), and of a policy
+            whose task is code.
 
     Raises:
-        ConfigError: if there is no such policy, or it belongs to another task.
+        ConfigError: There is no such policy, or it belongs to another task.
     """
+    if isinstance(name, LoadedPolicy):
+        return name
+    name, task = os.fspath(name), None if task is None else find_task(task)
     chosen = task or find_task("navigation")
     bare, plus, shield = name.rpartition("+")
     if plus and shield in chosen.policy.shields and not Path(name).exists():
