@@ -106,6 +106,6 @@ def test_fights_that_are_all_the_same_one_are_told() -> None:
     agents = [("one", PlaceholderPilot()), ("other", PlaceholderPilot())]
     result = cross_table(agents, TASK, cfg, 64, num_threads=1)
     assert result["table"][0][1]["distinct"] < 3
-    assert same_fights(result).startswith("Of 64 fights of one against other, ")
+    assert same_fights(result).startswith("Only 1 of 64 fights of one against other are distinct")
     result["table"][0][1]["distinct"] = 20
     assert same_fights(result) == ""
