@@ -17,6 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fledge.core.terminal import make_console
+
 NARROWEST = 12  # characters that names get at least
 MOST_PARTS = 3  # tables that one is split into; with more, a list is easier to read
 
@@ -42,17 +44,18 @@ class TextTable:
     dim: Sequence[int] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield from ([Text(self.title, "bold")] if self.title else [])
-        yield ""
+        if self.title:
+            yield Text(f"{self.title}\n", "bold")
         for part in self._fit(options.max_width):
             yield part
             yield ""
-        yield from ([Text(self.note, "dim"), ""] if self.note else [])
+        if self.note:
+            yield Text(f"{self.note}\n", "dim")
 
     def to_text(self, width: int = 80) -> str:
         """Return the table as plain text at most `width` characters wide."""
         file = io.StringIO()
-        Console(file=file, width=width, color_system=None, markup=False, emoji=False, highlight=False).print(self)
+        make_console(file=file, width=width).print(self)
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).strip("\n")
 
     def to_html(self) -> str:

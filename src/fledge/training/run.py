@@ -1,6 +1,7 @@
 """A run: everything that one rank needs to train, and how it is saved and restored exactly.
 
-A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
+A run lives in a folder: `config.yaml` (resolved), `run.json` (how it was started), `metrics.csv`, `metrics.jsonl`,
+`tensorboard/`, `checkpoints/`.
 """
 
 from __future__ import annotations
