@@ -81,7 +81,7 @@ def test_inspect_of_a_task_in_a_file_runs_no_code_and_lists_what_differs(tmp_pat
     assert "ppo.lr=0.125" in before
     assert "ppo.clip" not in shown
     assert "env.gust=1.0" in after
-    write_run_info(tmp_path / "run", "fledge train own.py", None, {"ppo.lr": 0.125}, "cpu")
+    write_run_info(tmp_path / "run", "fledge train own.py", None, {"ppo.lr": 0.125}, {"ppo.lr": 0.0003}, "cpu")
     shown = call("inspect", str(tmp_path / "run")).output
     assert "command: fledge train own.py" in shown
     assert "gust" not in shown  # the run itself noted that it has its default

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from fledge.evaluation.tables import detail_tables, results_table
+from fledge.tasks.navigation.networks.navrl import NavRLPolicy
+from fledge.tasks.navigation.shield import Shielded
 from fledge.tasks.registry import find_task
 
 TASK = find_task("navigation")
@@ -40,6 +42,13 @@ def test_the_title_says_episodes_env_and_seed_and_the_note_explains_every_column
         assert heading in table.note
     for details in detail_tables([row("a", "edges 350/80")], TASK):
         assert details.note
+
+
+def test_a_published_policy_is_introduced_below_its_results() -> None:
+    assert "github.com/Zhefan-Xu/NavRL" in NavRLPolicy.about
+    assert Shielded(NavRLPolicy(), "orca").about == NavRLPolicy.about
+    known = {**row("navrl.pt", "edges 350/80"), "about": NavRLPolicy.about}
+    assert results_table([known, known], TASK).note.count("NavRL (Xu et al.") == 1
 
 
 def test_rows_of_several_envs_name_their_env() -> None:

@@ -120,6 +120,7 @@ def row_of(
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
+    facts |= {"about": policy.agent.about} if policy.agent.about else {}
     return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 

@@ -24,21 +24,31 @@ def train_command(task: str, preset: str | None, overrides: Sequence[str], folde
     return shlex.join(words)
 
 
-def write_run_info(folder: Path, command: str, preset: str | None, changed: Mapping[str, Any], device: str) -> None:
+def write_run_info(
+    folder: Path,
+    command: str,
+    preset: str | None,
+    changed: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    device: str,
+) -> None:
     """Write the file of a new run.
 
     Args:
         changed: Settings that differ from the defaults, by key.
+        defaults: The defaults of those settings.
     """
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     found = {"command": command, "preset": preset, "started": started, "device": device_name(device)}
-    _write(folder / RUN_INFO, {**found, "machine": machine_info(), "changed": dict(changed)})
+    _write(
+        folder / RUN_INFO, {**found, "machine": machine_info(), "changed": dict(changed), "defaults": dict(defaults)}
+    )
 
 
-def update_run_info(folder: Path, changed: Mapping[str, Any]) -> None:
+def update_run_info(folder: Path, changed: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Note the settings of a resumed run that differ from the defaults; the rest describes its start."""
     if found := read_run_info(folder):
-        _write(folder / RUN_INFO, {**found, "changed": dict(changed)})
+        _write(folder / RUN_INFO, {**found, "changed": dict(changed), "defaults": dict(defaults)})
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:

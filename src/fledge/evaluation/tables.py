@@ -18,7 +18,10 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
     for row in rows:
         shares = [short(row[name]) if name in row else "" for name in others]
         cells.append([*key_cells(row, rows), *score_texts(row, task.primary_metric), *shares])
-    note = f"{task.metrics.outcome_legend} 95 %: confidence interval of {task.primary_metric}.".strip()
+    about = dict.fromkeys(row["about"] for row in rows if row.get("about"))
+    note = " ".join(
+        [task.metrics.outcome_legend, f"95 %: confidence interval of {task.primary_metric}.", *about]
+    ).strip()
     return TextTable(columns, cells, episodes_title(rows), note, keys=len(key_columns(rows)))
 
 

@@ -80,12 +80,13 @@ class RunOutputs:
         cfg, task = self.run.cfg, self.run.task
         defaults = {**flat_settings(type(cfg)()), "device": cfg.device}  # auto is resolved by now
         changed = {key: value for key, value in self.run.settings.items() if defaults.get(key) != value}
+        usual = {key: defaults.get(key) for key in changed}
         if cfg.made_by is None:  # resumed
-            return update_run_info(self.folder, changed)
+            return update_run_info(self.folder, changed, usual)
         preset, overrides = cfg.made_by
         command = train_command(task.reference, preset, overrides, self.folder)
         chosen = task.presets.default(cfg.learner.policy_form) if preset is None else preset
-        write_run_info(self.folder, command, chosen, changed, str(self.run.device))
+        write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """Return the state to start from, if any; open the metric files at the right step."""
