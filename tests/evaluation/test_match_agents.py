@@ -64,7 +64,7 @@ def test_labels_tell_entrants_apart() -> None:
 def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
     policies = [load_policy("placeholder", TASK)]
     for word in ("env.opponent=crank", "opponent=crank"):
-        with pytest.raises(ConfigError, match=r"opponent=crank has no meaning in a cross-table.*name crank among"):
+        with pytest.raises(ConfigError, match=r"opponent=crank has no effect in a cross-table.*add crank to"):
             match_env(policies, EvalRequest([], [word]))
     cfg = match_env(policies, EvalRequest([], ["env.scenario=chase", "env.opponent="]))
     assert cfg.scenario is Scenario.chase
@@ -76,7 +76,7 @@ def test_who_does_not_fit_the_world_is_named_before_anybody_has_fought() -> None
     few = dataclasses.replace(QUICK, missile=MissileConfig(carried=3))
     described = TASK.policy.describe(TASK, "ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
     agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.policy.build(described))]
-    with pytest.raises(ConfigError, match=r"runs/three does not fit this world: .*missiles of shape \(6, 10\)"):
+    with pytest.raises(ConfigError, match=r"runs/three does not fit this env: .*missiles of shape \(6, 10\)"):
         cross_table(agents, TASK, QUICK, 2)
 
 

@@ -20,7 +20,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_interop, load_policy
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
-MARKERS = "x^sv+D"  # of what others published
+MARKERS = "x^sv+D"  # of published figures
 
 
 def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
 
 
 def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
-    """What each is called in the table: its file's name, or all of its path where two files have one name."""
+    """Return the name of each policy in the table: its file's name, or the whole path if two files have the same name."""
     names = [Path(policy.name).name for policy in policies]
     return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
 
@@ -92,7 +92,7 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
-    """A figure: the primary metric of all policies over the worlds, with 95 % intervals; what others published dashed."""
+    """Return a figure of the primary metric of all policies in each env, with 95 % intervals; published figures dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")

@@ -117,7 +117,7 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 def row_of(
     policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """The figures of one evaluation, JSON-able."""
+    """Return the figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
     facts |= {"about": policy.agent.about} if policy.agent.about else {}
@@ -144,7 +144,7 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Leave a recording of the most interesting episodes; what a row says about it."""
+    """Write a recording of the most interesting episodes; return what a row says about it."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)

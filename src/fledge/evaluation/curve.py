@@ -24,7 +24,7 @@ COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")
 
 
 def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
-    """Fly every kept checkpoint of one run in every world; print a table (unless quiet), draw it, return the figures."""
+    """Fly every kept checkpoint of one run in every env config; print a table (unless quiet), draw it, return the figures."""
     if len(request.policies) != 1 or not (Path(request.policies[0]) / "checkpoints").is_dir():
         raise ConfigError("--checkpoints takes one run's folder, as `fledge train` printed it.")
     run, console = Path(request.policies[0]), make_console(stderr=True)
@@ -65,7 +65,7 @@ def table(rows: list[dict[str, Any]]) -> TextTable:
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """The primary metric against minutes and against decisions, one line a world, with 95 % intervals."""
+    """Draw the primary metric against minutes and against decisions, one line per env, with 95 % intervals."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
-    """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
+    """Let every policy fight every other one, print the cross-table (unless quiet), and return the figures."""
     task = policies[0].task
     cfg = match_env(policies, request)
     if len(policies) == 1:  # against the ladder
@@ -34,7 +34,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
-        """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
+        """Write a recording and a picture of two agents' most interesting fights, and collect why they were lost."""
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, **match_facts(task, cfg, request)}
         number = sum(range(len(agents) - i, len(agents))) + j - i
