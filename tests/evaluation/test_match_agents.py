@@ -68,7 +68,7 @@ def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
             match_env(policies, EvalRequest([], [word]))
     cfg = match_env(policies, EvalRequest([], ["env.scenario=chase", "env.opponent="]))
     assert cfg.scenario is Scenario.chase
-    with pytest.raises(ConfigError, match="one world"):
+    with pytest.raises(ConfigError, match="in one env"):
         match_env(policies, EvalRequest([], vary=("env.scenario", ["chase"])))
 
 

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formatting of numbers.
 
 const STEPS = [
   [1e12, "T"],
@@ -46,7 +46,7 @@ export function megabytes(bytes) {
   return `${(bytes / 1e3).toFixed(1)} kB`;
 }
 
-// An element with classes and text. Text of files goes in here, never as markup.
+// Create an element with classes and text. Content of files is inserted as text, never as markup.
 export function make(tag, classes = "", text = "") {
   const element = document.createElement(tag);
   if (classes) element.className = classes;
