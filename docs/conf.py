@@ -17,7 +17,7 @@ exclude_patterns = ["_build", "_ext"]
 # Markdown
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4  # [text](page.md#heading) is checked down to ####
-highlight_language = "console"
+highlight_language = "bash"
 smartquotes = False  # -- is an option, not a dash
 
 # API pages: docstrings use single backticks for code
