@@ -667,13 +667,6 @@ def test_evaluate_leaves_the_env_where_it_was() -> None:
     assert_same(*runs)
 
 
-def test_evaluate_still_takes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fledge.evaluation import episodes
-
-    monkeypatch.setattr(episodes, "evaluate", lambda *args, **options: (args, options))
-    assert fledge.evaluate("agent", "task", "cfg", 3, seed=1) == (("agent", "task", "cfg", 3), {"seed": 1})
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_prefetch_count_is_how_many_rollouts_may_be_ready_ahead(count: int) -> None:
     base = make_collector()
