@@ -24,20 +24,21 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.core.machine import available_bytes
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format.flattening import flatten
-from fledge.storage.format.leaves import DTensorChoice, Leaf
+from fledge.storage.format.leaves import PLAIN_TENSORS, DTensorChoice, Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_copy
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
-from fledge.storage.saving.staging import owned_bytes, padded, split
+from fledge.storage.saving.staging import expected_bytes, parameter_bytes, split
+from fledge.storage.saving.staging_buffer import padded
 from fledge.storage.saving.summary import say, size_of, summary_of
 
 logger = logging.getLogger("fledge.storage")
@@ -45,7 +46,6 @@ CHOICES = {
     "full_queue": ("wait", "drop_oldest", "skip"), "on_error": ("warn", "raise"), "dtensor": ("full", "local", None)
 }  # fmt: skip
 WARN_EVERY = 10.0  # seconds between two warnings about a full queue; the stats count every wait
-READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
 
 
 class AsyncCheckpointSaver:
@@ -98,6 +98,7 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that waited
+        self._registered = 0  # bytes of the parameters of models that were built since
         self._warned = -WARN_EVERY
         self._cleaned: set[Path] = set()  # folders without temporary files of killed processes
         self._closed = False
@@ -105,6 +106,8 @@ class AsyncCheckpointSaver:
         self._pipeline = Pipeline(self._on_durable)
         if find_optimizers:
             self._hooks.append(register_optimizer_step_pre_hook(self._on_step))
+            if not torch.cuda.device_count():  # else models are built on the CPU and then moved
+                self._hooks.append(register_module_parameter_registration_hook(self._on_parameter))
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
@@ -116,14 +119,23 @@ class AsyncCheckpointSaver:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
 
+    def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
+        """Prepare memory for the first save while a model is built, before the first optimiser exists."""
+        if self._expects_first_save and type(parameter) in PLAIN_TENSORS and parameter.device.type == "cpu":
+            self._registered += padded(parameter.nbytes)
+            self._pipeline.prepare(expected_bytes(self._registered))
+
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note every optimiser that steps and has a state, and prepare memory for the first save."""
-        if optimizer not in self._seen and optimizer.state and not self._closed and os.getpid() == self._pid:
+        """Note every optimiser that steps, and prepare memory for the first save."""
+        if optimizer not in self._seen and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
-            expected = sum(owned_bytes(known) for known in self._seen)
-            if not self._stalls and expected < READY_SHARE * available_bytes(torch.device("cpu")):
-                self._pipeline.prepare(expected)
+            if self._expects_first_save:
+                self._pipeline.prepare(expected_bytes(parameter_bytes(self._seen)))
         self._before_step()
+
+    @property
+    def _expects_first_save(self) -> bool:
+        return not (self._stalls or self._closed) and os.getpid() == self._pid
 
     def _before_step(self, *_: Any) -> None:
         if self._pipeline.staging:  # a plain read, so that the common case is cheap
