@@ -118,6 +118,8 @@ class AsyncCheckpointSaver:
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
+        if self._expects_first_save:
+            self._pipeline.prepare(expected_bytes(parameter_bytes(self._optimizers)))
 
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
         """Prepare memory for the first save while a model is built, before the first optimiser exists."""

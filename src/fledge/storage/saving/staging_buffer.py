@@ -84,6 +84,10 @@ class StagingBuffer:
         self._used += padded(nbytes)
         return self._buffer[start : start + nbytes]
 
+    def content(self, nbytes: int) -> np.ndarray:
+        """Return the first `nbytes`."""
+        return self._buffer[:nbytes]
+
 
 def _write_pages(address: int, nbytes: int) -> None:
     """Have the system provide the pages of a range whose content does not matter."""
