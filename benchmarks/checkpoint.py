@@ -2,9 +2,9 @@
 
 Every saver first has to restore a state bit for bit. Then six things are measured: the first save of a fresh process (156 MB,
 see `first_save`); `perf/checkpoint_save` of a training on two ranks; how long a save blocks its caller, and how long until the
-file is written (model + Adam of `size_mb`); how much slower a training loop gets that saves a few MB
-every iteration, and one that saves `size_mb` every 10 s; the size of NavRL's weights; and the size of a history of 50
-checkpoints, against 50 `torch.save` files.
+file is written (model + Adam of `size_mb`); how much slower a training loop gets that saves a few MB every iteration, and
+one that saves `size_mb` every 10 s; the size of NavRL's weights; and the size of a history of 50 checkpoints, against 50
+`torch.save` files.
 
 A save blocks in two parts: the call, and the fence, which is the time that `optimizer.step()` still waits if it follows
 right after the call. Fledge does nearly all of its work after the call, so only the sum of both compares with a saver that

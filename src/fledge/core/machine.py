@@ -15,7 +15,7 @@ from fledge.core.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = ("torch", "warp-lang", "numpy")  # whose versions decide how fast things are
+PACKAGES = ("torch", "warp-lang", "numpy")  # packages on which measured speeds depend
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8  # options of mallopt
 
 

@@ -1,8 +1,8 @@
 """RankParts: bring every rank's part of a checkpoint to rank 0, in the background.
 
 When a run saves, each rank copies its own part and continues at once. The other ranks send their copies from a thread; rank 0
-receives them in the saver's writing thread, just before it writes the file. The transfers have a process group of their own, so
-that they never mix with the training's collectives. Every part has the number of its iteration: if rank 0 could not save an
+receives them in the saver's writing thread, just before it writes the file. The transfers have a process group of their own,
+so that they never mix with the training's collectives. Every part has the number of its iteration: if rank 0 could not save an
 earlier checkpoint, it discards the parts that were meant for it.
 """
 
