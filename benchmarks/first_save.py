@@ -128,7 +128,7 @@ def train(folder: str, settings: list[str]) -> dict[str, Any]:
                 if name == "checkpoint_save":
                     cpu.append(1e3 * (time.thread_time() - worked))
 
-    training.PerformanceMonitor = Monitor  # type: ignore[misc]
+    training.PerformanceMonitor = Monitor  # type: ignore[assignment, misc]
     arguments = ["train", "navigation", "--preset", "fast", "--folder", folder, *settings]
     with contextlib.redirect_stdout(sys.stderr):
         main(arguments, standalone_mode=False)

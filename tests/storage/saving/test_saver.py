@@ -481,6 +481,22 @@ def test_memory_that_was_prepared_but_is_not_needed_is_returned(tmp_path: Path) 
         assert torch.equal(load_checkpoint(tmp_path / "x.pt")["x"], torch.ones(1000, 2000))
 
 
+def test_models_that_were_freed_do_not_count(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        for _ in range(10):
+            torch.nn.Linear(1000, 1000)  # 12 MB with Adam
+        prepared(saver, 3 * 4 * 1000 * 1000)
+        assert saver.get_stats()["buffer_bytes"] < 2 * 3 * 4 * 1000 * 1000
+
+
+def test_a_module_that_cannot_be_hashed_is_built_all_the_same() -> None:
+    class Unhashable(torch.nn.Linear):
+        __hash__ = None  # type: ignore[assignment]
+
+    with AsyncCheckpointSaver():
+        Unhashable(10, 10)
+
+
 def test_little_free_memory_is_not_filled_before_the_first_save(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_module, "available_bytes", lambda device: 2**25)
     with AsyncCheckpointSaver() as saver:

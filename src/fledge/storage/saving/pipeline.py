@@ -101,10 +101,15 @@ class Pipeline:
             self.buffers.append(StagingBuffer())
             return self.buffers[-1]
 
+    @property
+    def before_first_save(self) -> bool:
+        """True until the first buffer is taken; False in a forked child and after `close`."""
+        return not (self._wanted or self._closed)
+
     def prepare(self, nbytes: int) -> None:
         """Prepare a staging buffer of at least this size in the background, before the first job."""
         with self.changed:
-            if nbytes > self._to_prepare and not self._wanted:
+            if nbytes > self._to_prepare and self.before_first_save:
                 self._to_prepare = nbytes
                 self.changed.notify_all()
 
@@ -112,7 +117,7 @@ class Pipeline:
         """Provide the memory that `prepare` named; a later call names more, and continues where this one ended."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
-            if not nbytes or self._closed or self._wanted:
+            if not nbytes or not self.before_first_save:
                 return
             self._preparing = True
             if not self.free:
@@ -122,7 +127,7 @@ class Pipeline:
         cpu = time.thread_time()
         with contextlib.suppress(MemoryError, OSError):  # then the save itself fails with it
             most = int(READY_SHARE * (available_bytes(torch.device("cpu")) + buffer.nbytes))
-            buffer.prepare(min(nbytes, most), lambda: not (self._wanted or self._closed))
+            buffer.prepare(min(nbytes, most), lambda: self.before_first_save)
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False
@@ -211,7 +216,7 @@ class Pipeline:
     def forget(self, owner: str) -> None:
         """Empty the pipeline in a forked child; `owner` describes the process that continues with the jobs."""
         self.changed = threading.Condition(threading.RLock())
-        self.free, self.buffers, self._threads = [], [], []
+        self.free, self.buffers, self._threads, self._wanted = [], [], [], True
         for job in self._take_all():
             job.handle.leave_to(owner)
 

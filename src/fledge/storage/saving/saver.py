@@ -24,20 +24,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fledge.core.errors import ConfigError, InputError, StorageError
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format.flattening import flatten
-from fledge.storage.format.leaves import PLAIN_TENSORS, DTensorChoice, Leaf
+from fledge.storage.format.leaves import DTensorChoice, Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_copy
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
-from fledge.storage.saving.staging import expected_bytes, parameter_bytes, split
+from fledge.storage.saving.preparation import Preparation
+from fledge.storage.saving.staging import split
 from fledge.storage.saving.staging_buffer import padded
 from fledge.storage.saving.summary import say, size_of, summary_of
 
@@ -98,16 +98,14 @@ class AsyncCheckpointSaver:
         self._hooks: list[Any] = []
         self._stalls: deque[float] = deque(maxlen=4096)  # seconds, per save_async
         self._fences: deque[float] = deque(maxlen=4096)  # seconds, per step that waited
-        self._registered = 0  # bytes of the parameters of models that were built since
         self._warned = -WARN_EVERY
         self._cleaned: set[Path] = set()  # folders without temporary files of killed processes
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
+        self._preparation = Preparation(self._pipeline, watch=find_optimizers)
         if find_optimizers:
             self._hooks.append(register_optimizer_step_pre_hook(self._on_step))
-            if not torch.cuda.device_count():  # else models are built on the CPU and then moved
-                self._hooks.append(register_module_parameter_registration_hook(self._on_parameter))
         exit_drain.register(self, handle_signals)
 
     def attach(self, *optimizers: torch.optim.Optimizer) -> None:
@@ -118,26 +116,14 @@ class AsyncCheckpointSaver:
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
-        if self._expects_first_save:
-            self._pipeline.prepare(expected_bytes(parameter_bytes(self._optimizers)))
-
-    def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
-        """Prepare memory for the first save while a model is built, before the first optimiser exists."""
-        if self._expects_first_save and type(parameter) in PLAIN_TENSORS and parameter.device.type == "cpu":
-            self._registered += padded(parameter.nbytes)
-            self._pipeline.prepare(expected_bytes(self._registered))
+        self._preparation.expect(self._optimizers)
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Note every optimiser that steps, and prepare memory for the first save."""
         if optimizer not in self._seen and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
-            if self._expects_first_save:
-                self._pipeline.prepare(expected_bytes(parameter_bytes(self._seen)))
+            self._preparation.expect(self._seen)
         self._before_step()
-
-    @property
-    def _expects_first_save(self) -> bool:
-        return not (self._stalls or self._closed) and os.getpid() == self._pid
 
     def _before_step(self, *_: Any) -> None:
         if self._pipeline.staging:  # a plain read, so that the common case is cheap
@@ -221,6 +207,7 @@ class AsyncCheckpointSaver:
             with pipeline.changed:
                 pipeline.free.append(buffer)
             raise
+        self._preparation.stop()
         self._stalls.append(time.perf_counter() - start)
         return handle
 
@@ -310,6 +297,7 @@ class AsyncCheckpointSaver:
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._optimizers = [], []
+        self._preparation.stop()
         exit_drain.unregister(self)
         if os.getpid() == self._pid:
             self._pipeline.close()

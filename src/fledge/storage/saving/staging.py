@@ -18,7 +18,7 @@ import torch
 
 from fledge.core.errors import InputError
 from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, entry_error, extent, is_dtensor
-from fledge.storage.saving.staging_buffer import StagingBuffer, padded
+from fledge.storage.saving.staging_buffer import StagingBuffer
 
 Watched = list[tuple[torch.Tensor, int]]
 
@@ -33,7 +33,7 @@ def split(
             tensors = _state_tensors(optimizer)
             places |= _places(tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_inference())
     for optimizer in attached:
-        places |= _places(_parameters(optimizer)) | _places(_state_tensors(optimizer))
+        places |= _places(parameters_of(optimizer)) | _places(_state_tensors(optimizer))
     now: list[Leaf] = []
     later: list[Leaf] = []
     watched: Watched = []
@@ -65,7 +65,8 @@ def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return found
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the parameters of an optimiser that have ordinary memory."""
     return _in_memory(parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
@@ -82,17 +83,6 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
             if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
                 continue
         yield tensor
-
-
-def expected_bytes(parameters: int) -> int:
-    """Return the likely size of a checkpoint with this many bytes of parameters: Adam's moments, and a little more."""
-    return 3 * parameters + parameters // 8 + 2**16 if parameters else 0
-
-
-def parameter_bytes(optimizers: Iterable[torch.optim.Optimizer]) -> int:
-    """Return the bytes of all CPU parameters of some optimisers."""
-    parameters = (parameter for optimizer in optimizers for parameter in _parameters(optimizer))
-    return sum(padded(p.nbytes) for p in parameters if p.device.type == "cpu" and p.layout is torch.strided)
 
 
 class Stager:
