@@ -20,6 +20,7 @@ from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
 from fledge.tasks.base import Task
 from fledge.training.config import TrainConfig
+from fledge.training.learner_checks import check_weights
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
@@ -66,10 +67,12 @@ def train(
                     outputs.archive(rollout, monitor)
                 stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
+                    check_weights(run.policy, cfg.algo, run.iteration)  # on every rank: they have the same weights
                     with monitor.timer("checkpoint_save"):
-                        state = run.state_dict()  # gathers: every rank takes part
                         if outputs:
-                            outputs.save(state)
+                            outputs.save(run.state_dict())
+                        else:
+                            run.parts.send(run.rank_state(), run.iteration)
                 if stop:
                     break
             if on_interrupt and stopped():
