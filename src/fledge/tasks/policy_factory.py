@@ -88,7 +88,7 @@ class PolicyFactory:
         raise ConfigError(f"{agent.get_name()} has no network that this task can train.")
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return the env that a scripted or converted agent is made for; None: any."""
+        """Return the env that a scripted or converted agent is made for; None if it fits any."""
         return None
 
     def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:

@@ -1,4 +1,4 @@
-"""Policies by name: the one place that turns what a user typed into an agent.
+"""Policies by name: resolves the names that users type to agents.
 
 fledge-nav                shipped with a task                 runs/nav          a run's folder: its newest checkpoint
 straight, crank(shot=1)   a scripted policy of the task       policy.fledge     a policy file
@@ -31,7 +31,7 @@ from fledge.tasks.loaded_policy import LoadedPolicy as LoadedPolicy
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
-EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
+EXPORTED = (".onnx", ".ts", ".npz")  # formats of `fledge export` for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
 OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or file.py:Class, and parameters
 
@@ -88,7 +88,7 @@ def load_policy(
 
 
 def unknown_policy(task: Task, name: str, setting: str = "") -> ConfigError:
-    """Return the error for a name that is no policy of a task; `setting` is the key that holds the name."""
+    """Return the error for a name that is not a policy of a task; `setting` is the key that holds the name."""
     known = [*task.pilots(), *task.policy.shipped()]
     bare = name.partition("(")[0].rpartition("+")[0] or name.partition("(")[0]
     choices = f"Choose one of {', '.join(known)}, or pass" if known else "Pass"
@@ -149,7 +149,7 @@ def find_agent(task: Task, name: str) -> BaseAgent | None:
 
 
 def load_interop(name: str, task: Task) -> LoadedPolicy:
-    """Load a policy from another project's file, whatever the file is called."""
+    """Load a policy from another project's file, of any extension."""
     agent = task.policy.load_interop(Path(name))
     return LoadedPolicy(name, agent, task, task.policy.default_env_config(agent))
 
@@ -239,7 +239,7 @@ def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:
-    """Return the parameters that stand in a scripted policy's brackets: numbers, true or false."""
+    """Return the parameters in a scripted policy's brackets: numbers, true or false."""
     options: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
@@ -263,7 +263,9 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
     name = agent.get_name()
     missing = [key for key in agent.observes if key not in env.observation_spec]
     if missing:
-        raise ConfigError(f"{name} reads {', '.join(missing)}, which this env does not observe.")
+        raise ConfigError(
+            f"{name} reads {', '.join(missing)}, which this env does not observe: turn it on in env.*, or use another policy."
+        )
     reads: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
     for key, spec in reads.items():
         seen = env.observation_spec[key]
@@ -281,6 +283,6 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
 
 
 def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
-    """Return shape and number of values of each action entry: what must agree between a policy and an env."""
+    """Return shape and number of values of each action entry, which a policy and its env must share."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     return {name: (part.shape, part.num_values) for name, part in parts.items()}

@@ -19,7 +19,7 @@ class Presets:
     """The presets of a task.
 
     Args:
-        folder: Where they are; None: the task has none.
+        folder: Folder of the YAML files; None if the task has no presets.
         defaults: Settings that every training starts from, where they differ from the general defaults.
     """
 

@@ -120,7 +120,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     """Return the registered or Gymnasium task that a file names; code is refused.
 
     Args:
-        asked_by: What names the task, for the error.
+        asked_by: File or run that names the task, for the error.
     """
     if (task := _named_task(reference)) is not None:
         return task
@@ -141,7 +141,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
 
 @functools.cache
 def _named_task(reference: str) -> Task | None:
-    """Return the same object on every call: classes of configs are made per task."""
+    """Return a registered task, the same object on every call: classes of configs are made per task; None if unknown."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = {point.name: point.value for point in entry_points(group=GROUP)}

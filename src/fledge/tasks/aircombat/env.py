@@ -86,7 +86,7 @@ class AircombatEnv(WarpEnv):
             "steps": torch.zeros(1, dtype=torch.int32, device=self.device),
         }
         self._timing = bind(Timing(), self._timing_tensors)
-        self._duration = math.nan  # none yet
+        self._duration = math.nan  # no decision yet
         self._controls = {
             "rudder": torch.zeros(self.num_envs, device=self.device),
             "throttle": torch.ones(self.num_envs, device=self.device),

@@ -62,7 +62,7 @@ class DecodedObs:
 
     @property
     def away(self) -> Tensor:
-        """The turn that puts the nearest missile, or else the enemy, straight behind."""
+        """The turn that puts the nearest missile, or the enemy if no missile flies, straight behind."""
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
@@ -194,7 +194,7 @@ class DragPilot(Pilot):
 
 
 class EnvelopePilot(Pilot):
-    """Fires within R_tr and turns away as late as still saves it, by the space-time graph.
+    """Fires within R_tr and turns away at the last moment that still saves it, by the space-time graph.
 
     Args:
         miss_km: It turns away when the predicted miss after turning away falls below this, km.

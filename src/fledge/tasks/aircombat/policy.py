@@ -88,7 +88,7 @@ class DuelPolicy(ActorCritic):
         self._hold_fire()
 
     def _hold_fire(self) -> None:
-        """Make an untrained policy fire rarely: at every second decision, it would spend its missiles too early."""
+        """Make an untrained policy fire rarely: firing at every second decision would spend its missiles too early."""
         head = self.head.heads["fire"] if isinstance(self.head, MixedHead) else self.head
         assert isinstance(head, CategoricalHead)
         with torch.no_grad():
@@ -149,5 +149,5 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
         action = spec_from(description["action"])
         extra: Any = spec_from(description["extra"]) if "extra" in description else None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"Not the description of a duel policy: {description!r}.") from error
+        raise FormatError(f"This is not the description of a duel policy: {description!r}.") from error
     return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra)

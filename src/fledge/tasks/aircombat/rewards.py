@@ -105,9 +105,10 @@ class WinLossReward(BaseReward):
 
 
 class ShapedReward(BaseReward):
-    """gamma Phi(after) - Phi(before), with Phi 0 once a fight has ended: it cannot change which policy is best (Ng 1999).
+    """Potential-based shaping, gamma Phi(after) - Phi(before): it cannot change which policy is best (Ng 1999).
 
-    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: noses, energy, missile ranges.
+    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: where the noses point, energy, missile
+    ranges. It is 0 once a fight has ended.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:

@@ -62,7 +62,7 @@ class AircombatMetrics(TaskMetrics):
     classes = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
 
     def classify(self, env: TensorEnv) -> Tensor:
-        duel = duel_of(env)  # the numbers of scenarios are those of `classes`: mixed, the last, is none of a fight
+        duel = duel_of(env)  # scenarios are numbered as `classes`; mixed, the last, never occurs in a fight
         return duel.state["kind"].cpu().long().repeat_interleave(env.num_envs // duel.num_duels)
 
     def env_facts(self, cfg: AircombatConfig) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class AircombatMetrics(TaskMetrics):
 
 
 class AircombatTask(Task):
-    """Two fighters with guided missiles."""
+    """Duels between two fighters with guided missiles."""
 
     name = "aircombat"
     config = AircombatConfig
@@ -104,7 +104,7 @@ class AircombatTask(Task):
         return OpponentWrapper(both, [opponent], env_offset=p.env_offset)
 
     def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
-        """The same env, against the same opponent."""
+        """Return the settings of the same env, against the same opponent, with EVAL_DUELS duels."""
         return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:

@@ -1,4 +1,4 @@
-"""Reason of a lost fight: the missile that killed, its launch, until when a defence would have helped, and what was flown.
+"""Reason of a lost fight: the missile that killed, its launch, the last chance of a defence, and what the side flew.
 
 Computed from the recorded frames, one per decision, and from fly-outs with the simulator's own missile.
 """
@@ -27,7 +27,7 @@ DEFENCES = {
     Manoeuvre.LATE_LEFT: "holding on with a break at the end",
     Manoeuvre.LATE_RIGHT: "holding on with a break at the end",
 }
-RUNNING = 0.7  # smallest `away_cosine` of a fighter that runs from the missile
+RUNNING = 0.7  # smallest `away_cosine` at which a fighter counts as running from the missile
 
 
 @dataclass
@@ -107,7 +107,7 @@ def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 
 
 def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """Describe whether a defence would have helped, and what was flown: as a category, and as part of a sentence."""
+    """Return whether a defence would have helped, and what the side flew: as a category, and as part of a sentence."""
     if kill.slot is None:
         return "fired point-blank", "there was no time left to turn"
     near = predicted_misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
@@ -123,8 +123,8 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
         last = int(np.flatnonzero(saves[away])[-1])
         when = f"{before[last]:.0f} s before the hit"
         if cosine[last] > RUNNING:
-            return "did not run on", f"{when} it was running, and did not run on, which saves"
-        done = flown or "it did not turn its tail to it"
+            return "did not run on", f"{when} it was running from the missile; running on would have saved it"
+        done = flown or "it did not turn away from it"
         return "turned away too late", f"turning away saved until {when}, but {done}"
     if saves.any():
         last = int(np.flatnonzero(saves.any(axis=0))[-1])
@@ -138,14 +138,14 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
     """Describe how a side got to where a shot was certain to kill."""
     if kill.fired is None:
-        return "lost from the start", "so it was from the start"
+        return "lost from the start", "none did from the start"
     inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
     outside = np.flatnonzero(~inside[: kill.fired + 1])
     if not len(outside):
         return "began inside R_tr", "it began inside the enemy's R_tr"
     seconds = float(frames["time_s"][kill.fired] - frames["time_s"][outside[-1]])
     late = f"it had been in R_tr for {seconds:.0f} s"
-    return "came inside R_tr", "it came into the enemy's R_tr as that fired" if seconds <= 1.5 else late
+    return "came inside R_tr", "it came into the enemy's R_tr as the enemy fired" if seconds <= 1.5 else late
 
 
 def describe_shots(frames: Frames, side: int) -> str:
