@@ -1305,7 +1305,7 @@ def test_every_documented_flag_of_training_is_understood(as_options: bool) -> No
 
 
 def test_a_shut_fight_is_reset_alone_and_seen_anew() -> None:
-    """What is not to be copied: done cleared everywhere, and the old observation after a reset."""
+    """Faults that are not copied: done cleared everywhere, and the old observation after a reset."""
     env = make_duels(2, max_episode_s=2.0)
     env.step({}, dt=1.0)
     env.reset(env_mask=torch.tensor([False, True]))

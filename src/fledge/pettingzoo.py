@@ -28,12 +28,12 @@ def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
     found = find_task(task)
     if found.match.sides < 2:
         raise ConfigError(
-            f"Task {task!r} has one agent, so it is not a parallel env: use fledge.gym, or a two-player task such as aircombat."
+            f"Task {task!r} has one agent, so it is not a parallel env: use fledge.gym, or a two-player task (aircombat)."
         )
     for name in ("num_envs", "opponent"):
         if name in settings:
             raise ConfigError(
-                f"{name} is for fledge.gym: a parallel env is one episode in which the caller controls all sides. Leave it out."
+                f"{name} is for fledge.gym: a parallel env is one episode, and the caller controls all sides. Leave it out."
             )
     maker = env_maker(found, {**settings, "num_envs": found.match.sides})
     maker = dataclasses.replace(maker, cfg=found.match.match_config(maker.cfg, 1))

@@ -1,4 +1,4 @@
-"""What an attack from outside found: each of these failed, crashed or misled once."""
+"""Inputs that an adversarial review found: each of these once failed, crashed or misled."""
 
 import json
 import os

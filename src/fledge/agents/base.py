@@ -33,6 +33,10 @@ class BaseAgent(nn.Module):
 
     observes: tuple[str, ...] = ()
     """Observations that it reads, in the order in which an exported file takes them."""
+    task: str = ""
+    """Name of the task it is written for, where it is loaded by name alone; empty: any."""
+    about: str = ""
+    """One sentence about a published policy, which is shown below its results."""
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()
