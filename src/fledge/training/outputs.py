@@ -195,12 +195,12 @@ class RunOutputs:
         for key, value in code_settings(run.cfg).items():
             text = value if isinstance(value, str) else f"[{','.join(value)}]"
             resume += f" {shlex.quote(f'{key}={text}')}"
-        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        evaluate = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
-            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
-        return f"Stopped: {at}.\n  go on:     {resume}\n  judge it:  {judge}"
+            return f"Finished: {at}.\n  evaluate:  {evaluate}\n  continue:  {resume} {more}"
+        return f"Stopped: {at}.\n  continue:  {resume}\n  evaluate:  {evaluate}"
 
     def close(self, discard: bool = False) -> None:
         """Finish everything; `discard` removes what a failed start has written."""
