@@ -103,7 +103,8 @@ def test_a_run_of_fights_gets_a_page_that_stands_alone(tmp_path: Path, monkeypat
     page = (run / "report.html").read_text()
     assert not re.findall(r"(?:src|href)='(?!data:)", page)
     for words_in_it in (
-        "Who beats whom",
+        "Wins against each other",
+        "How it was made",
         "How they fight",
         "Which starts they survive",
         "Where they are weak",

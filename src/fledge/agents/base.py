@@ -33,6 +33,8 @@ class BaseAgent(nn.Module):
 
     observes: tuple[str, ...] = ()
     """Observations that it reads, in the order in which an exported file takes them."""
+    about: str = ""
+    """One sentence about a published policy, which is shown below its results."""
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.view.trajectory import Trajectory
 
 COLOUR = "#1b9e5a"
-LEFT_OUT = ("by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
+LEFT_OUT = ("about", "by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
 
 
 class Evaluation:
