@@ -70,6 +70,7 @@ RUN = {
     "fledge watch RUN --json": [],
 }
 RUN_SLOW = {
+    "fledge convert flights.frec crossing.webp": [],
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
     "fledge report": ["--episodes", "16", "env.num_envs=16"],
     "fledge export": [],
