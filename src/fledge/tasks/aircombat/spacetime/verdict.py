@@ -1,4 +1,4 @@
-"""The space-time graph of a side in one sentence.
+"""Summary of a side's space-time graph in one sentence.
 
 A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre saves).
 """
@@ -17,7 +17,7 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return what a shot now would do."""
+    """Return the effect of a shot now, in a few words."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 
@@ -49,4 +49,4 @@ def _incoming(missiles: list[dict[str, Any]]) -> tuple[str, str]:
         return "act" if wait <= SOON_S else "watch", f"{many}: turn away {when}; held, it hits in {min(hits):.0f} s."
     if survived:
         return "act", f"{many}: only {' or '.join(survived)} still helps; held, it hits in {min(hits):.0f} s."
-    return "late", f"{many}: nothing plain saves you; it hits in {min(hits):.0f} s. Break late, hard."
+    return "late", f"{many}: no single manoeuvre saves you; it hits in {min(hits):.0f} s. Break late, hard."
