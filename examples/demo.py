@@ -44,8 +44,7 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     console = make_console(stderr=True)
     run = out / time.strftime("run-%Y%m%d-%H%M%S")
     console.rule(Text("1 of 2  learning to fly", "bold"))
-    result = run_training(["navigation"], "fast", list(overrides), run, None)
-    assert result is not None
+    result = run_training(find_task("navigation"), "fast", list(overrides), run, None).metrics
     console.rule(Text("2 of 2  flying on unseen maps", "bold"))
     rows, trajectories = evaluate_all(run, episodes, console)
     task = find_task("navigation")
