@@ -96,7 +96,7 @@ def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
     assert labels(loaded[1:]) == ["mine.fledge", "planner(fast=1)", "fledge-nav+orca"]
 
 
-def test_everybody_can_be_told_apart_in_the_picture() -> None:
+def test_every_policy_has_its_own_line_style_in_the_picture() -> None:
     benchmark = TASK.metrics.benchmarks["p2m"]
     figures = {"title": "", "rows": [], "published": benchmark.published}
     lines = draw(figures, list(benchmark.worlds), "success").axes[0].get_lines()

@@ -1,4 +1,4 @@
-"""Who takes part in a cross-table: told apart, in a world that fits, each with a memory of its own."""
+"""Agents of a cross-table: distinct names, a fitting env config, separate memory."""
 
 import dataclasses
 import json
@@ -72,7 +72,7 @@ def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
         match_env(policies, EvalRequest([], vary=("env.scenario", ["chase"])))
 
 
-def test_who_does_not_fit_the_world_is_named_before_anybody_has_fought() -> None:
+def test_an_agent_that_does_not_fit_the_env_config_is_named_before_the_first_fight() -> None:
     few = dataclasses.replace(QUICK, missile=MissileConfig(carried=3))
     described = TASK.policy.describe(TASK, "ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
     agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.policy.build(described))]

@@ -48,7 +48,7 @@ def test_members_of_an_older_run_are_found_by_its_metrics() -> None:
     assert found == {"easy": 0.0, "hard": 3e6, "self 1": 4e6}
 
 
-def test_the_tree_names_everybody_with_ratings() -> None:
+def test_the_tree_names_every_opponent_with_its_rating() -> None:
     joined = {str(k): {"fights": 200.0 * k, "rating": 1000.0 + 40 * k} for k in range(3)}
     figure = tree_figure({**LEAGUE, "joined": joined}, curve())
     said = [text.get_text() for text in figure.axes[0].texts]

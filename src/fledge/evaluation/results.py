@@ -90,6 +90,19 @@ class Evaluation:
         title = "" if self.is_cross_table else f"{self.rows[policy]['policy']}, {self.rows[policy]['world']}"
         return use_figures(self.task.view.draw(recorded, title))
 
+    def flight(self, number: int = 0) -> Any:
+        """Return a detailed matplotlib Figure of one recorded episode; of a duel, with the space-time graph.
+
+        Args:
+            number: Place of the episode in `trajectories`.
+        """
+        if self.task is None or not 0 <= number < len(self.trajectories):
+            have = len(self.trajectories)
+            raise ConfigError(
+                f"Episode {number} was not recorded ({have} were): call fledge.evaluate(..., picture=True)."
+            )
+        return use_figures(self.task.view.draw_closely(self.trajectories[number]))
+
     @property
     def trajectories(self) -> list[Trajectory]:
         """Recorded episodes of all policies; empty without `picture=True`."""

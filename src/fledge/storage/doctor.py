@@ -2,7 +2,7 @@
 
 `examine_folder` reads every byte of every checkpoint and changes nothing. `repair_folder` moves bad files into the subfolder
 `aside/`, points `latest` to the newest good file, and first rewrites good deltas to damaged files without a base. It deletes
-nothing, and leaves files alone that a running process is writing.
+nothing, and does not touch files that a running process is writing.
 """
 
 from __future__ import annotations

@@ -168,12 +168,14 @@ class RunOutputs:
                 self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
+        """Save a state of the run, in the background with the other ranks' parts."""
         for number, weights in self.run.curriculum.take_new_selves().items():
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         metric = self.last.get(f"{self.primary_metric}_recent")
-        self.newest = self.history.save(state, self.run.iteration, metric=metric)
+        complete = self.run.parts.receiver(self.run.iteration)
+        self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""

@@ -1,4 +1,4 @@
-"""The guard lets nobody in who is not meant, and says why in a sentence."""
+"""The guard refuses requests without access, and gives the reason in a sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def ask(
     guard: Guard, path: str = "/", method: str = "GET", kind: str = "http", parts: Any = (b"",), **headers: str
 ) -> Any:
-    """What the guard sends: status or how the socket went, headers, body."""
+    """Return the response of the guard: status or state of the socket, headers, body."""
     named = {"host": "localhost:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
     path, _, query = path.partition("?")
     scope = {"type": kind, "method": method, "path": path, "query_string": query.encode()}
