@@ -33,6 +33,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.command import run_training
 from fledge.training.config import make_config, read_run_config
+from tests.reference.navrl_files import write_navrl_checkpoint
 
 ROOT = Path(__file__).parent.parent
 DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
@@ -207,6 +208,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
         run_training(find_task("navigation"), None, words, Path("runs/mine"), None)
         run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"), None)
+        write_navrl_checkpoint(Path("navrl_checkpoint.pt"))
         CliRunner().invoke(main, ["eval", "gap", "--episodes", "2", "--record", "flights.frec", "env.num_envs=2"])
         names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}
         for name in sorted(name for name in names if name.startswith("runs/")):

@@ -33,6 +33,8 @@ class BaseAgent(nn.Module):
 
     observes: tuple[str, ...] = ()
     """Observations that it reads, in the order in which an exported file takes them."""
+    task: str = ""
+    """Name of the task it is written for, where it is loaded by name alone; empty: any."""
     about: str = ""
     """One sentence about a published policy, which is shown below its results."""
 

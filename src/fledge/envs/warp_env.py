@@ -8,6 +8,7 @@ callers that pass none, checks of loaded states, the NaN guard, and the memory c
     restart_call(mask)                 the launch that begins new episodes where a mask is true
     set_duration(seconds)              where decisions may last longer or shorter than decision_s
     before_advance(), after_advance()  what else happens in a step, before and after the envs have moved
+    observe_more(obs)                  write observations that are added to those of the launches
     identity(), state_parts(), load_parts()
 """
 
@@ -109,6 +110,12 @@ class WarpEnv(TensorEnv):
     def after_advance(self, programs: Programs) -> None:
         """Prepare what restarting the ended episodes needs."""
 
+    def observe_more(self, obs: Mapping[str, torch.Tensor]) -> None:
+        """Write the observations that a subclass adds to `observation_spec`, for all rows: a function of the state.
+
+        Called after a reset, after every step, and again where episodes have begun; `final_obs` is kept by the caller.
+        """
+
     def before_reset(self, env_mask: torch.Tensor) -> None:
         """Prepare what beginning episodes where the mask is true needs."""
 
@@ -135,6 +142,7 @@ class WarpEnv(TensorEnv):
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
         self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
         self.launcher.run(programs.observe)
+        self._observe_more(programs, False)
         clear_results(into)
         self._has_reset = True
         return into.clone() if out is None else into
@@ -150,11 +158,24 @@ class WarpEnv(TensorEnv):
         self.take_action(action)
         self.before_advance()
         self.launcher.run(programs.advance)
+        self._observe_more(programs, True)
         self.after_advance(programs)
         self._restart_ended(programs)
+        self._observe_more(programs, False)
         if before is not None:
             self._guard(before, action, into)
         return into.clone() if out is None else into
+
+    def _observe_more(self, programs: Programs, is_final: bool) -> None:
+        """Observe what a subclass adds; `is_final`: before ended episodes restart, which then goes to final_obs as well."""
+        if type(self).observe_more is WarpEnv.observe_more:
+            return
+        names = [path[1] for path in programs.tensors if path[0] == "obs"]
+        obs = {name: programs.tensors[("obs", name)] for name in names}
+        self.observe_more(obs)
+        if is_final and bool((ended := programs.ended()).any()):
+            for name in names:
+                programs.tensors[("final_obs", name)][ended] = obs[name][ended]
 
     def _refuse_closed(self, call: str) -> None:
         if self._closed:

@@ -90,7 +90,7 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     head = task.primary_metric
     labels = outcome_labels(rows[0], task) if rows else {}
     others = [name for name in labels if name != head]
-    names = ["policy", head, "95 % interval", *(labels[name] for name in others), "episodes"]
+    names = ["policy", labels.get(head, head), "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
         score, low, high = score_of(row, head)

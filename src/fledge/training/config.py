@@ -22,7 +22,7 @@ import torch
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
-from fledge.core.settings import refuse_code, refuse_unnamed, setting
+from fledge.core.settings import make_code_absolute, refuse_code, refuse_unnamed, setting
 from fledge.league.league import LeagueConfig
 from fledge.learn.base import Learner
 from fledge.learn.dqn import DQNConfig
@@ -65,7 +65,7 @@ class CollectConfig:
 @dataclass
 class WandbConfig:
     mode: WandbMode = setting(WandbMode.disabled, resume="same")
-    """disabled, offline or online. Needs `pip install fledge[wandb]`; never asks for a key."""
+    """disabled, offline or online. Needs the extra wandb; never asks for a key."""
     project: str = setting("fledge", resume="same")
     """Project name."""
 
@@ -89,9 +89,9 @@ class TrainConfig:
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
+    """Save and stop after this many minutes; `--resume` gives as many again; 0: no limit. Schedules follow total_frames."""
     init_from: str = setting("", resume="same")
-    """Start from the weights of this run or policy file."""
+    """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
     """A reward of your own instead of the env's: module:object or file.py:object (docs/guides/own_reward.md)."""
     env: Any = None
@@ -266,12 +266,12 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
     return [*below, (name if is_file else f"preset {name}", content)]
 
 
-def settled(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
-    """Replace device `auto`, so that a resumed run knows its device; drop the ladder if words name env.opponent but none."""
+def settled(cfg: TrainConfig, task: Task, words: Sequence[str], opponent_before: str = "") -> TrainConfig:
+    """Replace device `auto`, so that a resumed run knows its device; drop the ladder if words name another env.opponent."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     opponent, ladder = (value_given(words, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
-    if opponent and ladder is None:
+    if opponent and ladder is None and absolute(opponent) != opponent_before:
         cfg.league.ladder = []
     return cfg
 
@@ -279,7 +279,7 @@ def settled(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
 def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
     """Make references to code hold in any folder; raise ConfigError if a file names code that the user does not name."""
     refuse_code(cfg, words)
-    cfg.reward, cfg.algo = absolute(cfg.reward), absolute(cfg.algo)
+    make_code_absolute(cfg)
     return cfg
 
 
@@ -306,4 +306,4 @@ def read_run_config(
     if absolute(algo) != content.get("algo"):
         content.pop("algo_config", None)
     cfg = build_config(config_class(task, algo), [(str(path), content)], words, aliases_of(task), groups_of(task))
-    return task, settled(cfg, task, words)
+    return task, settled(cfg, task, words, str((content.get("env") or {}).get("opponent", "")))

@@ -84,6 +84,10 @@ class NavigationEnv(WarpEnv):
 
     @property
     def observation_spec(self) -> dict[str, TensorSpec]:
+        return self.declared()
+
+    def declared(self) -> dict[str, TensorSpec]:
+        """Return the specs of the observations that the kernels write; a subclass may add others in `observe_more`."""
         return {o.name: o.spec(self.cfg) for o in OBSERVATIONS if o.enabled(self.cfg)}
 
     @property
@@ -142,7 +146,7 @@ class NavigationEnv(WarpEnv):
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
-        keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.observation_spec]
+        keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
         record, n = self.launcher.record, self.num_envs
         return Programs(
@@ -199,7 +203,7 @@ class NavigationEnv(WarpEnv):
         views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
         if self.plan:
             views[POSE.name] = self.plan.pose
-        return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.observation_spec}}
+        return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.declared()}}
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:

@@ -58,6 +58,7 @@ class NavigationTask(Task):
 
     name = "navigation"
     config = NavigationConfig
+    env = NavigationEnv
     primary_metric = "success"
     presets = Presets(Path(__file__).parent / "presets")
     policy = NavigationPolicies()
@@ -68,7 +69,9 @@ class NavigationTask(Task):
     def make_env(self, cfg: NavigationConfig, placement: EnvPlacement = EnvPlacement()) -> NavigationEnv:
         p = placement
         bank = EVAL_BANK if p.held_out else p.rank
-        return NavigationEnv(cfg, p.device, p.seed, p.num_threads, p.env_offset, p.total_envs, bank)
+        made = self.env(cfg, p.device, p.seed, p.num_threads, p.env_offset, p.total_envs, bank)
+        assert isinstance(made, NavigationEnv)
+        return made
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
         """All movers on every map, starts on the edges (or crossing), episodes end at the goal, maps stay."""

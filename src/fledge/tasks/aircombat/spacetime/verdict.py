@@ -1,4 +1,4 @@
-"""The space-time graph of a side in one sentence.
+"""Summary of a side's space-time graph in one sentence.
 
 A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre saves).
 """
@@ -17,7 +17,7 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return what a shot now would do."""
+    """Return the effect of a shot now, in a few words."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 
@@ -46,16 +46,12 @@ def _incoming(missiles: list[dict[str, Any]]) -> tuple[str, str]:
     if "turn away" in survived:
         wait = min(missile["decide_s"] for missile in missiles if missile["decide_s"] is not None)
         when = "now" if wait < 1 else f"within {wait:.0f} s"
-        return (
-            "act" if wait <= SOON_S else "watch",
-            f"{many}: turn away {when}; if you hold course, it hits in {min(hits):.0f} s.",
-        )
+        level = "act" if wait <= SOON_S else "watch"
+        return level, f"{many}: turn away {when}; if you hold course, it hits in {min(hits):.0f} s."
     if survived:
-        return (
-            "act",
-            f"{many}: only {' or '.join(survived)} still escapes; if you hold course, it hits in {min(hits):.0f} s.",
-        )
+        only = " or ".join(survived)
+        return "act", f"{many}: only {only} still escapes; if you hold course, it hits in {min(hits):.0f} s."
     return (
         "late",
-        f"{many}: no manoeuvre shown here escapes; it hits in {min(hits):.0f} s. Break hard at the last moment.",
+        f"{many}: no single manoeuvre saves you; it hits in {min(hits):.0f} s. Break hard at the last moment.",
     )

@@ -13,17 +13,32 @@ from fledge.agents.build import LearnedPolicy
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
+from fledge.core.specs import TensorSpec, describe_spec, spec_from
 from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, NavigationPolicyConfig, PolicyKind
+from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy
 from fledge.tasks.navigation.networks.grid_q import GridQ
 from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv
+from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv, env_specs
 from fledge.tasks.presets import Presets
 
 TASK_FOLDER = Path(__file__).parents[1]
 KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
+
+
+def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpec]:
+    """Return the observations that the task's env has besides those of NavigationEnv."""
+    if task.env is NavigationEnv:
+        return {}
+    # without the maps: quick to make
+    bare = dataclasses.replace(
+        env, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
+    )
+    known = {observation.name for observation in OBSERVATIONS}
+    return {name: spec for name, spec in env_specs(task, bare)[0].items() if name not in known}
 
 
 class NavigationPolicies(PolicyFactory):
@@ -31,6 +46,7 @@ class NavigationPolicies(PolicyFactory):
     {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
+    with "extra": specs of observations that a subclass of the env adds, which all but navrl and grid_q read.
     """
 
     config = NavigationPolicyConfig
@@ -57,6 +73,7 @@ class NavigationPolicies(PolicyFactory):
             "lidar": [env.lidar_azimuths, env.num_elevations],
             "range_m": env.lidar_range_m,
             **({"correction": policy.correction} if planned else {}),
+            **({"extra": describe_spec(extra)} if (extra := extra_observations(task, env)) else {}),
         }
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
@@ -66,14 +83,15 @@ class NavigationPolicies(PolicyFactory):
                 return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
             azimuths, elevations = (int(x) for x in description["lidar"])
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
+            extra: Any = spec_from(description["extra"]) if "extra" in description else None
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"This is not a policy's description: {description!r}.") from error
         if kind == "features":
-            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
+            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "planned":
-            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction)
+            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction, extra=extra)
         if kind == "squashed":
-            return FeatureActor((azimuths, elevations), hidden, range_m=range_m)
+            return FeatureActor((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "navrl":
             if (azimuths, elevations) != (36, 4):
                 raise ConfigError(
@@ -86,6 +104,14 @@ class NavigationPolicies(PolicyFactory):
     def load_interop(self, path: Path) -> BaseAgent:
         """Load NavRL's policy from its released file."""
         return load_navrl_checkpoint(path)
+
+    def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
+        """Return NavRL's policy as the network that `policy.kind=navrl` trains, with its value normalisation."""
+        if not isinstance(agent, NavRLPolicy):
+            return super().to_trainable(agent)
+        network = NavRLActorCritic.from_navrl(agent)
+        hidden = list(NavigationPolicyConfig().hidden)  # of other kinds; NavRL's layers are fixed
+        return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
         """Return NavRL's env for NavRL's policy."""

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic, ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
 from fledge.agents.distributions import BetaHead, Params
-from fledge.core.errors import FormatError
+from fledge.core.errors import FledgeError, FormatError
+from fledge.storage import load_checkpoint
 from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, example_flight
 from fledge.tasks.navigation.networks.lidar_encoder import AZIMUTHS, ELEVATIONS, LidarEncoder
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, STATE
@@ -187,17 +188,15 @@ class NavRLActorCritic(ActorCritic):
         ]
 
 
-def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
-    """Return NavRL's policy from its `.pt` file (a plain state dict; nothing in it is executed).
-
-    Raises:
-        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
-    """
-    path = Path(path)
+def read_state_dict(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a `.pt` file, or of a file that `fledge convert` made of one; nothing in it is executed."""
     if not path.is_file():
         raise FormatError(f"There is no checkpoint at {path}: give the path of NavRL's released .pt file.")
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        is_ours = path.suffix in (".fledge", ".lz4", ".safetensors")
+        saved = load_checkpoint(path) if is_ours else torch.load(path, map_location="cpu", weights_only=True)
+    except FledgeError:
+        raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or ["it is empty"])[0]
         raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
@@ -205,6 +204,17 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
         raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
+    return saved
+
+
+def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
+    """Return NavRL's policy from its `.pt` file, or from a file that `fledge convert` made of it.
+
+    Raises:
+        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
+    """
+    path = Path(path)
+    saved = read_state_dict(path)
     policy = NavRLPolicy()
     own = policy.network.state_dict()
     for ours, tensor in own.items():
