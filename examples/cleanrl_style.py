@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import gymnasium
@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
-
-OUTCOMES = ("success", "collision_static", "collision_moving", "out_of_bounds", "timeout")  # 1, 2, ...
 
 
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
@@ -89,7 +87,7 @@ def main() -> None:
     x, raw = torch.zeros(T + 1, N, F), torch.zeros(T, N, A)
     log_prob, reward, value, ended = (torch.zeros(T + 1, N) for _ in range(4))
     x[0] = agent.normalize(inputs, learn=True)
-    ends: deque[int] = deque(maxlen=500)
+    ends: deque[str] = deque(maxlen=500)
     updates, begun = args.total_steps // (T * N), time.time()
 
     for update in range(1, updates + 1):
@@ -127,7 +125,7 @@ def main() -> None:
             nn.utils.clip_grad_norm_(agent.parameters(), 1.0)
             optimizer.step()
         x[0] = x[T]
-        shares = {name: round(ends.count(k) / max(len(ends), 1), 2) for k, name in enumerate(OUTCOMES, 1)}
+        shares = {name: round(count / len(ends), 2) for name, count in Counter(ends).most_common()}
         print(f"{update * T * N:9,d} decisions, {update * T * N / (time.time() - begun):,.0f}/s  {shares}", flush=True)
     envs.close()
 

@@ -26,7 +26,8 @@ def export(
 
     Inputs are the observations that the policy reads; the output is its deterministic action (for DQN, the value of every
     action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
-    prints it. KEY=VALUE changes the env config in the file, and a .fledge file's switches (policy.KEY=true).
+    prints it. If an input is computed from other observations, such as a plan, the command says so. KEY=VALUE changes the
+    env config in the file, and a .fledge file's switches (policy.KEY=true).
     """
     from fledge.evaluation.export import export_policy
     from fledge.tasks.registry import find_task
@@ -36,5 +37,12 @@ def export(
         return click.echo(json.dumps(result))
     size, worst = result["bytes"] / 1e6, result["max_difference"]
     click.echo(f"{result['file']}: {size:.2f} MB, differs from the policy by {worst:.1e}")
+    for name, told in result.get("contract", {}).get("observation", {}).items():
+        if "computed_by" in told:
+            sources = ", ".join(told["computed_from"])
+            click.echo(
+                f"The input {name} is not a sensor reading: compute it from {sources} with {told['computed_by']} "
+                "(docs/deploy.md)."
+            )
     if golden is not None:
         click.echo(f"{golden}: {result['golden_cases']} cases to test it with")

@@ -4,7 +4,10 @@ The vector env resets in the same step, as Gymnasium's own do with `AutoresetMod
 already the first observation of the next one, and `infos` holds
 
     infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
-    infos["final_info"]     outcome, episode_return, episode_length, each [N] with its own mask      "_final_info": mask
+    infos["final_info"]     the figures below, each [N] with its own mask                            "_final_info": mask
+
+Figures of an ended episode: `outcome` (the name in `TensorEnv.outcomes`, such as "success"), `outcome_code` (its number),
+`episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -125,9 +128,12 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         for row, env in enumerate(index):
             final_obs[env] = {k: v[row] for k, v in rows.items()}
         final_info: dict[str, Any] = {}
-        for name in EPISODE_FIGURES:
-            figure = copy_of(self._buffers[name])
-            final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
+        for name, figure in zip(("outcome_code", *EPISODE_FIGURES[1:]), EPISODE_FIGURES, strict=True):
+            values = copy_of(self._buffers[figure])
+            final_info |= {name: np.where(ended, values, values.dtype.type(0)), f"_{name}": ended.copy()}
+        names = np.full(self.num_envs, None, dtype=object)
+        names[index] = [outcome_name(self.env, code) for code in final_info["outcome_code"][index]]
+        final_info |= {"outcome": names, "_outcome": ended.copy()}
         final = {"final_obs": final_obs, "final_info": final_info}
         return final | {f"_{name}": ended.copy() for name in final}
 
@@ -149,7 +155,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
 
-    The step that ends an episode returns its last observation, and `info` with outcome, episode_return and episode_length.
+    The step that ends an episode returns its last observation, and `info` with the figures of the episode (see above).
     Where not every action is possible, `info["action_mask"]` is what `action_space.sample(mask=...)` takes. `env` must have
     num_envs = 1; see `SeededAdapter`.
     """
@@ -186,11 +192,23 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         obs = self._row("final_obs" if self._waiting else "obs")
         info = masks_in(obs, self.env.action_spec)
         if self._waiting:
-            info |= {name: out[name][0].item() for name in EPISODE_FIGURES}
+            info |= episode_figures(self.env, out, 0)
         return obs, float(out["reward"][0]), terminated, truncated, info
 
     def _row(self, name: str) -> dict[str, Array]:
         return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
+
+
+def outcome_name(env: TensorEnv, code: int) -> str:
+    """Return the env's name for how an episode ended; the number as text where the env names none."""
+    return env.outcomes.get(int(code), str(int(code)))
+
+
+def episode_figures(env: TensorEnv, out: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return the figures of the episode that ended in a row of `out`."""
+    code, total, length = (out[name][row].item() for name in EPISODE_FIGURES)
+    name = outcome_name(env, code)
+    return {"outcome": name, "outcome_code": code, "episode_return": total, "episode_length": length}
 
 
 def action_space_of(spec: ActionSpec) -> spaces.Space:

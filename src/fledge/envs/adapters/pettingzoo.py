@@ -2,7 +2,7 @@
 
 The caller resets: the step that ends the episode returns every agent's last observation, and empties `agents`. `infos[agent]`
 has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
-outcome, episode_return and episode_length.
+`outcome` (the env's name for it, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gymnasium import spaces
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.envs.adapters.gymnasium import (
-    EPISODE_FIGURES,
     Array,
     SeededAdapter,
     action_space_of,
     copies,
+    episode_figures,
     masks_in,
     read_actions,
     space_of,
@@ -93,7 +93,7 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         infos = {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
         if self._waiting:
             for row, agent in enumerate(self.possible_agents):
-                infos[agent] |= {name: out[name][row].item() for name in EPISODE_FIGURES}
+                infos[agent] |= episode_figures(self.env, out, row)
             self.agents = []
         results = [out[name].tolist() for name in ("reward", "terminated", "truncated")]
         return obs, *(dict(zip(self.possible_agents, values, strict=True)) for values in results), infos

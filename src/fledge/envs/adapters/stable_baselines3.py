@@ -34,26 +34,37 @@ with extra("stable-baselines3"):
 
 
 class StableBaselinesVecEnv(SeededAdapter, VecEnv):
-    """A VecEnv whose arrays belong to the caller. An env that observes one tensor gives arrays, any other one dicts.
+    """A VecEnv whose arrays belong to the caller.
 
     Args:
-        env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 knows no dicts of actions.
-        make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` ask for.
+        env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 supports no dicts of actions.
+        make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` need.
         scale_actions: Take bounded actions as numbers in [-1, 1], where the policies of Stable-Baselines3 begin.
+        dict_obs: Give observations by name (a Dict space, for "MultiInputPolicy"), even a single one. False gives the
+            env's only observation as an array (a Box, for "MlpPolicy" and "CnnPolicy").
     """
 
     def __init__(
-        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, scale_actions: bool = True
+        self,
+        env: TensorEnv,
+        make_env: Callable[[int], TensorEnv] | None = None,
+        scale_actions: bool = True,
+        dict_obs: bool = True,
     ) -> None:
         if not isinstance(env.action_spec, TensorSpec):
             names = ", ".join(env.action_spec)
             raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
+        if not dict_obs and len(env.observation_spec) > 1:
+            raise InputError(
+                f"dict_obs=False needs an env with one observation, but this env has {', '.join(env.observation_spec)}: "
+                'leave dict_obs=True and use "MultiInputPolicy".'
+            )
         self._hold(env, make_env)
         self.render_mode = None
         self._action = np.zeros(0)
         self._begun = time.time()
         parts = {name: space_of(spec) for name, spec in env.observation_spec.items()}
-        self._only = next(iter(parts)) if len(parts) == 1 else None
+        self._only = None if dict_obs else next(iter(parts))
         observed = parts[self._only] if self._only else spaces.Dict(parts)
         spec = env.action_spec
         self._scaled = scale_actions and spec.bounded and spec.num_values is None

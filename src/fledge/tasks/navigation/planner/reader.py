@@ -11,6 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from fledge.core.errors import InputError
+from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import check_settings
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import NavigationConfig
@@ -75,9 +76,18 @@ class PlanReader:
         self._plan, self._launcher = ObservedPlan(env_cfg, self._action, self._step), Launcher(device, 1)
         self._program = self._launcher.record([self._plan.call(AHEAD, Result(), self._seen, self._out)], count)
 
+    @classmethod
+    def from_contract(cls, contract: Mapping[str, Any], count: int = 1, device: str = "cpu") -> PlanReader:
+        """Return a reader for an exported policy, from the contract in its file."""
+        try:
+            settings = contract["observation"]["plan"]["env"]
+        except (KeyError, TypeError):
+            raise InputError("The contract has no env settings of an input `plan`: export the policy again.") from None
+        return cls(from_plain(NavigationConfig, nested(settings)), count, device)
+
     @torch.no_grad()
     def read(self, obs: Mapping[str, Any], flown: Any | None = None) -> Tensor:
-        """Plans [N, PLAN_WIDTH] for the next decision.
+        """Return the plans for the next decision, [N, PLAN_WIDTH].
 
         Args:
             obs: What the drones observe now, as tensors or arrays.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fledge.core.settings import setting
+from fledge.core.settings import flat_settings, setting
 from fledge.core.specs import TensorSpec
 
 NEAREST = 5  # moving obstacles that are observed
@@ -137,7 +137,14 @@ def _lidar_facts(cfg: Any) -> dict[str, Any]:
 
 def _plan_facts(cfg: Any) -> dict[str, Any]:
     limits = {name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")}
-    return {"planner": dataclasses.asdict(cfg.planner), "pose": POSE.describe_columns(), **limits}
+    return {
+        "computed_from": [observation.name for observation in (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE)],
+        "computed_by": "fledge.tasks.navigation.planner.reader:PlanReader",
+        "env": flat_settings(cfg),
+        "planner": dataclasses.asdict(cfg.planner),
+        "pose": POSE.describe_columns(),
+        **limits,
+    }
 
 
 def _plan_heading(h: int) -> tuple[Column, ...]:
