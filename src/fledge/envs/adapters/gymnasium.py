@@ -1,4 +1,4 @@
-"""A TensorEnv as a Gymnasium vector env, or, if it holds one env, as a Gymnasium env: NumPy in, NumPy out.
+"""A TensorEnv as a Gymnasium vector env or, if it holds one env, as a Gymnasium env, with NumPy arrays.
 
 The vector env resets in the same step, as Gymnasium's own do with `AutoresetMode.SAME_STEP`: where an episode ended, `obs` is
 already the first observation of the next one, and `infos` holds
@@ -33,10 +33,10 @@ EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
 
 class SeededAdapter:
-    """Holds the env of an adapter, which `close()` closes, and makes it anew for another seed.
+    """Base class of adapters: holds the env, closes it, and replaces it for another seed.
 
-    A TensorEnv is built for one seed. Given that seed again, the adapter restores the state that `env` was handed over in;
-    given another, it replaces `env` by `make_env(seed)`, or refuses without one. Hand over a new env, so that both are alike.
+    A TensorEnv is built for one seed. For that seed, the adapter restores the env's initial state; for another one, it
+    replaces the env by `make_env(seed)`, or raises InputError without make_env. Pass a new env, so that both are alike.
     """
 
     env: TensorEnv
@@ -67,7 +67,7 @@ class SeededAdapter:
         self.env, self._initial = other, other.state_dict()
 
     def _begin_episode(self, seed: int | None) -> None:
-        """Begin an episode, or hand out the one that the env has begun by itself."""
+        """Begin an episode, or use the one that the env has begun by auto-reset."""
         if seed is not None:
             self._reseed(seed)
         if seed is not None or not self._waiting:
@@ -80,7 +80,7 @@ class SeededAdapter:
 
 
 class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
-    """A vector env whose arrays belong to the caller: nothing it returned is written again. See `SeededAdapter`."""
+    """A vector env. Returned arrays belong to the caller and are never written again. See `SeededAdapter`."""
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         self._hold(env, make_env)
@@ -110,7 +110,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         return copies(self._buffers["obs"]), {}
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
-        """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
+        """Advance every env by one decision; return observations, rewards, terminations, truncations, infos."""
         out = self.env.step(read_actions(actions, self.env, self.action_space), out=self._buffers)
         flags = copy_of(out["terminated"]), copy_of(out["truncated"])
         return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
@@ -119,7 +119,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         self.env.close()
 
     def _infos(self, ended: Array) -> dict[str, Any]:
-        """What is known of the episodes that ended in this step; empty if none did."""
+        """Return the infos of the episodes that ended in this step; empty if none did."""
         if not ended.any():
             return {}
         index = np.flatnonzero(ended)
@@ -164,7 +164,9 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         if env.num_envs != 1:
-            raise InputError(f"The env holds {env.num_envs} envs, but a single one needs one: see GymnasiumVectorEnv.")
+            raise InputError(
+                f"The env holds {env.num_envs} envs, but GymnasiumEnv needs num_envs=1: use GymnasiumVectorEnv."
+            )
         self._hold(env, make_env)
         self.observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
         self.action_space = action_space_of(env.action_spec)
@@ -172,7 +174,7 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Begin an episode; with a seed, the first one that a new env of this seed would begin."""
+        """Begin an episode; with a seed, the first episode of a new env of this seed. Return observation and info."""
         if options:
             raise InputError(f"options has {', '.join(sorted(options))}, but none is known.")
         super().reset(seed=seed)
@@ -181,7 +183,7 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         return obs, masks_in(obs, self.env.action_spec)
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Advance by one decision: observation, reward, terminated, truncated, info."""
+        """Advance by one decision; return observation, reward, terminated, truncated, info."""
         if self._waiting:
             raise InputError("The episode is over: call reset() before the next step().")
         is_dict = isinstance(action, Mapping)
@@ -212,14 +214,14 @@ def episode_figures(env: TensorEnv, out: Mapping[str, Any], row: int) -> dict[st
 
 
 def action_space_of(spec: ActionSpec) -> spaces.Space:
-    """The Gymnasium space of one env's action."""
+    """Return the Gymnasium space of one env's action."""
     if isinstance(spec, TensorSpec):
         return space_of(spec)
     return spaces.Dict({name: space_of(part) for name, part in spec.items()})
 
 
 def space_of(spec: TensorSpec) -> spaces.Space:
-    """The Gymnasium space of one env's tensor."""
+    """Return the Gymnasium space of one env's tensor."""
     if spec.num_values is not None and spec.shape:
         return spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
     if spec.num_values is not None:
@@ -229,9 +231,9 @@ def space_of(spec: TensorSpec) -> spaces.Space:
 
 
 def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
-    """What an observation of one env says about the actions it allows, in the form that `Space.sample` takes it.
+    """Return the action mask of one env's observation, as `Space.sample` takes it.
 
-    {"action_mask": mask}, or {} where every action is always possible. A space of several choices takes a tuple of masks.
+    {"action_mask": mask}, or {} if every action is always possible. A space of several choices takes a tuple of masks.
     """
 
     def mask_of(part: TensorSpec) -> Any:
@@ -247,8 +249,7 @@ def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
 
 
 def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Actions of all envs as the env takes them; true and false are 1 and 0. In a dict, where a choice and a number stand
-    side by side, a whole number is a number too."""
+    """Return the actions of all envs as tensors; booleans become integers, and integers floats where the spec has floats."""
 
     def read(part: Any, spec: TensorSpec | None) -> torch.Tensor:
         array = np.asarray(part)
@@ -268,7 +269,7 @@ def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
 
 
 def copy_of(tensor: torch.Tensor) -> Array:
-    """The values as an array of its own."""
+    """Return the values as a new array."""
     return np.array(tensor.cpu().numpy())
 
 
