@@ -46,9 +46,9 @@ def unit(word: wp.uint32) -> float:
 
 
 @wp.func
-def uniform4(who: wp.uint32, when: wp.uint32, purpose: wp.uint32, draw: wp.uint32, seed: wp.vec2ui) -> wp.vec4:
+def uniform4(env: wp.uint32, time: wp.uint32, purpose: wp.uint32, draw: wp.uint32, seed: wp.vec2ui) -> wp.vec4:
     """Return four floats in [0, 1)."""
-    r = philox(wp.vec4ui(who, when, purpose, draw), seed)
+    r = philox(wp.vec4ui(env, time, purpose, draw), seed)
     return wp.vec4(unit(r[0]), unit(r[1]), unit(r[2]), unit(r[3]))
 
 

@@ -98,9 +98,9 @@ class TorchEnv(TensorEnv):
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
         self._draw += blocks
-        who = self.env_offset + torch.arange(self.num_envs, device=self.device)
+        envs = self.env_offset + torch.arange(self.num_envs, device=self.device)
         purpose = int(Purpose.WORLD) + 256 * self._length.long()
-        words = philox(who[:, None], self._episode[:, None], purpose[:, None], draws[None, :], self.seed)
+        words = philox(envs[:, None], self._episode[:, None], purpose[:, None], draws[None, :], self.seed)
         numbers = (words >> 8).float() * 2.0**-24
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
@@ -188,12 +188,12 @@ class TorchEnv(TensorEnv):
         self._begun = bool(state["begun"])
 
 
-def philox(who: Tensor, when: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
+def philox(env: Tensor, time: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
     """Return `core.random.philox` for int64 tensors of 32-bit words, with the four words on a new last axis."""
-    c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, purpose & LOW, draw & LOW)
+    c0, c1, c2, c3 = torch.broadcast_tensors(env & LOW, time & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):
-        p0, p1 = c0 * M0, c2 * M1  # int64 overflow wraps around, so the low bits are right
+        p0, p1 = c0 * M0, c2 * M1  # int64 overflow wraps around, which keeps all 64 bits
         c0, c1, c2, c3 = (p1 >> 32 & LOW) ^ c1 ^ k0, p1 & LOW, (p0 >> 32 & LOW) ^ c3 ^ k1, p0 & LOW
         k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
     return torch.stack([c0, c1, c2, c3], dim=-1)

@@ -2,7 +2,7 @@
 
     Box, Discrete, MultiDiscrete, MultiBinary     one tensor (a MultiDiscrete of unequal sizes: one entry per number)
     Dict of these                                 observations and actions by name
-    Box actions with different bounds      actions in [-1, 1], scaled to them
+    Box actions with different bounds             actions in [-1, 1], scaled to them
 
 Gymnasium has no way to save an env. This adapter saves the usual parts of envs and wrappers: plain numbers and arrays, random
 generators, MuJoCo's integration state. Once per ID it tests whether a restored env continues bit for bit. If not,

@@ -130,13 +130,13 @@ class NavigationConfig(SensorConfig):
     """Folder for the dumps of nan_guard."""
 
     def validate(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
+        """Raise ConfigError for settings that contradict each other."""
         if self.fresh_maps and self.map_refresh_steps:
             raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
         if self.walls and self.starts is not Starts.crossing:
             raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
         if self.plan and self.action_form is not ActionForm.velocity:
-            raise ConfigError("env.plan=true plans velocities: set env.action_form=velocity, or env.plan=false.")
+            raise ConfigError("env.plan=true needs env.action_form=velocity, got headings: change one of them.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
             raise ConfigError("env.layout=arena and env.starts=lane go together: set both or neither.")
 

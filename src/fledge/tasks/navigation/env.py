@@ -113,7 +113,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """With fresh maps, build the maps of the episodes that begin."""
+        """Build the maps of the episodes that begin (with fresh maps)."""
         if self.cfg.fresh_maps and bool(env_mask.any()):
             envs = env_mask.nonzero().flatten().cpu().numpy()
             episodes = self.state["episode"].cpu().numpy()[envs] + 1

@@ -141,13 +141,13 @@ def near(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "success")
 def success(w: Weights, s: Step) -> float:
-    """Once, when the episode ends at the goal."""
+    """1 when the episode ends at the goal."""
     return wp.where(s.succeeded, w.success, 0.0)
 
 
 @term(RewardKind.progress, "crash", "-")
 def crash(w: Weights, s: Step) -> float:
-    """Once, when the episode ends by a collision or out of bounds."""
+    """1 when the episode ends by a collision or out of bounds."""
     return wp.where(s.crashed, -w.crash, 0.0)
 
 

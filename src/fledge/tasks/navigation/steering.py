@@ -1,4 +1,4 @@
-"""Agents whose kernels compute each drone's command from its observations: the planner and ORCA, also as shields."""
+"""Agents that compute commands from observations in kernels: the planner and ORCA, also as shields."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class PlannerConfig:
     step_s: float = setting(0.1, above=0, at_most=1)
     """Time step of the prediction, s."""
     skin_m: float = setting(0.07, at_least=0, at_most=0.5)
-    """Safety distance added to the drone's radius, m; a predicted gap below 0 counts as a collision."""
+    """Safety distance added to the drone's radius, m; to come nearer counts as a collision."""
     margin_m: float = setting(0.43, above=0, at_most=0.5)
     """Desired clearance from static obstacles, m."""
     margin_cost: float = setting(0.6, at_least=0)
@@ -62,10 +62,10 @@ class PlannerConfig:
     """Assume that obstacles reach down to the ground; false if drones can fly beneath some."""
 
     def validate(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
+        """Raise ConfigError for settings that contradict each other."""
         steps, (fewest, most) = round(self.horizon_s / self.step_s), STEPS
         if not fewest <= steps <= most:
             raise ConfigError(
-                f"horizon_s={self.horizon_s:g} in steps of step_s={self.step_s:g} give {steps:,} prediction steps, but "
-                f"the planner needs {fewest} to {most:,}: change one of them."
+                f"horizon_s={self.horizon_s:g} with step_s={self.step_s:g} gives {steps:,} prediction steps, but the "
+                f"planner needs {fewest} to {most:,}: change one of them."
             )
