@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fledge.cli.group import PATH, as_json, main, task_option
+from fledge.cli.group import PATH, as_json, as_settings, main, task_option
 
 
 @main.command()
@@ -29,20 +29,18 @@ def export(
     prints it. If an input is computed from other observations, such as a plan, the command says so. KEY=VALUE changes the
     env config in the file, and a .fledge file's switches (policy.KEY=true).
     """
-    from fledge.evaluation.export import export_policy
-    from fledge.tasks.registry import find_task
+    from fledge.evaluation.api import export as export_policy
 
-    result = export_policy(policy, file, find_task(task) if task else None, overrides, golden)
+    result = export_policy(policy, file, task=task, golden=golden, **as_settings(overrides, export_policy))
     if as_json:
-        return click.echo(json.dumps(result))
-    size, worst = result["bytes"] / 1e6, result["max_difference"]
-    click.echo(f"{result['file']}: {size:.2f} MB, differs from the policy by {worst:.1e}")
-    for name, told in result.get("contract", {}).get("observation", {}).items():
+        return click.echo(json.dumps(result.to_dict()))
+    click.echo(f"{result.path}: {result.bytes / 1e6:.2f} MB, differs from the policy by {result.max_difference:.1e}")
+    for name, told in result.figures.get("contract", {}).get("observation", {}).items():
         if "computed_by" in told:
             sources = ", ".join(told["computed_from"])
             click.echo(
                 f"The input {name} is not a sensor reading: compute it from {sources} with {told['computed_by']} "
-                "(docs/deploy.md)."
+                "(docs/guides/deploy.md)."
             )
     if golden is not None:
-        click.echo(f"{golden}: {result['golden_cases']} cases to test it with")
+        click.echo(f"{golden}: {result.figures['golden_cases']} cases to test it with")

@@ -1,7 +1,7 @@
 """The observations of navigation, each declared once.
 
 The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
-and the contract and docs/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
+and the contract and docs/worlds/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
 optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, [N, numbers]; a disabled one has no columns.
 """
 
@@ -219,7 +219,7 @@ POSE = Observation(
 )
 PLAN = Observation(
     "plan",
-    "the planner's command and predictions, from the other observations, `pose` and past scans (docs/planner.md)",
+    "the planner's command and predictions, from the other observations, `pose` and past scans (docs/worlds/planner.md)",
     columns=(
         Column("command", "speed_limit_m_s", "the planner's command", "goal", vector=True),
         Column("cost", "1", "of that command: c / (|c| + 6), c in m"),
