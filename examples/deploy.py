@@ -4,9 +4,9 @@
     pip install numpy onnxruntime                 # all that the robot needs
     python examples/deploy.py policy.onnx
 
-Prints the commands of a flight of 12 m past a pillar, which takes about seven seconds. The file itself and docs/guides/deploy.md
-describe the policy's inputs and output. A policy that reads a plan, such as fledge-nav, also needs Fledge on the robot: its
-planner computes that input.
+Prints the commands of a flight of 12 m past a pillar, which takes about seven seconds. The file itself and
+docs/guides/deploy.md describe the policy's inputs and output. A policy that reads a plan, such as fledge-nav, also needs
+Fledge on the robot: its planner computes that input.
 """
 
 from __future__ import annotations

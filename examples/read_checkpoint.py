@@ -3,8 +3,8 @@
     python examples/read_checkpoint.py run/checkpoint_100.pt.fledge     prints every tensor's name, dtype, shape and sum
 
 Files of compression level 0 need only zipfile, json and NumPy; other levels need the packages blosc2 and pcodec.
-Checksums are not checked (docs/reference/checkpoint_format.md describes the whole format). bfloat16 is returned as uint16, float8 as
-uint8. A delta needs its base file in the same folder.
+Checksums are not checked (docs/reference/checkpoint_format.md describes the whole format). bfloat16 is returned as uint16,
+float8 as uint8. A delta needs its base file in the same folder.
 """
 
 import json

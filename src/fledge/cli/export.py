@@ -35,7 +35,7 @@ def export(
     if as_json:
         return click.echo(json.dumps(result.to_dict()))
     click.echo(f"{result.path}: {result.bytes / 1e6:.2f} MB, differs from the policy by {result.max_difference:.1e}")
-    for name, told in result.figures.get("contract", {}).get("observation", {}).items():
+    for name, told in result.contract.get("observation", {}).items():
         if "computed_by" in told:
             sources = ", ".join(told["computed_from"])
             click.echo(

@@ -56,7 +56,7 @@ class ObservedPlan:
 
 
 class PlanReader:
-    """Computes plans of N drones from the observations `state`, `lidar`, `dynamic_obstacle` and `pose` (docs/guides/deploy.md).
+    """Computes plans of N drones from the observations state, lidar, dynamic_obstacle and pose (docs/guides/deploy.md).
 
     Args:
         env_cfg: The policy's env config: sensors, limits, decision rate, the planner's settings.
