@@ -14,6 +14,7 @@ from fledge.core import random
 from fledge.core.errors import InputError
 from fledge.core.random import Purpose
 from fledge.core.specs import TensorSpec
+from fledge.envs.base import TensorEnv
 from fledge.envs.checker import check_tensor_env
 from fledge.envs.torch_env import OBSERVING, TorchEnv, philox
 
@@ -70,6 +71,15 @@ def test_a_world_of_four_methods_passes_the_checker() -> None:
     summary = check_tensor_env(make, make_longer=lambda **given: make(max_steps=30, **given))
     assert summary.terminated > 5
     assert summary.truncated > 5
+
+
+def test_a_with_block_closes_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TensorEnv] = []
+    monkeypatch.setattr(Drift, "close", lambda env: closed.append(env))
+    with make() as env:
+        env.reset()
+        assert not closed
+    assert closed == [env]
 
 
 def test_philox_on_tensors_is_the_hosts_philox_bit_for_bit() -> None:

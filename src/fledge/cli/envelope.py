@@ -14,7 +14,9 @@ from fledge.cli.group import PATH, as_json, check_output, main
 @main.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--picture", type=PATH, help="Draw the ranges around the target, and time over ground.")
-@click.option("--check", type=click.IntRange(1, 10_000_000), metavar="N", help="Measure the table's errors over N geometries.")
+@click.option(
+    "--check", type=click.IntRange(1, 10_000_000), metavar="N", help="Measure the table's errors over N geometries."
+)
 @as_json
 def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:
     """Compute the ranges of a missile in air combat: R_max, R_tr (turn and run), R_ne (no escape), and the time to decide.

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict
@@ -121,6 +121,12 @@ class TensorEnv(ABC):
 
     def close(self) -> None:
         """Release threads and buffers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def make_buffers(self) -> TensorDict:
         """Return zeroed buffers for `out`, which belong to the caller."""
