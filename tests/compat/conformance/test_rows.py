@@ -39,7 +39,7 @@ def test_at_least_225_lines_work_as_typed() -> None:
 
 
 def test_the_docs_list_every_row_that_does_not_hold() -> None:
-    pages = [path for path in (ROOT / "docs").rglob("compat.md")]
+    pages = list((ROOT / "docs").rglob("compat.md"))
     assert len(pages) == 1
     text = pages[0].read_text()
     missing = [line for line in markdown(ROWS).splitlines() if line not in text]
