@@ -1,4 +1,4 @@
-"""Axes of rollouts: fledge collects [T, N] (time, envs); NavRL, TorchRL and `fledge.compat` use [N, T], with an axis named "time".
+"""Axes of rollouts: [T, N] (time, envs) in fledge; [N, T], with an axis named "time", in NavRL, TorchRL and `fledge.compat`.
 
 Both are views of the same memory, so converting costs nothing.
 """

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fledge.agents.actor_critic import ActorCritic, MLPActorCritic, ValueNorm
 from fledge.agents.base import Action, BaseAgent, Obs
-from fledge.agents.distributions import Head, Params
+from fledge.agents.distributions import Head
 from fledge.collect.compressed import CompressedBatch
 from fledge.collect.exploration import is_deterministic
 from fledge.compat import compressed_learner
