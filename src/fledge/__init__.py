@@ -82,7 +82,7 @@ _HOMES = {
     "find_task": "fledge.tasks.registry",
     "format_checkpoint_name": "fledge.monitor",
     "get_model_size": "fledge.monitor",
-    "load_checkpoint": "fledge.compat.checkpoints",
+    "load_checkpoint": "fledge.compat.async_checkpoint",
     "load_navrl_checkpoint": "fledge.tasks.navigation.networks.navrl",
     "load_policy": "fledge.tasks.policy_loader",
     "load_rollout_compressed": "fledge.compat.rollouts",

@@ -241,11 +241,15 @@ class AsyncCheckpointSaver:
                 logger.warning("%s: the oldest (%s) is dropped; %s", why, dropped.handle.path, advice)
                 return True
             pipeline.counts["waits"] += 1
-        if time.monotonic() - self._warned > WARN_EVERY:
-            self._warned = time.monotonic()
-            logger.warning("%s: waiting for the disk; %s", why, advice)
+        self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
         with pipeline.changed:
             return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
+
+    def _warn_full_queue(self, text: str) -> None:
+        """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
+        if time.monotonic() - self._warned > WARN_EVERY:
+            self._warned = time.monotonic()
+            logger.warning(text)
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:
