@@ -39,6 +39,7 @@ class Precision(enum.Enum):
     fp32 = "fp32"
     bf16 = "bf16"
     auto = "auto"
+    mixed = "auto"  # another name
 
 
 @dataclass
@@ -88,7 +89,7 @@ class PPOConfig:
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
-    """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512). auto: bf16 there."""
+    """fp32, bf16 (mixed precision in updates, CUDA only: slower than fp32 on CPUs), or auto (also mixed): bf16 on CUDA."""
 
 
 def find_raw_action(rollout: Any) -> Any:
