@@ -43,7 +43,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         >>> saver.shutdown()
 
     Args:
-        max_queue_size: Checkpoints that may wait to be written, besides the one being written.
+        max_queue_size: Checkpoints in memory that are not on disk yet; a further `save_async` waits. (1 counts as 2.)
         verbose: Print a line for each durable checkpoint, and the statistics at the end.
         compression_level: LZ4 level, 0 to 16.
         options: More arguments of `fledge.AsyncCheckpointSaver`.
@@ -55,6 +55,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         codec = options.pop("codec", "lz4" if LZ4_AVAILABLE else "pt")
         level = None if codec == "pt" else compression_level
         super().__init__(max_queue_size, level, verbose, codec=codec, **options)
+        self._queue_limit = max(1, max_queue_size - 1)  # besides the one being written
 
     def save_async(
         self,

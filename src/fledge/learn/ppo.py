@@ -50,6 +50,8 @@ class PPOConfig:
     """Passes over each rollout."""
     minibatch: int = setting(4096, at_least=1)
     """Samples per gradient step, over all ranks."""
+    minibatch_final_scale: float = setting(1.0, above=0)
+    """Factor of the minibatch at the end (linear): 4 ends with four times the samples per gradient step."""
     lr: float = setting(7e-4, above=0, below=1)
     """Adam's learning rate at the start."""
     lr_final_share: float = setting(0.05, at_least=0)
@@ -185,7 +187,8 @@ class PPO(Learner):
             "value": value.flatten(),
         }
         size = batch["log_prob"].numel()
-        part = max(1, min(cfg.minibatch // self.ranks, size))
+        minibatch = int(cfg.minibatch * (1 + (cfg.minibatch_final_scale - 1) * progress))
+        part = max(1, min(minibatch // self.ranks, size))
         self._sums.zero_()
         for _ in range(cfg.epochs):
             order = torch.randperm(size, device=self.flat.values.device)

@@ -95,7 +95,7 @@ class MemoryWatch:
         if not cleaned:  # the next blocks tell whether that was enough
             return ""
         return (
-            f"[Warning] The memory of this process grew by {growth:.0f} MB in {BLOCKS * self.block} iterations and is {now:.0f} "
-            f"MB at iteration {iteration}. Look for tensors or lists that an env, reward or task of your own keeps from each "
-            "step; max_minutes=N saves and stops before the memory is full."
+            f"[Warning] The memory of this process grew by {growth:.0f} MB in {BLOCKS * self.block} iterations; at iteration "
+            f"{iteration} it is {now:.0f} MB. Look for tensors or lists that an env, reward or task of your own keeps from "
+            "each step; max_minutes=N saves and stops before the memory is full."
         )
