@@ -43,7 +43,7 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         >>> saver.shutdown()
 
     Args:
-        max_queue_size: Checkpoints in memory that are not on disk yet; a further `save_async` waits. (1 counts as 2.)
+        max_queue_size: Checkpoints in memory that are not on disk yet; a further `save_async` waits.
         verbose: Print a line for each durable checkpoint, and the statistics at the end.
         compression_level: LZ4 level, 0 to 16.
         options: More arguments of `fledge.AsyncCheckpointSaver`.
@@ -55,7 +55,6 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
         codec = options.pop("codec", "lz4" if LZ4_AVAILABLE else "pt")
         level = None if codec == "pt" else compression_level
         super().__init__(max_queue_size, level, verbose, codec=codec, **options)
-        self._queue_limit = max(1, max_queue_size - 1)  # besides the one being written
 
     def save_async(
         self,
@@ -91,6 +90,9 @@ class AsyncCheckpointSaver(storage.AsyncCheckpointSaver):
     def get_summary(self) -> str:
         """Return the statistics as a title and three lines."""
         return stats_text(self.get_stats())
+
+    def _waiting(self) -> int:
+        return self._pipeline.unfinished
 
     def _warn_full_queue(self, text: str) -> None:
         print("[Warning] Save queue is full, checkpoint may be delayed", flush=True)

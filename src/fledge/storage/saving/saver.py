@@ -101,7 +101,6 @@ class AsyncCheckpointSaver:
         self._warned = -WARN_EVERY
         self._cleaned: set[Path] = set()  # folders without temporary files of killed processes
         self._closed = False
-        self._queue_limit = max_queue_size
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
         if find_optimizers:
@@ -228,9 +227,9 @@ class AsyncCheckpointSaver:
         """Apply `full_queue`; return True if the queue has room for one more."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if len(pipeline.jobs) < self._queue_limit:
+            if self._waiting() < self.max_queue_size:
                 return True
-            why = f"{self._queue_limit} checkpoints wait to be written"
+            why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
             if self.full_queue == "skip":
                 pipeline.counts["skipped"] += 1
@@ -244,7 +243,11 @@ class AsyncCheckpointSaver:
             pipeline.counts["waits"] += 1
         self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
         with pipeline.changed:
-            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self._queue_limit)
+            return pipeline.changed.wait_for(lambda: self._waiting() < self.max_queue_size)
+
+    def _waiting(self) -> int:
+        """Return the number of checkpoints that count against `max_queue_size`."""
+        return len(self._pipeline.jobs)
 
     def _warn_full_queue(self, text: str) -> None:
         """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
