@@ -44,7 +44,7 @@ _HOMES = {
     "NavigationEnv": "fledge.tasks.navigation.env",
     "PPO": "fledge.learn.ppo",
     "PPOConfig": "fledge.learn.ppo",
-    "PPOWithCompression": "fledge.compat.ppo",
+    "PPOWithCompression": "fledge.compat.compressed_learner",
     "PerformanceMonitor": "fledge.monitor",
     "PettingZooEnv": "fledge.envs.adapters.pettingzoo",
     "PipelinedDataCollector": "fledge.collect",

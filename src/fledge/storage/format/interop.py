@@ -1,8 +1,8 @@
-"""Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt`, and `.safetensors`.
+"""Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt` or around pickled NumPy arrays, and `.safetensors`.
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
-anything that takes memory or time out of proportion; an LZ4 frame may not expand more than 256 times; every fault is a
-FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata.
+anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
+more than 256 times; every fault is a FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
+from fledge.storage.format.numpy_pickle import read_numpy_pickle
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.writer import member_names
 from fledge.storage.format.zip_archive import open_archive, read_member
@@ -33,6 +34,7 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
 LZ4_PART = 2**18  # bytes unpacked at a time, to 64 MB at most
 MAX_LZ4_LEVEL = 16  # python-lz4's highest
+LEGACY_MAGIC = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # first number in a torch.save file before 1.6
 LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
 _SLOW_CODECS = ("punycode", "idna")  # quadratic time
@@ -53,7 +55,10 @@ def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
     if kind == "safetensors":
         return load_safetensors(path, device)
     if kind == "lz4":
-        return load_pt(io.BytesIO(unpack_lz4(path)), str(path), device)
+        content = unpack_lz4(path)
+        if content[:1] == b"\x80" and LEGACY_MAGIC not in content[:40]:
+            return read_numpy_pickle(content, str(path))
+        return load_pt(io.BytesIO(content), str(path), device)
     with open(path, "rb") as stream:
         return load_pt(stream, str(path), device)
 
