@@ -330,7 +330,7 @@ def test_prefix_sum_shows_its_lengths_and_sums() -> None:
     for length in (10, 20, 30):
         sums.add(length)
     assert list(sums.ar) == [20, 30]
-    assert list(sums.prefix_sum) == [20, 50]
+    assert list(sums.prefix_sum) == [0, 20, 50]
 
 
 IMAGE = (np.arange(24 * 24).reshape(24, 24) // 40 % 2).astype(np.uint8)

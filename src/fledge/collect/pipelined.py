@@ -26,7 +26,6 @@ Contract
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -37,6 +36,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.base import Collector, Prepare
+from fledge.collect.exploration import caller_context
 from fledge.collect.sources import Collected, CollectorSource, IterableSource, SyncSource, Weights
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
@@ -131,7 +131,7 @@ class PipelinedDataCollector(Collector):
         if batch.weights is None:
             self._save_state(batch)
         # in the caller's context: `set_exploration_type` applies to batches begun inside its block
-        batch.future = self._pool.submit(contextvars.copy_context().run, self._collect, batch)
+        batch.future = self._pool.submit(caller_context().run, self._collect, batch)
         self._pending.append(batch)
 
     def _save_state(self, batch: _PendingBatch) -> None:

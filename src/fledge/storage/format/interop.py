@@ -2,7 +2,8 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; every fault is a FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata.
+more than 256 times; every fault is a FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values
+are in its metadata.
 """
 
 from __future__ import annotations

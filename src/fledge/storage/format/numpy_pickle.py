@@ -207,7 +207,7 @@ def _number_type(text: Any) -> str:
 
 
 class _Tree:
-    """Replaces each `_Array` in a value by its array. The tree may not be deep, refer to itself, or repeat parts without end."""
+    """Replaces each `_Array` in a value by its array; deep trees, cycles and endless repetitions are refused."""
 
     def __init__(self) -> None:
         self.visits = 0
@@ -238,22 +238,10 @@ def _memoize(machine: _Machine, place: int | None) -> None:
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
-_ARGUMENTS = frozenset(
-    [
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "BINFLOAT",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-        "BINBYTES8",
-        "BYTEARRAY8",
-    ]
-)
+_ARGUMENTS = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+}
 _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "EMPTY_DICT": lambda machine, _: machine.stack.append({}),
     "EMPTY_LIST": lambda machine, _: machine.stack.append([]),
