@@ -118,8 +118,8 @@ class TrainConfig:
     """Compress checkpoints (losslessly)."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
     """Checkpoints that may wait for the disk before training waits."""
-    save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
-    """Effort of the checkpoint codecs, 0 (store) to 9."""
+    save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
+    """Effort of the checkpoint codecs, 0 (store) to 9 (densest); 10 to 16, which LZ4 files have, mean 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
     """Store checkpoints as differences (smaller, but lost with their base): none, weights_only (alias thin) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")

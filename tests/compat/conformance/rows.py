@@ -1,11 +1,14 @@
 """The table of the reference documents' lines (rows.txt), and the decorator that ties tests to its rows.
 
-python -m tests.compat.conformance.rows        prints the counts, and the rows for the table in docs/compat.md
+python -m tests.compat.conformance.rows            prints how many rows work as typed
+python -m tests.compat.conformance.rows --write    also brings the number and the table in docs/compat.md up to date
 """
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +67,24 @@ def markdown(rows: dict[int, Row]) -> str:
     return "\n".join(lines + [f"| {r.number} | {r.item} | {r.note} |" for r in rows.values() if r.status == "listed"])
 
 
+def docs_page() -> Path:
+    """Return docs/compat.md, wherever it is below docs."""
+    (page,) = (ROOT / "docs").rglob("compat.md")
+    return page
+
+
+def updated_page(text: str, rows: dict[int, Row]) -> str:
+    """Return the text of docs/compat.md with the number and the table of these rows; the table is its end."""
+    count = sum(row.status == "as typed" for row in rows.values())
+    head, mark, _ = text.partition("These do not:\n")
+    return re.sub(r"\d+ of them work as typed", f"{count} of them work as typed", head) + f"{mark}\n{markdown(rows)}\n"
+
+
 if __name__ == "__main__":
     table, tested = read_rows(), covered_rows()
     typed = [row for row in table.values() if row.status == "as typed"]
     print(
         f"{len(typed)} of {len(table)} as typed, {sum(row.number in tested for row in typed)} of those with a test here"
     )
-    print(markdown(table))
+    if "--write" in sys.argv:
+        docs_page().write_text(updated_page(docs_page().read_text(), table))

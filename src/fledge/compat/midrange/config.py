@@ -42,7 +42,7 @@ EDGE_M = 10_000.0  # from the field's edge to where a fighter starts
 
 @dataclass(frozen=True)
 class Midrange:
-    """A config: the env's settings, and those of MidrangeEnv."""
+    """A config: the env's settings, and those of TensorEnv."""
 
     cfg: AircombatConfig
     size_m: float = 50_000.0

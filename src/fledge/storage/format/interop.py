@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import lz4.frame
 import numpy as np
 import torch
 
-from fledge.core.errors import FormatError, InputError
+from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
 from fledge.storage.format.numpy_pickle import read_numpy_pickle
@@ -41,6 +40,15 @@ LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
 _SLOW_CODECS = ("punycode", "idna")  # quadratic time
 TREE_KEY = "fledge.tree"  # key of our tree in the metadata of a .safetensors
+
+
+def lz4_frame() -> Any:
+    """Return the module `lz4.frame`; raise ConfigError if the package lz4 is not installed."""
+    try:
+        import lz4.frame
+    except ImportError as error:
+        raise ConfigError("LZ4 files need the package lz4, which is not installed. Run: pip install lz4") from error
+    return lz4.frame
 
 
 def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
@@ -68,7 +76,7 @@ def write(
         buffer = io.BytesIO()
         write_pt(buffer, node, leaves)
         level = 9 if level is None else level
-        stream.write(lz4.frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
+        stream.write(lz4_frame().compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
 
 
 def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
@@ -147,8 +155,8 @@ def unpack_lz4(path: Path) -> bytes:
     """Decompress an LZ4 frame; raise FormatError if it expands more than 256 times."""
     limit = MAX_EXPANSION * path.stat().st_size
     content = io.BytesIO()
+    decompressor = lz4_frame().LZ4FrameDecompressor()
     try:
-        decompressor = lz4.frame.LZ4FrameDecompressor()
         with open(path, "rb") as packed:
             while not decompressor.eof and (part := packed.read(LZ4_PART)):
                 content.write(decompressor.decompress(part))
