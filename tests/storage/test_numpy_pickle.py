@@ -20,6 +20,7 @@ from fledge.storage.format.numpy_pickle import read_numpy_pickle
 ARRAYS = {
     "float": np.arange(6, dtype=np.float32).reshape(2, 3),
     "fortran": np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+    "transposed": np.arange(24, dtype=np.int16).reshape(2, 3, 4).transpose(1, 0, 2),
     "big-endian": np.arange(4, dtype=">f8"),
     "bool": np.array([True, False]),
     "half": np.ones((1, 2, 3), np.float16),

@@ -160,8 +160,11 @@ class _Machine:
             dtype, data = arguments
             self.stack.append(self.make_array(dtype, (), data, fortran=False)[()])
         elif function.name == "frombuffer":
-            data, dtype, shape, order = arguments
-            self.stack.append(self.make_array(dtype, shape, data, fortran=order == "F"))
+            data, dtype, shape, order, *axes = arguments
+            array = self.make_array(dtype, shape, data, fortran=order == "F")
+            if order == "K" and axes and axes[0] is not None:
+                array = np.ascontiguousarray(array.transpose(axes[0]))  # ValueError unless they are its axes
+            self.stack.append(array)
         else:
             raise _Refused(f"it calls numpy.{function.name}")
 
