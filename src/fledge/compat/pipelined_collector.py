@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,3 +47,47 @@ class PipelinedDataCollector(pipelined.PipelinedDataCollector):
         super().__init__(base_collector, None if device is None else usable_device(device), prefetch_count)
         if isinstance(policy, PPO):
             policy.learner.stale_policy = True
+        self.stop_flag = False
+        """Set it to end the iteration after the present batch."""
+        self.data_queue = ReadyBatches(self)
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        for data in super().__iter__():
+            yield data
+            if self.stop_flag:
+                return
+
+    def _collect_worker(self) -> None:
+        """Start collecting ahead in the background; iterating does it too."""
+        while len(self._pending) < self.prefetch_count:
+            if 0 <= self.total_frames <= self._frames + len(self._pending) * self.frames_per_batch:
+                return
+            self._begin(None)
+
+    @property
+    def collector_thread(self) -> threading.Thread | None:
+        """The thread that collects; None before the first batch begins."""
+        return next(iter(self._pool._threads), None)
+
+    def shutdown(self) -> None:
+        """Wait for the running batch, stop the thread and shut the base collector down. May be called again."""
+        self.stop_flag = True
+        super().shutdown()
+
+
+class ReadyBatches:
+    """How many batches are ready ahead, with the methods of a `queue.Queue` that say so."""
+
+    def __init__(self, collector: PipelinedDataCollector) -> None:
+        self._collector = collector
+        self.maxsize = collector.prefetch_count
+
+    def qsize(self) -> int:
+        """Return the number of batches that are collected and not yet taken."""
+        return sum(batch.future.done() for batch in list(self._collector._pending))
+
+    def empty(self) -> bool:
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        return self.qsize() >= self.maxsize

@@ -20,6 +20,7 @@ from fledge.compat.async_checkpoint import AsyncCheckpointSaver, load_checkpoint
 from fledge.compat.checkpoint_utils import PerformanceMonitor
 from fledge.compat.collector import ExplorationType, SyncDataCollector, set_exploration_type
 from fledge.compat.compressed_collector import CompressedLidarTransform
+from fledge.compat.env import NavigationEnv
 from fledge.compat.pipelined_collector import PipelinedDataCollector
 from fledge.compat.ppo import PPO, PPOWithCompression
 from fledge.compat.replay_buffer import (
@@ -33,7 +34,7 @@ from fledge.compat.replay_buffer import (
 )
 from fledge.core.errors import ConfigError, InputError
 from fledge.learn.registry import find_learner
-from tests.compat.conformance.rows import covers
+from tests.compat.conformance.rows import ROOT, covers
 from tests.compat.conformance.worlds import N, T, make_collector, make_env, make_policy, weights
 
 KEYS = [
@@ -84,6 +85,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @covers(74, 75)
 def test_the_algorithms_are_there() -> None:
     assert all(find_learner(name) for name in ("ppo", "dqn", "sac", "td3"))
+
+
+@covers(76)
+@pytest.mark.parametrize("algo", ["a2c.py:A2C", "trpo.py:TRPO"])  # A2C is the synchronous form of A3C
+def test_other_on_policy_algorithms_learn_from_the_collectors_rollouts(algo: str) -> None:
+    collector = make_collector(batches=1)
+    learner = find_learner(str(ROOT / "examples" / algo))
+    before = weights(collector.policy)
+    for data in collector:
+        learner(collector.policy.network, learner.config()).update(data.transpose(0, 1))
+    assert not torch.equal(weights(collector.policy), before)
 
 
 @covers(77)
@@ -398,6 +410,24 @@ def test_exploration_is_off_inside_a_block() -> None:
     assert explored(collector.collect())
 
 
+@covers(122)
+def test_the_env_has_the_members_of_isaacs() -> None:
+    env = NavigationEnv(make_env().cfg, seed=3)
+    first = env._compute_state_and_obs()
+    assert first["state"].shape == (N, 8)
+    assert env.lidar_scan.shape == (N, 1, 36, 4)
+    env.step(torch.ones(N, 3))
+    env_ids = torch.tensor([1, 4])
+    env.drone.pos[env_ids] = env.init_pos[env_ids]
+    env.drone.vel[env_ids] = 0.0
+    moved = env._compute_state_and_obs()
+    assert torch.equal(env.drone.pos[env_ids], env.init_pos[env_ids])
+    assert not moved["state"][1].equal(moved["state"][2])
+    episodes = env.state["episode"].clone()
+    env._reset_idx(env_ids)
+    assert (env.state["episode"] - episodes).tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
+
+
 @covers(121, 129, 130)
 def test_1024_envs_at_once() -> None:
     env = make_env(1024)
@@ -519,6 +549,27 @@ def test_a_base_that_returns_the_same_object_is_refused_or_safe() -> None:
         kept = first["reward"].clone()
         collector.wait()  # the next two are ready
         assert torch.equal(first["reward"], kept)
+
+
+@covers(137)
+def test_the_queue_the_flag_and_the_thread_of_the_pipelined_collector() -> None:
+    collector = PipelinedDataCollector(make_collector(), device="cpu", prefetch_count=2)
+    assert collector.data_queue.maxsize == 2
+    assert collector.data_queue.empty()
+    assert collector.collector_thread is None
+    collector._collect_worker()
+    assert collector.collector_thread is not None
+    assert collector.collector_thread.is_alive()
+    collector.wait()
+    assert collector.data_queue.full()
+    seen = 0
+    for _data in collector:
+        seen += 1
+        collector.stop_flag = seen == 2
+    assert seen == 2
+    collector.shutdown()
+    assert collector.stop_flag
+    assert not collector.collector_thread.is_alive()
 
 
 @covers(139, 140)
