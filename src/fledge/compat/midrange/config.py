@@ -86,7 +86,9 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
         elif name in known or any(key.startswith(f"{name}.") for key in known):
             ours[name] = value
         elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in REWARDS:
-            raise ConfigError(unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/adapters.md"))
+            raise ConfigError(
+                unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/guides/adapters.md")
+            )
     ours |= {"num_envs": 2 * num_envs, "opponent": "", "reward": "zero"}
     cfg = build_config(AircombatConfig, [("config", nested(ours))], ())
     check_settings(cfg)
