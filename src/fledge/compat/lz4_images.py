@@ -1,8 +1,8 @@
 """Images, grid maps and sequences of them as LZ4 frames: any LZ4 reader returns their plain bytes.
 
-A skippable frame behind the data, which LZ4 readers ignore, holds shape and dtype, so that `decompress_*` and the replay buffer
-need not be told. Frames without it (of other programs) are read too, if shape and dtype are passed. Bytes are not trusted:
-a malformed or oversized frame is a FormatError. `fledge.compress_image` compresses better, in a format of its own.
+A skippable frame behind the data, which LZ4 readers ignore, holds shape and dtype, so that `decompress_*` and the replay
+buffer need not be told. Frames without it (of other programs) are read too, if shape and dtype are passed. Bytes are not
+trusted: a malformed or oversized frame is a FormatError. `fledge.compress_image` compresses better, in a format of its own.
 """
 
 from __future__ import annotations

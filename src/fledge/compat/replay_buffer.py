@@ -54,8 +54,8 @@ class DictReplayBuffer:
 
     Args:
         max_size: Number of frames; the oldest leave.
-        keys: Keys of an episode; None takes those of the first one. A mapping may give a `KeySpec` each, which plain LZ4 frames
-            of other programs need.
+        keys: Keys of an episode; None takes those of the first one. A mapping may give a `KeySpec` each, which LZ4 frames of
+            other programs need.
         device: Device of the batches.
         img_compressed: Compress keys with two or more axes.
         compress_epi: True compresses whole episodes, False single frames, None chunks of time.
@@ -87,8 +87,7 @@ class DictReplayBuffer:
         room = (
             3 * self.max_size
         )  # kept frames, the rest of the oldest episode, and the new one: episodes leave whole there
-        layout = {"img_compressed": self.img_compressed, "compress_epi": self.compress_epi}
-        return native.DictReplayBuffer(room, names, self.device, **layout)
+        return native.DictReplayBuffer(room, names, self.device, self.img_compressed, compress_epi=self.compress_epi)
 
     # ---- adding ------------------------------------------------------------------------------------------------
 
@@ -206,11 +205,11 @@ def sample_batch(
     """Return grid maps of random frames, [batch_size, *image_shape], on `device`.
 
     Args:
-        replay_buffer: `DictReplayBuffer.buffer`, or a dict of lists; "gridmap_inputs" has one compressed object per episode, or
-            one frame each, compressed or not.
+        replay_buffer: `DictReplayBuffer.buffer`, or a dict of lists; "gridmap_inputs" has one compressed object per episode,
+            or one frame each, compressed or not.
         episode_lens_prefix_sum: The index of the episodes.
-        train_param: "batch_size", and if wanted "sample_indices" (frames to take), "image_shape" and "dtype" (of LZ4 frames that
-            do not say them; float32 by default) and "replay_buffer_size" (frames to draw from).
+        train_param: "batch_size"; optionally "sample_indices" (frames to take), "image_shape" and "dtype" (of LZ4 frames
+            that do not say them; float32 by default) and "replay_buffer_size" (frames to draw from).
         compress_epi: Whether there is one compressed object per episode; None finds out.
     """
     frames, index = replay_buffer["gridmap_inputs"], episode_lens_prefix_sum
@@ -226,12 +225,10 @@ def sample_batch(
     shape, dtype = train_param.get("image_shape"), train_param.get("dtype", np.float32)
     places = [index.get_range_relative_idx(int(number)) for number in numbers]
     if compress_epi:
-        episodes = {
-            episode: decompress_image_seq(
-                frames[episode], shape, index.ar[episode] if shape else None, dtype if shape else None
-            )
-            for episode in {episode for episode, _ in places}
-        }
+        episodes = {}
+        for episode in {episode for episode, _ in places}:
+            told = (shape, index.ar[episode], dtype) if shape else ()
+            episodes[episode] = decompress_image_seq(frames[episode], *told)
         found = [torch.as_tensor(episodes[episode][offset]) for episode, offset in places]
     else:
         found = [_frame(frames[int(number)], shape, dtype) for number in numbers]

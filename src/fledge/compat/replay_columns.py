@@ -1,8 +1,8 @@
 """How the compat replay buffer stores the keys of its episodes in fledge's engine.
 
-The engine derives `next_X` from X, refuses `done` inside an episode, and needs a `KeySpec` for frames of different sizes. So each
-key is a column under a neutral name, "kN"; `next_X` is derived, "next_kN", as long as it repeats X one frame later in every
-episode; and frames of different sizes make a column ragged, with room for the next power of two.
+The engine derives `next_X` from X, refuses `done` inside an episode, and needs a `KeySpec` for frames of different sizes. So
+each key is a column under a neutral name, "kN"; `next_X` is derived, "next_kN", as long as it repeats X one frame later in
+every episode; and frames of different sizes make a column ragged, with room for the next power of two.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Column:
 def read_columns(
     entries: Mapping[str, Any], columns: Mapping[str, Column], given: Mapping[str, KeySpec | None], most: int
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns that fit an episode, and its values by the columns' names; of a long episode the last `most` frames."""
+    """Return the columns that fit an episode, and its values by the columns' names; at most the last `most` frames."""
     length = _length(entries)
     frames, forms = {}, {}
     for key, value in entries.items():
@@ -93,22 +93,24 @@ def _read(key: str, value: Any, length: int, spec: KeySpec | None) -> tuple[Any,
     if isinstance(value, _BYTES):
         value = [value]
     if isinstance(value, list | tuple) and value and all(isinstance(item, _BYTES) for item in value):
-        dtype = None if spec is None else torch.empty(0, dtype=spec.dtype).numpy().dtype
-        shape = None if spec is None else spec.shape
-        said = describe(value[0])[0]
-        if said is None and shape is None:
-            fix = f"pass keys={{{key!r}: KeySpec(shape, dtype), ...}}, or use compress_image of this module"
-            raise InputError(f"{key!r} holds LZ4 frames that do not say their shape: {fix}.")
-        if len(value) == 1 and (length > 1 or (said is not None and said[:1] == (1,) and len(said) > 1)):
-            episode = decompress_image_seq(
-                value[0], None if said else shape, None if said else length, None if said else dtype
-            )
-            return torch.from_numpy(episode), "episode"
-        one = [decompress_image(item, dtype=None if said else dtype, shape=None if said else shape) for item in value]
-        return _stack(key, one), "frame"
+        return _decompress(key, value, length, spec)
     if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
         return _text(key, value), "plain"
     return (_stack(key, value), "plain") if isinstance(value, list | tuple) else (as_tensor(value, key), "plain")
+
+
+def _decompress(key: str, value: Sequence[Any], length: int, spec: KeySpec | None) -> tuple[Any, Form]:
+    said, shape, dtype = describe(value[0])[0], None, None
+    if said is None:  # a frame of another program
+        if spec is None:
+            fix = f"pass keys={{{key!r}: KeySpec(shape, dtype), ...}}, or use compress_image of this module"
+            raise InputError(f"{key!r} holds LZ4 frames that do not say their shape: {fix}.")
+        shape, dtype = spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype
+    if len(value) == 1 and (length > 1 or (said is not None and said[:1] == (1,) and len(said) > 1)):
+        return torch.from_numpy(
+            decompress_image_seq(value[0], shape, length if said is None else None, dtype)
+        ), "episode"
+    return _stack(key, [decompress_image(item, dtype=dtype, shape=shape) for item in value]), "frame"
 
 
 def _stack(key: str, frames: Sequence[Any]) -> Any:
@@ -146,7 +148,8 @@ def _spec(key: str, frames: Any, known: KeySpec | None) -> KeySpec | None:
 
 
 def _larger(a: KeySpec | None, b: KeySpec | None) -> KeySpec | None:
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     return max(a, b, key=lambda spec: (spec.ragged, spec.shape[0] if spec.shape else 0))
 
 

@@ -5,8 +5,8 @@
     data = storage.load(100, device="cuda:0")
 
 A file is an LZ4 frame around a pickled dict of NumPy arrays [N, T, ...], as scripts without fledge write and read it. Fledge
-reads it without unpickling (`fledge.storage.format.numpy_pickle`), so files of others are safe to load. `fledge.RolloutStorage`
-writes smaller files off the training thread.
+reads it without unpickling (`fledge.storage.format.numpy_pickle`), so files of others are safe to load.
+`fledge.RolloutStorage` writes smaller files off the training thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import lz4.frame
 import torch
@@ -40,7 +40,7 @@ __all__ = ["RolloutStorage", "compress_rollout", "compress_rollout_for_storage",
 __all__ += ["decompress_rollout", "load_rollout_compressed", "make_batches", "save_rollout_compressed"]
 __all__ += ["save_to_disk", "sender_to"]
 
-Rollout = TensorDictBase | CompressedBatch
+Rollout: TypeAlias = TensorDictBase | CompressedBatch
 PROTOCOL = 4
 
 
@@ -173,7 +173,7 @@ def sender_to(host: str, port: int, compression_level: int = 1) -> Callable[[Rol
         connection = socket.create_connection((host, port))
     except OSError as error:
         raise StorageError(f"{host}:{port} cannot be reached ({error}): start the receiver there first.") from error
-    return lambda rollout: send(rollout, connection, compression_level)  # type: ignore[arg-type]
+    return lambda rollout: send(rollout, connection, compression_level)
 
 
 def _serialize(data: Rollout, joined: bool) -> bytes:

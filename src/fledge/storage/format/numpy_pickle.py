@@ -47,7 +47,7 @@ class _Dtype:
     """A dtype of numbers, before and after its state (the byte order)."""
 
     text: str
-    order: str = "="
+    order: Any = "="
 
     def get(self) -> np.dtype[Any]:
         return np.dtype(self.text).newbyteorder(self.order)
