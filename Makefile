@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup shell check browser test test-all bench demo format clean
+.PHONY: help setup shell check docs browser test test-all bench demo format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-10s %s\n' "$$name" "$$text"; done
@@ -36,6 +36,10 @@ check: setup  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: setup  ## build the documentation, docs/_build/html/index.html; warnings and dead links are errors
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/_ext/check_links.py docs/_build/html
+
 browser:  ## Debian's chromium and its driver, for the tests of the browser app; without them these are skipped
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
 		echo "chromium and its driver are there"; \
@@ -63,4 +67,4 @@ format: setup  ## format the code, and mend what lint can
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove .venv, caches, builds and runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build runs

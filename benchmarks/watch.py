@@ -26,7 +26,7 @@ from fledge.tasks.registry import find_task
 from fledge.training.config import make_config
 from fledge.training.live import FOLDER, SIGN
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 VARIANTS = ("bare", "unwatched", "watched")
 POLL_S = 0.7  # as the page does
@@ -89,7 +89,7 @@ def run(
     """
     world = find_task(task)
     overrides = [f"env.num_envs={num_envs}", "total_frames=1000000000000", "tensorboard=false"]
-    training = Run(make_config(world, None, overrides), Ranks(), world)
+    training = TrainingState(make_config(world, None, overrides), Ranks(), world)
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     cpu: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as place:
@@ -129,7 +129,7 @@ def order(turns: int) -> Iterator[tuple[int, str]]:
             yield turn, VARIANTS[(turn + k) % len(VARIANTS)]
 
 
-def prepare(training: Run, folder: Path, viewer: Viewer, variant: str) -> None:
+def prepare(training: TrainingState, folder: Path, viewer: Viewer, variant: str) -> None:
     """Set up a variant, and make one iteration that is not timed."""
     env, camera = training.recorder, training.recorder.capture
     vars(env).pop("step", None)

@@ -5,7 +5,7 @@
     python examples/deploy.py policy.onnx
 
 Prints the commands on the way past a pillar: it passes 12 m in about seven seconds. What the policy's inputs and output mean
-is in the file itself, and in docs/deploy.md.
+is in the file itself, and in docs/guides/deploy.md.
 """
 
 from __future__ import annotations

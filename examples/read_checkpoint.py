@@ -3,8 +3,8 @@
     python examples/read_checkpoint.py run/checkpoint_100.pt.fledge     prints every tensor's name, dtype, shape and sum
 
 Files of compression level 0 need zipfile, json and NumPy alone; the other codecs need the blosc2 and pcodec packages.
-Checksums are not checked (docs/checkpoint_format.md has all of the format); bfloat16 comes as uint16, float8 as uint8; a
-delta needs its base beside it.
+Checksums are not checked (docs/reference/checkpoint_format.md has all of the format); bfloat16 comes as uint16, float8 as
+uint8; a delta needs its base beside it.
 """
 
 import json

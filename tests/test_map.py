@@ -1,4 +1,4 @@
-"""docs/map.md lists the files that one frame crosses; the files that a small run really calls are all on it."""
+"""docs/design/map.md lists the files that one frame crosses; the files that a small run really calls are all on it."""
 
 import inspect
 import re
@@ -26,10 +26,10 @@ from fledge.training.config import make_config
 from fledge.training.loop import start_run, take_state
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SRC = Path(fledge.__file__).parent
-PAGE = Path(__file__).parents[1] / "docs" / "map.md"
+PAGE = Path(__file__).parents[1] / "docs" / "design" / "map.md"
 SMALL = ["env.num_envs=32", "env.num_maps=2", "ppo.rollout_steps=32", "ppo.minibatch=512", "total_frames=4096"]
 SMALL += ["ranks=1", "threads=1", "tensorboard=false"]
 
@@ -67,7 +67,7 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Train, save, resume, evaluate, report and show a small run; return the files that were called."""
     folder, tracer, monitor = tmp_path_factory.mktemp("walk"), Tracer(), PerformanceMonitor()
     cfg = make_config("navigation", "fast", SMALL)
-    run = Run(cfg, Ranks())
+    run = TrainingState(cfg, Ranks())
     outputs = start_run(run, folder / "run", resume=False)
     assert outputs is not None
     for name in ("data_collection", "policy_training"):
@@ -82,7 +82,7 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     outputs.finish(metrics)
     outputs.close()
     run.close()
-    run = Run(cfg, Ranks())
+    run = TrainingState(cfg, Ranks())
     outputs = RunOutputs(run, folder / "run")
     with tracer.on():
         take_state(run, outputs.load(True), True)

@@ -69,7 +69,7 @@ def test_the_citation_file_has_what_cff_asks_for() -> None:
 
 
 def test_the_page_on_dependencies_names_what_the_package_needs() -> None:
-    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "design" / "dependencies.md").read_text(), re.MULTILINE)
     told = [name.strip() for row in rows for name in row.split(",") if set(row) != {"-"} and row.strip() != "package"]
     needed = [Requirement(line) for line in [*PROJECT["dependencies"], *OPTIONAL]]
     names = [next(iter(line.extras), line.name) for line in needed]  # gymnasium[mujoco] brings mujoco

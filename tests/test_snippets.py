@@ -35,7 +35,7 @@ from fledge.training.command import run_training
 from fledge.training.config import make_config, read_run_config
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # what the reader of a page is taken to have
 MODEL = "import torch\nmodel = torch.nn.Linear(3, 2)\noptimizer = torch.optim.Adam(model.parameters())\n"
@@ -179,7 +179,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = Path.cwd()
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "my_package").mkdir()
-    texts = [block.text for block in blocks_of(ROOT / "docs" / "worlds.md")]
+    texts = [block.text for block in blocks_of(ROOT / "docs" / "guides" / "own_task.md")]
     (folder / "my_package" / "my_world.py").write_text(next(text for text in texts if "class PointEnv" in text))
     (folder / "src/fledge/tasks/navigation/policies").mkdir(parents=True)
     small = [

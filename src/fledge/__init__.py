@@ -1,4 +1,13 @@
-"""Fledge teaches policies to fly. Names resolve on first use: importing this package loads neither torch nor Warp."""
+"""Fledge teaches policies to fly.
+
+    run = fledge.train("navigation", total_frames=1_000_000)     train
+    fledge.evaluate([run, "straight"]).table()                   compare on held-out episodes
+    policy = fledge.load_policy("fledge-nav")                    use a policy: policy.act(obs)
+    env = fledge.make_env("navigation", num_envs=64)             step envs yourself
+
+Names resolve on first use: importing this package loads neither torch nor Warp. `__init__.pyi` lists them for editors and
+type checkers.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +33,7 @@ _HOMES = {
     "CompressedDataCollector": "fledge.collect",
     "CompressedLidarTransform": "fledge.compat.lidar_transform",
     "DictReplayBuffer": "fledge.replay",
+    "Evaluation": "fledge.evaluation.results",
     "ExplorationType": "fledge.collect",
     "FeatureActor": "fledge.tasks.navigation.networks.feature_policy",
     "FeaturePolicy": "fledge.tasks.navigation.networks.feature_policy",
@@ -35,6 +45,7 @@ _HOMES = {
     "GymnasiumVectorEnv": "fledge.envs.adapters.gymnasium",
     "HalvesDataCollector": "fledge.collect",
     "KeySpec": "fledge.replay",
+    "LoadedPolicy": "fledge.tasks.loaded_policy",
     "MLPActor": "fledge.agents.squashed",
     "MLPActorCritic": "fledge.agents.actor_critic",
     "MLPQNetwork": "fledge.agents.q_network",
@@ -42,6 +53,7 @@ _HOMES = {
     "NavRLPolicy": "fledge.tasks.navigation.networks.navrl",
     "NavigationConfig": "fledge.tasks.navigation.config",
     "NavigationEnv": "fledge.tasks.navigation.env",
+    "OpponentWrapper": "fledge.envs.opponent_wrapper",
     "PPO": "fledge.learn.ppo",
     "PPOConfig": "fledge.learn.ppo",
     "PPOWithCompression": "fledge.compat.compressed_learner",
@@ -55,18 +67,20 @@ _HOMES = {
     "RecordingWriter": "fledge.storage",
     "RewardWrapper": "fledge.envs.reward_wrapper",
     "RolloutStorage": "fledge.storage",
+    "Run": "fledge.training.saved_run",
     "SquashedActor": "fledge.agents.squashed",
     "StableBaselinesVecEnv": "fledge.envs.adapters.stable_baselines3",
     "StraightPilot": "fledge.tasks.navigation.pilots",
     "SyncDataCollector": "fledge.collect",
+    "Table": "fledge.core.table",
     "Task": "fledge.tasks.base",
     "TensorEnv": "fledge.envs.base",
     "TensorSpec": "fledge.core.specs",
     "TorchEnv": "fledge.envs.torch_env",
     "TorchRLEnv": "fledge.envs.adapters.torchrl",
-    "OpponentWrapper": "fledge.envs.opponent_wrapper",
     "WarpEnv": "fledge.envs.warp_env",
     "ZeroReward": "fledge.tasks.aircombat.rewards",
+    "benchmark": "fledge.evaluation.api",
     "check_tensor_env": "fledge.envs.checker",
     "compress_image": "fledge.replay",
     "compress_image_seq": "fledge.replay",
@@ -79,6 +93,7 @@ _HOMES = {
     "decompress_rollout": "fledge.compat.rollouts",
     "decompress_single_gridmap": "fledge.compat.rollouts",
     "evaluate": "fledge.evaluation.evaluate",
+    "export": "fledge.evaluation.api",
     "find_task": "fledge.tasks.registry",
     "format_checkpoint_name": "fledge.monitor",
     "get_model_size": "fledge.monitor",
@@ -86,14 +101,17 @@ _HOMES = {
     "load_navrl_checkpoint": "fledge.tasks.navigation.networks.navrl",
     "load_policy": "fledge.tasks.policy_loader",
     "load_rollout_compressed": "fledge.compat.rollouts",
+    "make_env": "fledge.tasks.envs",
     "print_model_info": "fledge.monitor",
     "reached": "fledge.envs.reward_wrapper",
     "read_text": "fledge.replay",
     "receive": "fledge.storage",
+    "report": "fledge.evaluation.api",
     "save_checkpoint": "fledge.storage",
     "save_rollout_compressed": "fledge.compat.rollouts",
     "send": "fledge.storage",
     "set_exploration_type": "fledge.collect",
+    "train": "fledge.training.api",
 }
 
 __all__ = sorted(_HOMES)

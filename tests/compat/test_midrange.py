@@ -55,7 +55,7 @@ def test_their_settings_and_ours_change_what_they_name() -> None:
     assert cfg.scenario is Scenario.random
 
 
-def test_a_name_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no setting FIGHTER_THRUST\. Did you mean FIGHTER_MAX_THRUST\?"):
         read_config({"FIGHTER_THRUST": 1}, 1)
     with pytest.raises(ConfigError, match="BATTLEFIELD_SIZE is 20000"):

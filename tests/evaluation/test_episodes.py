@@ -1,4 +1,4 @@
-"""Evaluation counts every drone's episodes equally and gives honest intervals."""
+"""An evaluation counts every drone's episodes equally and gives honest intervals."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
-from fledge.evaluation.episodes import Evaluation, wilson
+from fledge.evaluation.episodes import PolicyResult, wilson
 from fledge.evaluation.episodes import evaluate as evaluate_in
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot, StraightPilot
@@ -21,7 +21,7 @@ FOREST = NavigationConfig(num_envs=32, num_maps=2, decimation=5, moving_obstacle
 SHORT = dataclasses.replace(FOREST, max_episode_steps=400)
 
 
-def evaluate(agent: BaseAgent, cfg: NavigationConfig, episodes: int, seed: int = 1, **options: Any) -> Evaluation:
+def evaluate(agent: BaseAgent, cfg: NavigationConfig, episodes: int, seed: int = 1, **options: Any) -> PolicyResult:
     return evaluate_in(agent, NavigationTask(), cfg, episodes, seed, **options)
 
 

@@ -15,7 +15,7 @@ from fledge.app.exporters import export_recording
 from fledge.cli import main
 from fledge.core.errors import ConfigError, FledgeError, FormatError
 from fledge.evaluation import recorder
-from fledge.evaluation.episodes import Evaluation
+from fledge.evaluation.episodes import PolicyResult
 from fledge.evaluation.episodes import evaluate as evaluate_in
 from fledge.evaluation.recorder import Highlights
 from fledge.evaluation.recordings import describe_recording, render_recording, save_recording
@@ -30,7 +30,7 @@ TASK = NavigationTask()
 CFG = NavigationConfig(num_envs=24, num_maps=2, decimation=5, moving_obstacles=20, max_episode_steps=800)
 
 
-def evaluate(episodes: int = 40, **options: Any) -> Evaluation:
+def evaluate(episodes: int = 40, **options: Any) -> PolicyResult:
     return evaluate_in(GapPilot(), TASK, CFG, episodes, 1, **options)
 
 

@@ -1,4 +1,4 @@
-"""What docs/checkpoints.md shows runs as it stands."""
+"""What docs/storage/checkpoints.md shows runs as it stands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+PAGE = Path(__file__).parents[2] / "docs" / "storage" / "checkpoints.md"
 
 
 def snippet(words: str) -> str:

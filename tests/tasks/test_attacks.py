@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from fledge.cli import main
 from fledge.core.errors import ConfigError
 from fledge.evaluation.tables import score_texts
-from fledge.tasks.registry import find_task
 
 ROOT = Path(__file__).parents[2]
 TINY = ["env.num_envs=2", "ranks=1", "tensorboard=false", "ppo.rollout_steps=8", "total_frames=32"]
@@ -58,7 +57,6 @@ def write_world(path: Path, name: str = "place", width: int = 2, outcome: int = 
         text = text.replace(word, value)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    find_task.cache_clear()
     return str(path)
 
 

@@ -15,7 +15,7 @@ from fledge.storage import CheckpointHistory
 from fledge.tasks.policy_loader import load_policy
 from fledge.training.config import make_config
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 WORDS = [
     "env.num_envs=32",
@@ -93,7 +93,7 @@ def test_a_killed_league_goes_on_bit_for_bit(tmp_path: Path, ranks: int) -> None
 
 
 def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
-    run = Run(make_config("aircombat", "", [*WORDS, "ranks=1"]), Ranks())
+    run = TrainingState(make_config("aircombat", "", [*WORDS, "ranks=1"]), Ranks())
     try:
         for _ in range(10):
             rollout = run.collect()
@@ -106,7 +106,7 @@ def test_who_beats_a_rung_meets_the_next_and_a_past_self() -> None:
 
 
 def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() -> None:
-    run = Run(
+    run = TrainingState(
         make_config(
             "aircombat", "", [*WORDS, "ranks=1", "league.self_play=0", "league.window=1", "league.past_selves=1"]
         ),
@@ -131,12 +131,12 @@ def test_of_many_past_selves_the_state_has_those_that_are_met_or_in_the_air() ->
 
 def test_a_league_in_a_world_with_one_side_is_refused() -> None:
     with pytest.raises(ConfigError, match="has one: leave it empty"):
-        Run(make_config("navigation", "", ["league.ladder=[straight]", "env.num_envs=4"]), Ranks())
+        TrainingState(make_config("navigation", "", ["league.ladder=[straight]", "env.num_envs=4"]), Ranks())
 
 
 def test_a_league_without_an_opponent_s_seat_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"set env\.opponent"):
-        Run(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
+        TrainingState(make_config("aircombat", "", [*WORDS, "env.opponent="]), Ranks())
 
 
 def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
@@ -146,7 +146,9 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
     done = subprocess.run(command(*asked, str(tmp_path / "other")), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     other = tmp_path / "other"
-    run = Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[placeholder,{other}]", "ranks=1"]), Ranks())
+    run = TrainingState(
+        make_config("aircombat", "", [*WORDS, f"league.ladder=[placeholder,{other}]", "ranks=1"]), Ranks()
+    )
     try:
         theirs, _ = CheckpointHistory(other / "checkpoints").load_latest()
         met = run.curriculum.league.agents[1]  # type: ignore[attr-defined]
@@ -154,12 +156,16 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
     finally:
         run.close()
     with pytest.raises(ConfigError, match=r"spacetime, which this env does not observe|acts with"):
-        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks())
+        TrainingState(
+            make_config("aircombat", "", [*WORDS, f"league.ladder=[{other}]", "env.action_form=discrete"]), Ranks()
+        )
     with pytest.raises(ConfigError, match=r"other', which does not fit this env: .*missiles"):  # at once, not later
-        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks())
+        TrainingState(
+            make_config("aircombat", "", [*WORDS, f"league.ladder=[random,{other}]", "env.missile.carried=3"]), Ranks()
+        )
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
 def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
     with pytest.raises(FledgeError, match=r"no such scripted policy or file|missing\.fledge"):
-        Run(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())
+        TrainingState(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())

@@ -1,4 +1,4 @@
-"""docs/metrics.md describes every column that a run writes, and none that there is not."""
+"""docs/reference/metrics.md describes every column that a run writes, and none that there is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fledge.training.loop import train
 from fledge.training.outputs import checkpoint_metrics
 from fledge.training.ranks import Ranks
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 TINY = ["env.num_envs=8", "env.num_maps=1", "env.static_obstacles=20", "env.moving_obstacles=4", "ppo.rollout_steps=8"]
 TINY += ["ppo.minibatch=32", "env.max_episode_steps=10", "total_frames=192", "save_interval=1", "eval_interval=2"]
 TINY += ["eval_episodes=4", "rollout_save_interval=1", "policy.hidden=[8]"]
@@ -37,13 +37,13 @@ def test_every_column_of_a_run_is_described_and_every_description_has_a_column(
     train(make_config("navigation", "", TINY), tmp_path, Ranks())
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     written = {name for row in rows for name in row}
-    assert written <= described, f"docs/metrics.md does not know {sorted(written - described)}"
+    assert written <= described, f"docs/reference/metrics.md does not know {sorted(written - described)}"
     league = League(LeagueConfig(ladder=["one"]), lambda name: BaseAgent(), lambda weights: BaseAgent())
     saver = checkpoint_metrics(defaultdict(float))  # some come only once a save is durable
     gpu = {"gpu_memory_mb"}  # where there is one
     others = {*gpu, *SAC.names, *TD3.names, *DQN.names, *league.metrics(), *saver}
     assert others <= described
-    assert described <= written | others, f"docs/metrics.md describes {sorted(described - written - others)}"
+    assert described <= written | others, f"docs/reference/metrics.md describes {sorted(described - written - others)}"
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

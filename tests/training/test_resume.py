@@ -20,7 +20,7 @@ from fledge.training.config import make_config
 from fledge.training.loop import train
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
-from fledge.training.run import EXACT, Run
+from fledge.training.run import EXACT, TrainingState
 
 SMALL = [
     "env.num_envs=8",
@@ -41,15 +41,15 @@ SMALL = [
 
 
 @contextmanager
-def running(*words: str) -> Iterator[Run]:
-    run = Run(make_config("navigation", "", [*SMALL, *words]), Ranks())
+def running(*words: str) -> Iterator[TrainingState]:
+    run = TrainingState(make_config("navigation", "", [*SMALL, *words]), Ranks())
     try:
         yield run
     finally:
         run.close()
 
 
-def fly(run: Run, iterations: int) -> None:
+def fly(run: TrainingState, iterations: int) -> None:
     for _ in range(iterations):
         run.learn(run.collect())
 
@@ -121,12 +121,12 @@ def test_what_the_weights_do_not_fit_is_refused(words: list[str]) -> None:
 # ---- what each class of settings means -------------------------------------------------------------------------------
 
 
-def flown(run: Run) -> list[torch.Tensor]:
+def flown(run: TrainingState) -> list[torch.Tensor]:
     """Where every drone is, and in which step of which episode."""
     return [run.envs[0].state[name].clone() for name in ("pos", "step", "episode")]  # type: ignore[attr-defined]
 
 
-def weights_after(run: Run, iterations: int) -> list[torch.Tensor]:
+def weights_after(run: TrainingState, iterations: int) -> list[torch.Tensor]:
     fly(run, iterations)
     return [value.clone() for value in run.policy.state_dict().values()]
 
@@ -333,7 +333,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(tmp_path: Pa
 def test_the_way_to_go_on_names_a_reward_of_ones_own_and_more_frames_than_were_flown(tmp_path: Path) -> None:
     (tmp_path / "pay.py").write_text("def mine(env, action, out):\n    return out['reward'] * 2\n")
     cfg = make_config("navigation", "", [*SMALL, f"reward={tmp_path / 'pay.py'}:mine"])
-    run = Run(cfg, Ranks(), find_task("navigation"))
+    run = TrainingState(cfg, Ranks(), find_task("navigation"))
     outputs = RunOutputs(run, tmp_path / "run")
     run.frames = 5 * cfg.total_frames
     text = outputs.ending()

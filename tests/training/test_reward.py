@@ -14,7 +14,7 @@ from fledge.core.errors import ConfigError
 from fledge.storage import CheckpointHistory
 from fledge.training.config import make_config
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SMALL = ["env.num_envs=8", "env.num_maps=2", "env.static_obstacles=20", "env.moving_obstacles=0", "ranks=1"]
 SMALL += ["env.max_episode_steps=100", "ppo.rollout_steps=8", "ppo.minibatch=32", "policy.hidden=[16]"]
@@ -97,10 +97,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "pipelined", "halves"])
 def test_every_way_to_collect_pays_it_and_goes_on(mode: str, code: str) -> None:
-    def running() -> Run:
-        return Run(make_config("navigation", "", [*SMALL, f"collect.mode={mode}", f"reward={code}"]), Ranks())
+    def running() -> TrainingState:
+        return TrainingState(make_config("navigation", "", [*SMALL, f"collect.mode={mode}", f"reward={code}"]), Ranks())
 
-    def paid(run: Run) -> torch.Tensor:
+    def paid(run: TrainingState) -> torch.Tensor:
         rollouts = []
         for _ in range(2):
             rollouts.append(run.collect()["reward"].clone())
@@ -121,7 +121,7 @@ def test_every_way_to_collect_pays_it_and_goes_on(mode: str, code: str) -> None:
 
 def test_off_policy_learners_learn_by_it(code: str) -> None:
     words = ["algo=sac", "replay.warm_up=8", "replay.size=2000", "replay.batch=16", "total_frames=999999"]
-    run = Run(make_config("navigation", "", [*SMALL, *words, f"reward={code}"]), Ranks())
+    run = TrainingState(make_config("navigation", "", [*SMALL, *words, f"reward={code}"]), Ranks())
     rollout = run.collect()
     assert (rollout["reward"] >= 0).all()
     run.learn(rollout)

@@ -17,7 +17,7 @@ from fledge.tasks.navigation.physics.structs import Outcome
 from fledge.training.config import TrainConfig, make_config
 from fledge.training.loop import train
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SMALL = [
     "env.num_envs=4",
@@ -43,8 +43,8 @@ def config(*words: str) -> TrainConfig:
 
 
 @contextmanager
-def running(*words: str) -> Iterator[Run]:
-    run = Run(config(*words), Ranks())
+def running(*words: str) -> Iterator[TrainingState]:
+    run = TrainingState(config(*words), Ranks())
     try:
         yield run
     finally:
@@ -160,7 +160,7 @@ def test_time_counts_what_was_trained_and_no_limit_is_none(minutes: float, secon
 # ---- curriculum ------------------------------------------------------------------------------------------------------
 
 
-def shown(run: Run) -> list[list[int]]:
+def shown(run: TrainingState) -> list[list[int]]:
     """Moving obstacles on each map, of each env."""
     run.collector.wait()
     return [env.bank.tensors["count"].tolist() for env in run.envs]  # type: ignore[attr-defined]
@@ -190,7 +190,9 @@ def test_the_curriculum_follows_the_runs_own_progress() -> None:
 
 
 def test_a_world_without_a_curriculum_is_left_as_it_is() -> None:
-    run = Run(make_config("gym:CartPole-v1", "", ["env.num_envs=2", "ppo.rollout_steps=2", "total_frames=8"]), Ranks())
+    run = TrainingState(
+        make_config("gym:CartPole-v1", "", ["env.num_envs=2", "ppo.rollout_steps=2", "total_frames=8"]), Ranks()
+    )
     try:
         assert run.collect(0.0)["reward"].shape == (2, 2)
     finally:

@@ -21,7 +21,7 @@ from fledge.training.config import TrainConfig, make_config
 from fledge.training.init_from import read_initial_policy, take_network
 from fledge.training.loop import start_run, train
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SMALL = [
     "env.num_envs=4",
@@ -83,7 +83,7 @@ def test_what_does_not_fit_init_from_is_refused_in_a_sentence(words: list[str], 
 def test_a_run_starts_with_the_weights_of_another_and_targets_that_equal_them(tmp_path: Path, algo: str) -> None:
     train(config(*NARROW, algo=algo), tmp_path / "first", Ranks())
     cfg = config(f"init_from={tmp_path / 'first'}", "seed=5", *NARROW, algo=algo)
-    run = Run(cfg, Ranks())
+    run = TrainingState(cfg, Ranks())
     outputs = start_run(run, tmp_path / "second", resume=False)
     assert outputs is not None
     outputs.close()

@@ -1,5 +1,5 @@
-"""The duel in NumPy, float64, all fights at once: written from the rules of docs/aircombat.md alone, sharing no code with the
-simulator, as a second opinion on it.
+"""The duel in NumPy, float64, all fights at once: written from the rules of docs/worlds/aircombat.md alone, sharing no
+code with the simulator, as a second opinion on it.
 
 The plane is the complex plane: places and directions are complex numbers, a turn is a multiplication. F fights, 2 sides, S
 missiles of each.

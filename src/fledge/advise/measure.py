@@ -28,7 +28,7 @@ from fledge.tasks.registry import find_task
 from fledge.training.command import check_before_start
 from fledge.training.config import CollectMode, TrainConfig
 from fledge.training.ranks import Ranks, default_ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 MODES = tuple(mode.value for mode in CollectMode)
 LEAST_TURNS = 3
@@ -96,7 +96,7 @@ class Loop:
             collect=dataclasses.replace(cfg.collect, mode=CollectMode(mode)),
         )
         with share_of_cores(ranks):  # inherited by threads
-            self.run = Run(share, Ranks())
+            self.run = TrainingState(share, Ranks())
         self.collector: Any = self.run.collector
         self.seconds: list[tuple[float, float, float]] = []  # collecting, learning, and simulating while collecting
 

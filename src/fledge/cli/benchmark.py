@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, PATH, as_json, check_output, main, split_overrides, threads_option, use_threads
+from fledge.cli.group import (
+    OVERRIDES,
+    PATH,
+    as_json,
+    as_settings,
+    check_output,
+    main,
+    split_overrides,
+    threads_option,
+    use_threads,
+)
 from fledge.cli.task_options import TaskOptionsCommand, interop_file
 
 
@@ -31,12 +41,12 @@ def benchmark(
     filter: fledge-nav+planner. Published figures come from their authors' simulators.
     """
     check_output(options["picture"])
-    from fledge.evaluation.benchmark import run_benchmark
-    from fledge.evaluation.comparison import EvalRequest
-    from fledge.tasks.registry import find_task
+    from fledge.core.terminal import make_console
+    from fledge.evaluation.api import benchmark as run
 
     policies, overrides = split_overrides(arguments)
-    options |= {"threads": use_threads(threads), "quiet": as_json, "foreign": interop_file(options)}
-    figures = run_benchmark(find_task(task), name, EvalRequest(policies, overrides, **options), only)
+    options |= {"threads": use_threads(threads), "progress": not as_json, "interop": interop_file(options)}
+    result = run(name, policies, task=task, only=only, **options, **as_settings(overrides, run))
     if as_json:
-        click.echo(json.dumps(figures))
+        return click.echo(json.dumps(result.to_dict()))
+    make_console().print(*result.render())

@@ -11,6 +11,7 @@ from fledge.cli.group import (
     OVERRIDES,
     PATH,
     as_json,
+    as_settings,
     check_output,
     help_config,
     main,
@@ -59,7 +60,8 @@ def eval(
     """Evaluate policies on episodes that they were not trained on.
 
     POLICY is a run's folder, a policy file, a shipped policy's name, or a scripted policy: straight, gap, orca, planner.
-    Each flies in the env config that it was trained in, unless you change it; several are compared on the same episodes.
+    One flies in the env config that it was trained in, unless you change it. Several are compared on the same episodes, in the
+    env of the first that was trained; each keeps its own sensors and decision rate.
     """
     policies, overrides = split_overrides(arguments)
     if help_config:
@@ -71,15 +73,26 @@ def eval(
     if checkpoints and options["record"]:
         message = "--checkpoints writes no recording: name one checkpoint's file instead."
         raise click.BadParameter(message, param_hint="--record")
-    from fledge.evaluation.comparison import EvalRequest, run_evaluations
-    from fledge.evaluation.curve import run_curve
+    from fledge.core.terminal import make_console, say
     from fledge.evaluation.episodes import TEST_SEED, VALIDATION_SEED
+    from fledge.evaluation.evaluate import evaluate
 
     if seed is None:
         seed = VALIDATION_SEED if checkpoints else TEST_SEED
-    options |= {"seed": seed, "deterministic": not sampled, "threads": use_threads(threads), "quiet": as_json}
-    options |= {"vary": read_vary(vary, options), "foreign": interop_file(options)}
-    request = EvalRequest(policies, overrides, **options)
-    rows = run_curve(request) if checkpoints else run_evaluations(request)
+    options |= {"vary": read_vary(vary, options), "interop": interop_file(options)}
+    options |= {"picture": options["picture"] or False, "threads": use_threads(threads)}
+    result = evaluate(
+        policies,
+        options.pop("env_preset"),
+        seed=seed,
+        deterministic=not sampled,
+        checkpoints=checkpoints,
+        progress=not as_json,
+        **options,
+        **as_settings(overrides, evaluate),
+    )
     if as_json:
-        click.echo(json.dumps(rows[0] if len(rows) == 1 else rows))
+        return click.echo(json.dumps(result.rows[0] if len(result.rows) == 1 else result.rows))
+    make_console().print(*result.render())
+    if result.note:
+        say(make_console(stderr=True), result.note)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fledge.cli.group import PATH, as_json, main, task_option
+from fledge.cli.group import PATH, as_json, as_settings, main, task_option
 
 
 @main.command()
@@ -28,13 +28,11 @@ def export(
     action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
     prints it. KEY=VALUE changes the env config in the file, and a .fledge file's switches (policy.KEY=true).
     """
-    from fledge.evaluation.export import export_policy
-    from fledge.tasks.registry import find_task
+    from fledge.evaluation.api import export as export_policy
 
-    result = export_policy(policy, file, find_task(task) if task else None, overrides, golden)
+    result = export_policy(policy, file, task=task, golden=golden, **as_settings(overrides, export_policy))
     if as_json:
-        return click.echo(json.dumps(result))
-    size, worst = result["bytes"] / 1e6, result["max_difference"]
-    click.echo(f"{result['file']}: {size:.2f} MB, differs from the policy by {worst:.1e}")
+        return click.echo(json.dumps(result.to_dict()))
+    click.echo(f"{result.path}: {result.bytes / 1e6:.2f} MB, differs from the policy by {result.max_difference:.1e}")
     if golden is not None:
-        click.echo(f"{golden}: {result['golden_cases']} cases to test it with")
+        click.echo(f"{golden}: {result.figures['golden_cases']} cases to test it with")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,19 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     overrides = [word for word in words if "=" in word and "(" not in word.partition("=")[0]]
     return [word for word in words if word not in overrides], overrides
+
+
+def as_settings(overrides: Sequence[str], function: Callable[..., Any]) -> dict[str, Any]:
+    """Return key=value overrides as the keywords of a function of the Python API; the last value of a key counts."""
+    from fledge.core.overrides import split_override
+
+    settings: dict[str, Any] = {}
+    for key, value in map(split_override, overrides):
+        if key in inspect.signature(function).parameters:
+            raise click.UsageError(f"{key}={value} is not a setting. If you mean the option, write --{key} {value}.")
+        settings.pop(key, None)
+        settings[key] = value
+    return settings
 
 
 def show_training(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, PATH, as_json, main, task_option
+from fledge.cli.group import OVERRIDES, PATH, as_json, as_settings, main, task_option
 from fledge.cli.task_options import read_vary
 
 
@@ -25,9 +25,8 @@ def report(
     run: Path, overrides: tuple[str, ...], out: Path | None, vary: str | None, as_json: bool, **options: Any
 ) -> None:
     """Write a page about RUN: its curves, its evaluation beside the task's scripted policies, and pictures."""
-    from fledge.evaluation.comparison import EvalRequest
-    from fledge.evaluation.report import report_on_run
+    from fledge.evaluation.api import write_run_report
 
-    request = EvalRequest([], list(overrides), vary=read_vary(vary, {}), quiet=as_json, **options)
-    result = report_on_run(run, request, out or run / "report.html")
+    options |= {"vary": read_vary(vary, {}), "progress": not as_json}
+    result = write_run_report(run, out, **options, **as_settings(overrides, write_run_report))
     click.echo(json.dumps(result) if as_json else f"report: {result['report']}")

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_training, split_overrides
+from fledge.cli.group import OVERRIDES, PATH, as_json, as_settings, help_config, main, show_training, split_overrides
 from fledge.cli.serving import serving_beside
-from fledge.core.errors import InterruptedRunError
+from fledge.core.errors import ConfigError, InterruptedRunError
 
 UNSAVED = "Stopped before anything was saved."
 
@@ -57,16 +57,28 @@ def train(
     tasks += [task_option] if task_option else []
     if help_config:
         return show_training(tasks, preset, overrides, resume)
+    if resume is not None and folder is not None:
+        raise ConfigError("Pass --folder for a new run or --resume for an old one, not both.")
     try:
         with stopping_at_once():
-            from fledge.training.command import run_training
+            from fledge.training.api import train as train_policy
+            from fledge.training.command import read_task
 
+        task, overrides = read_task(tasks, overrides)
+        settings = as_settings(overrides, train_policy)
         with serving_beside(port) as watch:
-            result = run_training(tasks, preset, overrides, folder, resume, watch if live else None)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(UNSAVED) from None
-    if as_json and result is not None:
-        click.echo(json.dumps(result))
+            run = train_policy(
+                task or "navigation",
+                preset,
+                folder if resume is None else resume,
+                resume is not None,
+                on_start=watch if live else None,
+                **settings,
+            )
+    except KeyboardInterrupt as stopped:
+        raise InterruptedRunError(str(stopped) or UNSAVED) from None
+    if as_json and run.final_metrics:
+        click.echo(json.dumps({"run": str(run.folder), **run.final_metrics}))
 
 
 @contextlib.contextmanager

@@ -106,7 +106,10 @@ def stats_text(stats: Mapping[str, Any]) -> str:
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], device: torch.device | str = "cpu", keys: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    device: torch.device | str = "cpu",
+    keys: Sequence[str] | None = None,
+    mmap: bool = False,
 ) -> Any:
     """Load and verify the checkpoint saved under a name; see `fledge.storage.load_checkpoint`.
 
@@ -115,14 +118,14 @@ def load_checkpoint(
     """
     device = usable_device(device)
     if keys is None:
-        state = storage.load_checkpoint(path, device)
+        state = storage.load_checkpoint(path, device, mmap=mmap)
         is_run = isinstance(state, dict) and set(state) >= RUN_KEYS
         return state | {alias: state[key] for alias, key in ALIASES.items()} if is_run else state
     try:
-        return storage.load_checkpoint(path, device, keys)
+        return storage.load_checkpoint(path, device, keys, mmap)
     except InputError:
         if not set(keys) & set(ALIASES):
             raise
-    state = storage.load_checkpoint(path, device, [ALIASES.get(key, key) for key in keys])
+    state = storage.load_checkpoint(path, device, [ALIASES.get(key, key) for key in keys], mmap)
     renamed = {alias: state[ALIASES[alias]] for alias in keys if alias in ALIASES}
     return {key: value for key, value in state.items() if key in keys or key not in ALIASES.values()} | renamed

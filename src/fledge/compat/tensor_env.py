@@ -25,7 +25,7 @@ from torch import Tensor
 from fledge.compat.base_env import BaseEnv, Observations
 from fledge.compat.devices import usable_device
 from fledge.compat.midrange.config import read_config
-from fledge.compat.midrange.states import FIRST_MISSILE, P1, P2, StandingDuels, side_observations, slots_of
+from fledge.compat.midrange.states import FIRST_MISSILE, P1, P2, ManualResetDuels, side_observations, slots_of
 from fledge.core.errors import ConfigError, InputError
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs import base
@@ -36,7 +36,7 @@ from fledge.tasks.aircombat.physics.structs import Outcome
 __all__ = ["BaseEnv", "TensorEnv"]
 
 FRAME_S = 1.0 / 60.0
-DEFAULTS = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # of parts of an action that are not given
+DEFAULTS = {"rudder": 0.0, "throttle": 1.0, "fire": 0.0}  # values of missing parts of an action
 
 
 class TensorEnv(BaseEnv, base.TensorEnv):
@@ -51,7 +51,7 @@ class TensorEnv(BaseEnv, base.TensorEnv):
         opponent: Pilot or policy file of the other side in a collector.
     """
 
-    outcomes = StandingDuels.outcomes
+    outcomes = ManualResetDuels.outcomes
 
     P1_IDX, P2_IDX, FIRST_MISSILE_IDX = P1, P2, FIRST_MISSILE
 
@@ -78,9 +78,9 @@ class TensorEnv(BaseEnv, base.TensorEnv):
             )
         base.TensorEnv.__init__(self, num_envs, str(usable_device(device)), seed)
         self.max_entities, self.decision_s = max_entities_per_env, cfg.decision_s
-        self.duel = StandingDuels(cfg, str(self.device), seed, num_threads)
+        self.duel = ManualResetDuels(cfg, str(self.device), seed, num_threads)
         self.device = self.duel.device
-        self.reward_config = dict(self._given.pays)
+        self.reward_config = dict(self._given.rewards)
         self.done = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self.winner = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         self._buffers = self.duel.make_buffers()
@@ -156,13 +156,13 @@ class TensorEnv(BaseEnv, base.TensorEnv):
             winner_mask: 0 for a draw, 1 or 2; by default the env's own.
         """
         winner = self.winner if winner_mask is None else winner_mask
-        pays, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
-        draw = (done_mask & (winner == 0)).float() * pays["draw"]
+        values, alive = self.reward_config, (self.duel.state["alive"] > 0).view(-1, 2)
+        draw = (done_mask & (winner == 0)).float() * values["draw"]
         rewards = {}
         for row, name in enumerate(("p1", "p2")):
             won, lost = done_mask & (winner == row + 1), done_mask & (winner == 2 - row)
-            survives = (alive[:, row] & ~self.done).float() * pays["survive"]
-            rewards[name] = won.float() * pays["win"] + lost.float() * pays["lose"] + draw + survives
+            survives = (alive[:, row] & ~self.done).float() * values["survive"]
+            rewards[name] = won.float() * values["win"] + lost.float() * values["lose"] + draw + survives
         return rewards
 
     def get_observations(self) -> Observations:
@@ -212,7 +212,9 @@ class TensorEnv(BaseEnv, base.TensorEnv):
     def _read(self, actions: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the actions of both sides as rows."""
         if not isinstance(actions, Mapping):
-            raise InputError(f"actions is a {type(actions).__name__}, but must be a dict with p1_rudder and so on.")
+            raise InputError(
+                f"actions is a {type(actions).__name__}, but must be a dict: p1_rudder, p1_throttle and so on."
+            )
         names = [f"{side}_{part}" for side in ("p1", "p2") for part in DEFAULTS]
         if unknown := [str(name) for name in actions if name not in names]:
             raise InputError(f"actions has {', '.join(unknown)}, but only {', '.join(names)} are known.")

@@ -16,6 +16,8 @@ from typing import Any
 
 from fledge.core.errors import ConfigError
 
+FILE_MODULES = "fledge_task_"  # how names of modules begin that were loaded from a file
+
 
 def find_object(reference: str) -> Any:
     """Return the object that a reference names; raise ConfigError if it does not exist, or its code fails."""
@@ -51,7 +53,7 @@ def module_from_file(path: Path) -> ModuleType:
     """Run a Python file as a module."""
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
-    name = f"fledge_task_{path.stem}"
+    name = f"{FILE_MODULES}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

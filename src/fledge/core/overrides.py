@@ -6,6 +6,9 @@ defaults  <-  presets (nested mappings, from YAML)  <-  overrides from the comma
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -176,6 +179,34 @@ def split_override(override: str) -> tuple[str, str]:
     if not sign or not key:
         raise ConfigError(f"{override!r} is not an override: write key=value, for example env.num_envs=512.")
     return key.strip(), value.strip()
+
+
+def settings_to_overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a Python call as `key=value` overrides, as the command line takes them.
+
+    Args:
+        settings: Values by name, by dotted name, or in nested mappings: {"env": {"num_envs": 64}, "ppo.lr": 3e-4}.
+    """
+    return [f"{key}={_override_value(value)}" for key, value in leaves(settings)]
+
+
+def _override_value(value: Any) -> str:
+    """Return a value as the command line writes it."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # of NumPy and torch
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(json.dumps(item) if isinstance(item, str) else _override_value(item) for item in value)}]"
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    if callable(value) and hasattr(value, "__qualname__"):  # a reward or an algorithm
+        return f"{value.__module__}:{value.__qualname__}"
+    raise ConfigError(
+        f"{value!r} ({type(value).__name__}) cannot be the value of a setting: give a number, text, true or false, or a list."
+    )
 
 
 # ---- plain nested values -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Terminal output: text printed verbatim, and progress bars only on interactive terminals.
+"""Terminal output: text printed verbatim, and progress bars on interactive terminals and in notebooks.
 
 rich reads `[name]` as a style and `:name:` as an emoji, which would alter `pip install 'fledge[wandb]'`, tensors and paths.
 Our consoles disable both; use a `Text` with a style for bold text.
@@ -6,15 +6,20 @@ Our consoles disable both; use a `Text` with a style for bold text.
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+F = TypeVar("F")
 
 
 def make_console(stderr: bool = False) -> Console:
@@ -45,9 +50,61 @@ def say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True)
 
 
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def use_figures(figure: F) -> F:
+    """Return a matplotlib Figure; in a notebook, first make the kernel show Figures as pictures."""
+    if in_notebook():
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(sys.modules["IPython"].get_ipython(), {"png"})
+    return figure
+
+
+class NotebookBar:
+    """A progress bar below a notebook's cell, redrawn in place a few times a second."""
+
+    EVERY_S = 0.3
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total, self.done, self.text = title, total, 0, ""
+        self._next, self._handle = 0.0, None
+        self._show(force=True)
+
+    def update(self, done: int, text: str = "", total: int | None = None) -> None:
+        """Show that `done` of the total is done, with a text beside it."""
+        self.done, self.text, self.total = done, text, self.total if total is None else total
+        self._show(force=done >= self.total)
+
+    def close(self) -> None:
+        """Show the last state."""
+        self._show(force=True)
+
+    def _show(self, force: bool = False) -> None:
+        if not force and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.EVERY_S
+        words = html.escape(f"{self.title}  {self.done:,}/{self.total:,}  {self.text}".rstrip())
+        bar = f"<progress value='{self.done}' max='{max(self.total, 1)}' style='width:16em'></progress>"
+        shown = sys.modules["IPython"].display.HTML(f"<div>{bar} <code>{words}</code></div>")
+        if self._handle is None:
+            self._handle = sys.modules["IPython"].display.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
 @contextmanager
 def counting(console: Console, text: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal, and nothing elsewhere. Yields a function to call with the number done."""
+    """Show a progress bar on a terminal or in a notebook. Yields a function to call with the number done."""
+    if in_notebook() and not quiet:
+        shown = NotebookBar(text, total)
+        yield shown.update
+        shown.close()
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = quiet or not console.is_interactive  # a bar would leave an empty line in a file
     with Progress(*columns, console=console, disable=hidden, transient=True) as progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,21 @@ from typing import Any
 import numpy as np
 
 from fledge.core.errors import ConfigError
-from fledge.core.terminal import make_console, say
-from fledge.evaluation.comparison import EvalRequest, fly_with_progress, home_of, row_of
+from fledge.core.table import Table
+from fledge.core.terminal import make_console, say, use_figures
+from fledge.evaluation.comparison import EvalRequest, as_policy, fly_with_progress, home_of, loaded_policy, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.tables import score_of, score_texts, short, text_table
 from fledge.tasks.base import Task
-from fledge.tasks.policy_loader import LoadedPolicy, load_interop, load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_interop
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
 MARKERS = "x^sv+D"  # of what others published
 
 
-def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> dict[str, Any]:
-    """Fly a benchmark, print its table (unless quiet), draw it, and return the figures.
+def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
+    """Fly a benchmark, draw its picture, and return the results.
 
     Args:
         only: Leave out the reference agents.
@@ -32,8 +34,9 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
         known = ", ".join(task.metrics.benchmarks) or "none"
         raise ConfigError(f"{task.name} has no benchmark {name!r}; there are: {known}.")
     benchmark, console = task.metrics.benchmarks[name], make_console(stderr=True)
-    names = dict.fromkeys([*([] if only else benchmark.policies), *request.policies])
-    policies = [load_policy(name, task) for name in names]
+    named = [*([] if only else benchmark.policies), *request.policies]
+    listed = [each for k, each in enumerate(named) if not isinstance(each, str) or each not in named[:k]]
+    policies = [loaded_policy(each) or as_policy(each, task) for each in listed]
     policies += [load_interop(request.foreign, task)] if request.foreign else []
     if not policies:
         raise ConfigError("There is no policy to evaluate: name one, or leave out --only.")
@@ -55,12 +58,54 @@ def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = Fals
         "published": {who: dict(rates) for who, rates in benchmark.published.items()},
         "source": benchmark.source,
     }
+    done = BenchmarkResult(figures, task, list(benchmark.worlds))
     if request.picture:
-        draw(figures, list(benchmark.worlds), task.primary_metric).savefig(request.picture)
+        done.plot().savefig(request.picture)
         say(console, f"picture: {request.picture}")
-    if not request.quiet:
-        make_console().print(*tables(figures, list(benchmark.worlds), task.primary_metric))
-    return figures
+    return done
+
+
+@dataclasses.dataclass
+class BenchmarkResult:
+    """Results of `fledge.benchmark`.
+
+    Attributes:
+        figures: All figures, JSON-able.
+        task: The task that has the benchmark.
+        columns: Names of the benchmark's env configs.
+    """
+
+    figures: dict[str, Any]
+    task: Task
+    columns: list[str]
+
+    def table(self) -> Table:
+        """Return the primary metric of each policy (and of published results) in each env config."""
+        by_policy: dict[str, dict[str, Any]] = {}
+        for row in self.figures["rows"]:
+            cells = by_policy.setdefault(row["policy"], {"policy": row["policy"]})
+            cells[row["column"]] = score_of(row, self.task.primary_metric)[0]
+        published = [{"policy": f"{name} (published)", **rates} for name, rates in self.figures["published"].items()]
+        return Table.from_rows([*by_policy.values(), *published])
+
+    def plot(self) -> Any:
+        """Return a matplotlib Figure of the table, with 95 % intervals."""
+        return use_figures(draw(self.figures, self.columns, self.task.primary_metric))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, JSON-able."""
+        return self.figures
+
+    def render(self) -> list[Any]:
+        """Return the tables that the command line prints."""
+        return tables(self.figures, self.columns, self.task.primary_metric)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        facts = f"{self.figures['title']}. {self.task.primary_metric}, {self.figures['episodes']} episodes each"
+        return f"<b>{html.escape(facts)}, seed {self.figures['seed']}</b>{self.table()._repr_html_()}"
 
 
 def labels(policies: Sequence[LoadedPolicy]) -> list[str]:

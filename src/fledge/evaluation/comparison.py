@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
 from fledge.core.settings import flat_settings
 from fledge.core.terminal import counting, make_console, say
-from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences
-from fledge.evaluation.episodes import TEST_SEED, Evaluation, evaluate
+from fledge.evaluation.env_config import EvalEnv, eval_env, tell_differences, tell_own_settings
+from fledge.evaluation.episodes import TEST_SEED, PolicyResult, evaluate
 from fledge.evaluation.recordings import numbered_path, save_recording
-from fledge.evaluation.tables import detail_tables, results_table
+from fledge.evaluation.results import Evaluation
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_factory import TrainedEnv
@@ -30,15 +32,16 @@ RECORDED = 256  # envs whose first episodes a picture shows
 class EvalRequest:
     """Arguments of an evaluation."""
 
-    policies: list[str]  # names for `load_policy`
+    policies: list[Any]  # names for `load_policy`, loaded policies, runs or agents
     overrides: list[str] = field(default_factory=list)
     episodes: int = 1024
     seed: int = TEST_SEED
-    task: str | None = None
+    task: Any = None  # a name, a task, or its class
     env_preset: str | None = None
     vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
     picture: Path | None = None
+    keep_episodes: bool = False  # for a picture that is drawn later
     record: Path | None = None
     record_episodes: int = 16
     threads: int | None = None
@@ -52,24 +55,28 @@ class EvalRequest:
         return [[*self.overrides, *words] for words in varied]
 
 
-def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
-    """Fly every policy in every world, print a table (unless quiet), and return the figures."""
+def run_evaluations(request: EvalRequest) -> Evaluation:
+    """Fly every policy in every env config and return the results.
+
+    Without an env preset, several policies fly in the env of the first one that has its own.
+    """
     policies = load_policies(request)
     if policies[0].task.match.sides == 2:
         from fledge.evaluation.match_comparison import run_matches  # which needs this module
 
-        return [run_matches(policies, request)]
+        return run_matches(policies, request)
     rows: list[dict[str, Any]] = []
+    results: list[PolicyResult] = []
     console = make_console(stderr=True)
-    home = home_of(policies)
+    flights = plan_flights(policies, request)
+    for line in [] if request.quiet else tell_flights(policies, flights, request):
+        say(console, line)
     total = len(policies) * len(request.env_overrides())
-    for policy in policies:
+    for policy, own in zip(policies, flights, strict=True):
         label = Path(policy.name).name
-        for words in request.env_overrides():
-            flight = eval_env(policy, request.env_preset, words, home)
-            if flight.changed and not request.quiet:
-                say(console, tell_differences(label, flight.changed))
+        for flight in own:
             result = fly_with_progress(policy, flight.cfg, request, console, label)
+            results.append(result)
             rows.append(row_of(policy, flight, result, request, label))
             if request.record:
                 path = numbered_path(request.record, len(rows), total)
@@ -79,15 +86,42 @@ def run_evaluations(request: EvalRequest) -> list[dict[str, Any]]:
                 path = numbered_path(request.picture, len(rows), total)
                 save_picture(path, policy.task, result, label, env_label(policy.task, flight.cfg))
                 say(console, f"picture: {path}")
-    if not request.quiet:
-        make_console().print(results_table(rows, policies[0].task), *detail_tables(rows, policies[0].task))
-    return rows
+    return Evaluation(rows, policies[0].task, results)
+
+
+def plan_flights(policies: Sequence[LoadedPolicy], request: EvalRequest) -> list[list[EvalEnv]]:
+    """Return the env configs that each policy flies in, one after the other."""
+    home = home_of(policies)
+    shared = home if len(policies) > 1 and request.env_preset is None else None
+    return [
+        [eval_env(policy, request.env_preset, words, home, shared) for words in request.env_overrides()]
+        for policy in policies
+    ]
+
+
+def tell_flights(
+    policies: Sequence[LoadedPolicy], flights: Sequence[Sequence[EvalEnv]], request: EvalRequest
+) -> Iterator[str]:
+    """Yield which env the policies share, and for each policy what differs from that env and from its training."""
+    names = [Path(policy.name).name for policy in policies]
+    if len(policies) > 1 and request.env_preset is None:
+        owner = next((name for name, policy in zip(names, policies, strict=True) if policy.env is not None), None)
+        whose = f"the env of {owner}" if owner else "the task's default env"
+        yield f"All fly in {whose}: {env_label(policies[0].task, flights[0][0].cfg)}."
+    for name, own in zip(names, flights, strict=True):
+        for flight in own:
+            if flight.changed:
+                yield tell_differences(name, flight.changed)
+        if text := tell_own_settings(name, own[0].cfg, flights[0][0].cfg):
+            yield text
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     """Load the requested policies, all of one task."""
-    task = find_task(request.task) if request.task else task_of(request.policies)
-    loaded = [load_policy(name, task) for name in request.policies]
+    names = [str(each) for each in request.policies if isinstance(each, str | Path)]
+    ready = [each for each in map(loaded_policy, request.policies) if each is not None]
+    task = find_task(request.task) if request.task is not None else ready[0].task if ready else task_of(names)
+    loaded = [loaded_policy(each) or as_policy(each, task) for each in request.policies]
     if request.foreign:
         loaded.append(load_interop(request.foreign, task or find_task("navigation")))
     if not loaded:
@@ -97,6 +131,23 @@ def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
     if others := [policy.name for policy in loaded if policy.task.reference != loaded[0].task.reference]:
         raise ConfigError(f"{loaded[0].name} and {others[0]} belong to different tasks: compare them in two calls.")
     return [add_shield(policy, request.shield) for policy in loaded] if request.shield else loaded
+
+
+def loaded_policy(given: Any) -> LoadedPolicy | None:
+    """Return the policy that a run or a loaded policy holds; None for a name or an agent."""
+    found = given if isinstance(given, LoadedPolicy) else getattr(given, "policy", None)
+    return found if isinstance(found, LoadedPolicy) else None
+
+
+def as_policy(given: Any, task: Task | None) -> LoadedPolicy:
+    """Load a policy by name or path, or take an agent as one."""
+    if isinstance(given, BaseAgent):
+        return LoadedPolicy(given.get_name(), given, task or find_task("navigation"), None)
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(
+            f"{given!r} is not a policy: give a name, a run's folder, a policy file, a Run, a LoadedPolicy or an agent."
+        )
+    return load_policy(given, task)
 
 
 def task_of(names: Sequence[str]) -> Task | None:
@@ -115,7 +166,7 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 
 
 def row_of(
-    policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+    policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """The figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
@@ -123,7 +174,9 @@ def row_of(
     return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 
-def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str) -> Evaluation:
+def fly_with_progress(
+    policy: LoadedPolicy, cfg: Any, request: EvalRequest, console: Console, name: str
+) -> PolicyResult:
     label = f"{name} at {env_label(policy.task, cfg)}"
     with counting(console, label, request.episodes, request.quiet) as on_progress:
         return evaluate(
@@ -134,14 +187,14 @@ def fly_with_progress(policy: LoadedPolicy, cfg: Any, request: EvalRequest, cons
             request.seed,
             num_threads=request.threads,
             deterministic=request.deterministic,
-            record=RECORDED if request.picture else 0,
+            record=RECORDED if request.picture or request.keep_episodes else 0,
             highlights=request.record_episodes if request.record else 0,
             on_progress=on_progress,
         )
 
 
 def record(
-    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: Evaluation, request: EvalRequest, label: str
+    path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
     """Leave a recording of the most interesting episodes; what a row says about it."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
@@ -150,7 +203,7 @@ def record(
     return {"recording": str(path), "recorded": done["episodes"], "recording_bytes": done["file_bytes"]}
 
 
-def save_picture(path: Path, task: Task, result: Evaluation, name: str, world: str) -> None:
+def save_picture(path: Path, task: Task, result: PolicyResult, name: str, world: str) -> None:
     """Write a PNG of recorded episodes."""
     title = f"{name}, {world}: {task.primary_metric} {result.score:.3f} of {result.episodes} episodes"
     path.parent.mkdir(parents=True, exist_ok=True)

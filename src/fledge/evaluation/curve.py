@@ -17,23 +17,28 @@ from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.episodes import PolicyResult
+from fledge.evaluation.results import Evaluation
 from fledge.evaluation.tables import score_of, score_texts
 from fledge.storage import CheckpointHistory
-from fledge.tasks.policy_loader import add_shield, policy_from_state
+from fledge.tasks.policy_loader import LoadedPolicy, add_shield, policy_from_state
 from fledge.tasks.registry import find_task
 
 COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")
 
 
-def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
-    """Fly every kept checkpoint of one run in every world; print a table (unless quiet), draw it, return the figures."""
-    if len(request.policies) != 1 or not (Path(request.policies[0]) / "checkpoints").is_dir():
-        raise ConfigError("--checkpoints takes one run's folder, as `fledge train` printed it.")
-    run, console = Path(request.policies[0]), make_console(stderr=True)
-    task = find_task(request.task) if request.task else None
+def run_curve(request: EvalRequest) -> Evaluation:
+    """Fly every kept checkpoint of one run in every env config; draw the picture, and return the results."""
+    folders = [Path(getattr(each, "folder", each)) for each in request.policies if not isinstance(each, LoadedPolicy)]
+    if len(request.policies) != 1 or not folders or not (folders[0] / "checkpoints").is_dir():
+        raise ConfigError("checkpoints takes one run's folder, as `fledge train` printed it.")
+    run, console = folders[0], make_console(stderr=True)
+    chosen = request.task if request.task is not None else getattr(request.policies[0], "task", None)
+    task = None if chosen is None else find_task(chosen)
     history = CheckpointHistory(run / "checkpoints")
     flown = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
+    results: list[PolicyResult] = []
     for entry in history.entries():
         state = history.load(entry, keys=(*STORED, "frames", "seconds"))
         policy = policy_from_state(state, str(entry.path), task)
@@ -42,16 +47,16 @@ def run_curve(request: EvalRequest) -> list[dict[str, Any]]:
             flight = eval_env(policy, request.env_preset, words)
             label = f"{run.name} at {state['frames'] / 1e6:.1f} M decisions"
             result = fly_with_progress(policy, flight.cfg, flown, console, label)
+            results.append(result)
             where = {"minutes": round(state["seconds"] / 60, 2), "frames": int(state["frames"])}
             rows.append({**where, **row_of(policy, flight, result, request, run.name)})
     if not rows:
         raise ConfigError(f"{run} holds no checkpoint yet.")
     if request.picture:
-        draw(rows, request.picture, run.name)
+        request.picture.parent.mkdir(parents=True, exist_ok=True)
+        draw(rows, run.name).savefig(request.picture, dpi=130)
         say(console, f"picture: {request.picture}")
-    if not request.quiet:
-        make_console().print(table(rows))
-    return rows
+    return Evaluation(rows, policy.task, results)
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
@@ -67,8 +72,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return view
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """The primary metric against minutes and against decisions, one line a world, with 95 % intervals."""
+def draw(rows: list[dict[str, Any]], title: str) -> Any:
+    """Return a figure: the primary metric against minutes and against decisions, one line a world, with 95 % intervals."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -90,5 +95,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         left.set_ylim(0, 1)
     left.legend(frameon=False, loc="lower right")
     figure.suptitle(f"{title}: {rows[0]['episodes']} episodes a point, 95 % intervals", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    return figure

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
-from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code
+from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code, rule_of, walk
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy
@@ -30,8 +31,19 @@ def tell_differences(label: str, differences: Differences) -> str:
     return f"{label}: flown with {', '.join(parts)}"
 
 
+def tell_own_settings(label: str, cfg: Any, first: Any) -> str:
+    """Return a sentence about the settings in which a policy's env differs from the first policy's; "" if none does."""
+    own, others = flat_settings(cfg), flat_settings(first)
+    parts = [f"env.{key}={written(own[key])}" for key in own if own[key] != others[key] and key != "num_envs"]
+    return f"{label} keeps its own {', '.join(parts)}" if parts else ""
+
+
 def eval_env(
-    policy: LoadedPolicy, preset: str | None = None, overrides: Sequence[str] = (), home: TrainedEnv | None = None
+    policy: LoadedPolicy,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    home: TrainedEnv | None = None,
+    shared: TrainedEnv | None = None,
 ) -> EvalEnv:
     """Return the env that a policy is evaluated in: its own, made into the task's evaluation, with overrides on top.
 
@@ -39,15 +51,17 @@ def eval_env(
         preset: A preset of the task: what it names is changed in the policy's own world.
         overrides: `env.key=value` words.
         home: Env of a policy that has none of its own.
+        shared: Env that several policies are compared in; each keeps the sensors and the decision rate of its own.
 
     Raises:
         ConfigError: when an override changes what the policy's weights depend on.
     """
     task, world = policy.task, policy.env or home
     trained = from_plain(task.config, nested(world.settings)) if world is not None else default_env(task)
-    cfg = task.evaluation(trained)
+    flown = trained if shared is None else in_shared_env(task, trained, shared)
+    cfg = task.evaluation(flown)
     if preset is not None:
-        layers = [("the policy's world", to_plain(trained)), (f"preset {preset}", task.presets.load("env", preset))]
+        layers = [("the policy's env", to_plain(flown)), (f"preset {preset}", task.presets.load("env", preset))]
         cfg = task.evaluation(build_config(task.config, layers, []))
     words = [check_env_override(word, task) for word in overrides]
     cfg = build_config(task.config, [("the policy's world", to_plain(cfg))], words, task.presets.aliases, prefix="env.")
@@ -71,6 +85,15 @@ def default_env(task: Task) -> Any:
     """The task's `default` preset, or its plain defaults."""
     names = [name for name in task.presets.names("env") if name == "default"]
     return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
+
+
+def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
+    """Return the settings of a shared env, with those of `trained` that belong to the policy: weights and own_settings."""
+    settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
+    for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
+        if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
+            settings[key] = value
+    return from_plain(task.config, nested(settings))
 
 
 def check_env_override(word: str, task: Task) -> str:

@@ -36,7 +36,7 @@ TEST_SEED = 7
 
 
 @dataclass
-class Evaluation:
+class PolicyResult:
     """How episodes ended, as rates with 95 % intervals, and how they went. Episode by episode, in order of its number."""
 
     episodes: int
@@ -148,7 +148,7 @@ def evaluate(
     record: int = 0,
     highlights: int = 0,
     on_progress: Callable[[int], None] | None = None,
-) -> Evaluation:
+) -> PolicyResult:
     """Fly `episodes` episodes and return how they ended.
 
     Args:
@@ -162,7 +162,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    result = Evaluation(episodes, task.primary_metric, task.metrics.classes)
+    result = PolicyResult(episodes, task.primary_metric, task.metrics.classes)
     begun, measured = time.perf_counter(), task.metrics.episode_metrics()
     kept = Highlights(highlights, task.primary_metric) if highlights else None
     for wave, first in enumerate(range(0, episodes, cfg.num_envs)):
@@ -194,7 +194,7 @@ def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
 def fly_wave(
     agent: BaseAgent,
     env: TensorEnv,
-    result: Evaluation,
+    result: PolicyResult,
     first: int,
     deterministic: bool,
     metrics: TaskMetrics,

@@ -1,46 +1,222 @@
-"""`fledge.evaluate`: evaluate a policy in a held-out env of a task, or in an env of the caller's."""
+"""`fledge.evaluate`: evaluate policies on held-out episodes, or in an env of the caller's."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import os
 import time
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
 
 import torch
 
 from fledge.agents.base import BaseAgent
 from fledge.core.errors import ConfigError
+from fledge.core.terminal import counting, make_console, say
 from fledge.envs.base import TensorEnv
 from fledge.evaluation import episodes as held_out
-from fledge.evaluation.episodes import Evaluation, fly_wave
-from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics
+from fledge.evaluation.comparison import EvalRequest, load_policies, loaded_policy, run_evaluations
+from fledge.evaluation.curve import run_curve
+from fledge.evaluation.episodes import TEST_SEED, PolicyResult, fly_wave
+from fledge.evaluation.results import Evaluation
+from fledge.tasks.base import Task
+from fledge.tasks.envs import env_overrides
+from fledge.tasks.metrics import EpisodeMetrics, TaskMetrics, env_label
+from fledge.tasks.policy_loader import LoadedPolicy, check_fit
+from fledge.tasks.registry import find_task
+
+EPISODES = 1024
 
 
+@overload
+def evaluate(
+    policies: Any,
+    env: str | TensorEnv | None = None,
+    episodes: int | None = None,
+    seed: int = TEST_SEED,
+    *,
+    task: str | Task | type[Task] | None = None,
+    deterministic: bool = True,
+    shield: str | None = None,
+    progress: bool | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    checkpoints: bool = False,
+    picture: str | os.PathLike[str] | bool = False,
+    record: str | os.PathLike[str] | None = None,
+    record_episodes: int = 16,
+    threads: int | None = None,
+    interop: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Evaluation: ...
+@overload
+def evaluate(env: TensorEnv, policy: Any, episodes: int | None = None, *, deterministic: bool = True) -> Evaluation: ...
+@overload
+def evaluate(
+    agent: BaseAgent, task: Task, cfg: Any, episodes: int, seed: int = TEST_SEED, **options: Any
+) -> Evaluation: ...
 def evaluate(*args: Any, **options: Any) -> Evaluation:
-    """Evaluate `(agent, task, cfg, episodes)` (`episodes.evaluate`), or `(env, policy)` (`evaluate_in`)."""
-    in_env = "env" in options or (args and isinstance(args[0], TensorEnv))
-    return evaluate_in(*args, **options) if in_env else held_out.evaluate(*args, **options)
+    """Evaluate policies on episodes that no training has met, and return the results.
 
+    Every policy flies the same episodes. Several policies fly in one env: that of the first policy that was trained, with its
+    map, obstacles and starts; each keeps the sensors and the decision rate that it needs. In a two-player task, every
+    policy meets every other one, and the result is a cross-table.
 
-def evaluate_in(
-    env: TensorEnv, policy: BaseAgent, episodes: int | None = None, *, deterministic: bool = True
-) -> Evaluation:
-    """Fly episodes in an env, which is not held out, and return how they ended; then restore the env's state.
+    Example:
+        >>> result = fledge.evaluate(["fledge-nav", "straight"], episodes=256, moving_obstacles=40)
+        >>> result.table()["success"]
+        >>> result.plot()
+
+    Two older forms work as well: `evaluate(env, policy)` with a TensorEnv first, and `evaluate(agent, task, cfg, episodes)`.
 
     Args:
-        policy: Anything with `act(obs, deterministic)`.
-        episodes: How many in all, each from a reset; by default one for each env.
-        deterministic: Take the policy's mean instead of sampling.
+        policies: One policy or a list of them: names, paths, runs, loaded policies or agents (BaseAgent).
+        env: An env preset of the task (crossing, static, ...), or a TensorEnv of your own, which is not held out and is put
+            back to its state afterwards. By default the env that the (first) policy was trained in.
+        episodes: Episodes per policy, 1024 by default; in an env of your own, one for each of its envs.
+        seed: Seed of the episodes; the same seed gives every policy the same episodes.
+        task: Task of scripted policies and agents, and of policies whose task is code.
+        deterministic: Take the mean action instead of sampling.
+        shield: Safety filter between policy and env: orca or planner (navigation).
+        progress: False prints nothing. By default progress is shown in terminals and notebooks.
+        vary: A setting and the values to try one after the other: ("env.moving_obstacles", [0, 40, 80]).
+        checkpoints: Evaluate every checkpoint that a run kept, instead of the newest. Pick a checkpoint with another
+            seed than you report.
+        picture: True keeps episodes for `result.flights()`; a path also writes a picture of them.
+        record: Write a recording (.frec) of the most interesting episodes.
+        record_episodes: How many of them.
+        threads: CPU threads of the envs. By default all cores.
+        interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
+        settings: Settings of the env, as `fledge.make_env` takes them: moving_obstacles=40.
+
+    Returns:
+        The results: `table()`, `plot()`, `flights()`, `to_dict()`.
+
+    Raises:
+        ConfigError: a policy, preset or setting that does not exist, or that does not fit.
     """
+    if len(args) > 2 and not isinstance(args[2], int | None):  # (agent, task, cfg, episodes)
+        return _evaluate_agent(*args, **options)
+    if args and isinstance(args[0], TensorEnv):  # (env, policy)
+        env, *rest = args
+        policies = rest.pop(0) if rest else options.pop("policy", options.pop("policies", None))
+        return _evaluate_policies(policies, env, *rest, **options)
+    if "policy" in options and not args:
+        options["policies"] = options.pop("policy")
+    return _evaluate_policies(*args, **options)
+
+
+def _evaluate_policies(
+    policies: Any,
+    env: str | TensorEnv | None = None,
+    episodes: int | None = None,
+    seed: int = TEST_SEED,
+    *,
+    task: str | Task | type[Task] | None = None,
+    deterministic: bool = True,
+    shield: str | None = None,
+    progress: bool | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    checkpoints: bool = False,
+    picture: str | os.PathLike[str] | bool = False,
+    record: str | os.PathLike[str] | None = None,
+    record_episodes: int = 16,
+    threads: int | None = None,
+    interop: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Evaluation:
+    listed = list(policies) if isinstance(policies, list | tuple) else [policies]
+    request = EvalRequest(
+        listed,
+        seed=seed,
+        task=task,
+        deterministic=deterministic,
+        shield=shield,
+        vary=None if vary is None else (vary[0], [str(value) for value in vary[1]]),
+        picture=None if isinstance(picture, bool) else Path(picture),
+        keep_episodes=bool(picture),
+        record=None if record is None else Path(record),
+        record_episodes=record_episodes,
+        threads=threads,
+        foreign=None if interop is None else os.fspath(interop),
+        quiet=progress is False,
+    )
+    if isinstance(env, TensorEnv):
+        if settings or vary or checkpoints or record:
+            wrong = [*settings, *(["vary"] if vary else []), *(["checkpoints"] if checkpoints else [])]
+            raise ConfigError(f"{', '.join(wrong) or 'record'} cannot be used with an env of your own: leave it out.")
+        return _evaluate_in(env, request, episodes)
+    request.episodes, request.env_preset = EPISODES if episodes is None else episodes, env
+    if not checkpoints:
+        request.policies, request.foreign = list(load_policies(dataclasses.replace(request, shield=None))), None
+    known = find_task(task) if task is not None else getattr(request.policies[0], "task", None)
+    request.overrides = env_overrides(known or find_task("navigation"), settings)
+    return run_curve(request) if checkpoints else run_evaluations(request)
+
+
+evaluate.__signature__ = inspect.signature(_evaluate_policies)  # type: ignore[attr-defined]
+
+
+def _evaluate_agent(
+    agent: BaseAgent, task: Task, cfg: Any, episodes: int, seed: int = TEST_SEED, **options: Any
+) -> Evaluation:
+    """Evaluate one agent in an env config, as given."""
+    result = held_out.evaluate(getattr(agent, "agent", agent), task, cfg, episodes, seed, **options)
+    return Evaluation([_row(agent, result, env_label(task, cfg), seed)], task, [result])
+
+
+def _evaluate_in(env: TensorEnv, request: EvalRequest, episodes: int | None) -> Evaluation:
+    """Fly policies in an env of the caller's, which is not held out; then restore its state."""
+    known = [each for each in request.policies if isinstance(each, str | os.PathLike) or loaded_policy(each)]
     count = env.num_envs if episodes is None else episodes
     if count < 1:
         raise ConfigError(f"episodes is {episodes}, but an evaluation needs at least 1.")
-    result = Evaluation(count, "success" if "success" in env.outcomes.values() else "return")
+    task = load_policies(dataclasses.replace(request, policies=known, shield=None))[0].task if known else None
+    request = dataclasses.replace(request, episodes=count, task=request.task or task)
+    if request.task is not None:
+        request.policies = list(load_policies(request))
+    rows, results = [], []
+    for policy in request.policies:
+        if isinstance(policy, LoadedPolicy) and policy.env is not None and not request.quiet:
+            rate = policy.env.decision_s
+            if rate and abs(rate - env.decision_s) > 1e-6:
+                text = f"decides every {env.decision_s:g} s here (trained with {rate:g} s): policy.make_env() keeps its rate."
+                say(make_console(stderr=True), f"{Path(policy.name).name} {text}")
+        results.append(_fly_in(env, policy, request))
+        cfg = getattr(env.unwrapped, "cfg", None)
+        label = (
+            env_label(request.task, cfg) if isinstance(request.task, Task) and cfg is not None else type(env).__name__
+        )
+        rows.append(_row(policy, results[-1], label, None))
+    return Evaluation(rows, request.task if isinstance(request.task, Task) else None, results)
+
+
+def _fly_in(env: TensorEnv, policy: Any, request: EvalRequest) -> PolicyResult:
+    agent = policy.agent if isinstance(policy, LoadedPolicy) else policy
+    if isinstance(agent, BaseAgent):
+        check_fit(agent, env)
+    names = set(env.outcomes.values())
+    head = policy.task.primary_metric if isinstance(policy, LoadedPolicy) else "success"
+    result = PolicyResult(request.episodes, head if head in names else "success" if "success" in names else "return")
     before, begun = env.state_dict(), time.perf_counter()
+    name = policy.name if isinstance(policy, LoadedPolicy) else type(agent).__name__
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for first in range(0, count, env.num_envs):
-                fly_wave(policy, env, result, first, deterministic, TaskMetrics(), EpisodeMetrics())
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            counting(make_console(stderr=True), name, request.episodes, request.quiet) as on_progress,
+        ):
+            for first in range(0, request.episodes, env.num_envs):
+                part = (result, first, request.deterministic, TaskMetrics(), EpisodeMetrics(), None, on_progress)
+                fly_wave(agent, env, *part)
     finally:
         env.load_state_dict(before)
     result.wall_seconds = time.perf_counter() - begun
     return result
+
+
+def _row(policy: Any, result: PolicyResult, env: str, seed: int | None) -> dict[str, Any]:
+    name = Path(policy.name).name if isinstance(policy, LoadedPolicy) else type(policy).__name__
+    facts = {"seed": seed, "world": env, "headline": result.primary_metric, "decision_s": result.decision_s}
+    return {"policy": name, **result.as_dict(), **facts}

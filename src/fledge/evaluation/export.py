@@ -22,20 +22,49 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
 
 
+@dataclasses.dataclass
+class ExportResult:
+    """Result of `fledge.export`.
+
+    Attributes:
+        path: The file that was written.
+        bytes: Its size.
+        max_difference: Largest difference between the policy's actions and the file's, on the same observations.
+        contract: Meaning, units and frames of the file's inputs and outputs, and the decision rate; empty for .fledge.
+        figures: Everything, JSON-able, as `fledge export --json` prints it.
+    """
+
+    path: Path
+    bytes: int
+    max_difference: float
+    contract: dict[str, Any] = dataclasses.field(repr=False)
+    figures: dict[str, Any] = dataclasses.field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, JSON-able."""
+        return self.figures
+
+
 def export_policy(
-    name: str, path: Path, task: Task | None = None, overrides: Sequence[str] = (), golden: Path | None = None
+    given: str | LoadedPolicy,
+    path: Path,
+    task: Task | None = None,
+    overrides: Sequence[str] = (),
+    golden: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the policy called `name` to a file: .onnx or .ts for other programs, .fledge as a policy file.
+    """Write a policy to a file: .onnx or .ts for other programs, .fledge as a policy file.
 
     Args:
+        given: A policy's name or path, or a loaded policy.
         overrides: `env.key=value` words that change the world that the file says it is flown in; `policy.key=true` ones
             for switches of the policy (.fledge only).
         golden: Also write observations of a flight and the actions on them, as .npz.
     """
     if golden is not None and (golden.suffix != ".npz" or path.suffix == ".fledge"):
         raise ConfigError(f"{golden} cannot be written: golden vectors go into an .npz, beside an .onnx or .ts file.")
+    name = given.name if isinstance(given, LoadedPolicy) else given
     if path.suffix != ".fledge":
-        policy = load_policy(name, task)
+        policy = load_policy(given, task)
         cfg = eval_env(policy, overrides=overrides).cfg
         result = export_agent(policy.agent, path, policy.task.contract(cfg))
         if golden is not None:

@@ -10,19 +10,20 @@ from fledge.core.terminal import counting, make_console, say
 from fledge.evaluation.env_config import tell_differences
 from fledge.evaluation.match_agents import fitting_pilots, match_env, named_agents, trained_elsewhere
 from fledge.evaluation.match_figures import explain_losses
-from fledge.evaluation.match_tables import behaviour_tables, match_table, same_fights
 from fledge.evaluation.matches import Match, cross_table
 from fledge.evaluation.recordings import numbered_path, save_recording
+from fledge.evaluation.results import Evaluation
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_loader import LoadedPolicy
+from fledge.tasks.view.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from fledge.evaluation.comparison import EvalRequest
 
 
-def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str, Any]:
-    """Let every policy meet every other one, print the cross-table (unless quiet), and return the figures."""
+def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluation:
+    """Let every policy meet every other one, and return the cross-table."""
     task = policies[0].task
     cfg = match_env(policies, request)
     if len(policies) == 1:  # against the ladder
@@ -31,6 +32,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
     changed = trained_elsewhere(policies, [name for name, _ in agents], cfg)
     for name, differences in {} if request.quiet else changed.items():
         say(make_console(stderr=True), tell_differences(name, differences))
+    kept: list[Trajectory] = []
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
@@ -38,6 +40,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, **match_facts(task, cfg, request)}
         number = sum(range(len(agents) - i, len(agents))) + j - i
+        kept.extend(match.highlights)
         told = explain_losses(task, match.highlights, who)
         if request.record:
             path = numbered_path(request.record, number, pairs)
@@ -49,16 +52,12 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> dict[str,
             task.view.draw(match.highlights, f"{who[0]} (blue) against {who[1]} (red)").savefig(path)
             files.append(str(path))
 
-    shown = request.record_episodes if request.record else 6 if request.picture else 0
+    shown = request.record_episodes if request.record else 6 if request.picture or request.keep_episodes else 0
     result = fly_cross_table(agents, task, cfg, request, highlights=shown, on_match=keep if shown else None)
     result |= {"files": files} if files else {}
     result |= {"losses": losses} if request.record else {}
     result |= {"changed": changed} if changed else {}
-    if not request.quiet:
-        make_console().print(*match_table(result), *behaviour_tables(result, task))
-        if few := same_fights(result):
-            say(make_console(stderr=True), few)
-    return result
+    return Evaluation([result], task, trajectories=kept)
 
 
 def match_facts(task: Task, cfg: Any, request: EvalRequest) -> dict[str, Any]:

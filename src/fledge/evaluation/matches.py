@@ -21,7 +21,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.random import Purpose, derive_seed
 from fledge.envs.base import TensorEnv, make_action_buffer
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.episodes import TEST_SEED, Evaluation, fly_wave, wilson
+from fledge.evaluation.episodes import TEST_SEED, PolicyResult, fly_wave, wilson
 from fledge.evaluation.match_agents import check_agents
 from fledge.evaluation.match_figures import CrossTableFigures
 from fledge.evaluation.recorder import Highlights, Recorder
@@ -134,7 +134,7 @@ def play(
                     check_fit(agent, env)
                 rows = np.arange(side, 2 * count, 2)
                 recorder = Recorder(task.view, env, 2 * done, 0, [], kept, rows) if kept else None
-                result, measured = Evaluation(2 * count, task.primary_metric), MatchMetrics(task.match)
+                result, measured = PolicyResult(2 * count, task.primary_metric), MatchMetrics(task.match)
                 pair = AgentPair(first, second, side, env)
                 fly_wave(pair, env, result, 0, deterministic, task.metrics, measured, recorder)
                 parts.append((result.outcomes[rows], result.kinds[rows], result.lengths_s[rows]))

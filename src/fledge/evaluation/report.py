@@ -23,6 +23,7 @@ from fledge.evaluation.tables import class_score, classes_of, outcome_labels, sc
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
 from fledge.tasks.policy_loader import load_policy
+from fledge.tasks.registry import is_code
 from fledge.tasks.view.trajectory import Trajectory
 
 REPORT_EPISODES = 256  # what `fledge report` flies by itself
@@ -167,7 +168,7 @@ def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> n
 def command_line(run: Path, request: EvalRequest, path: Path) -> str:
     """The command that writes this page, with what is not the default."""
     words = ["fledge", "report", str(run), *request.overrides]
-    words += ["--task", request.task] if request.task else []
+    words += ["--task", request.task.reference] if request.task and is_code(request.task.reference) else []
     words += ["--out", str(path)] if path != run / "report.html" else []
     words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
     words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []

@@ -128,12 +128,15 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
 
 
 class ConsoleLogger:
-    """Live progress, with the recent mean of `primary_metric`: a bar on a terminal, a line every few seconds elsewhere."""
+    """Live progress, with the recent mean of `primary_metric`.
 
-    def __init__(self, total_steps: int, primary_metric: str = "success") -> None:
+    On a terminal or in a notebook it is a bar, elsewhere a line every few seconds; `quiet` prints nothing.
+    """
+
+    def __init__(self, total_steps: int, primary_metric: str = "success", quiet: bool = False) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from fledge.core.terminal import make_console
+        from fledge.core.terminal import NotebookBar, in_notebook, make_console
 
         self.total, self.start = total_steps, 0
         self._figures = {
@@ -144,8 +147,10 @@ class ConsoleLogger:
             self._figures["return"] = "return {:+.1f}"
         self._started = self._last_line = time.monotonic()
         self._console = make_console(stderr=True)
+        self._console.quiet = self._quiet = quiet
         self._bar: Progress | None = None
-        if self._console.is_terminal:
+        self._notebook_bar = NotebookBar("learning", total_steps) if in_notebook() and not quiet else None
+        if self._console.is_terminal and not quiet:
             self._bar = Progress(
                 TextColumn("learning", style="bold"),
                 BarColumn(),
@@ -162,11 +167,16 @@ class ConsoleLogger:
         self._started = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, total=total_steps, completed=step)
+        if self._notebook_bar is not None:
+            self._notebook_bar.update(step, total=total_steps)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         figures = "  ".join(text.format(metrics[name]) for name, text in self._figures.items() if name in metrics)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, figures=figures)
+        if self._notebook_bar is not None:
+            self._notebook_bar.update(step, figures)
+        if self._bar is not None or self._notebook_bar is not None or self._quiet:
             return
         now = time.monotonic()
         if now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total:
@@ -182,3 +192,5 @@ class ConsoleLogger:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._notebook_bar is not None:
+            self._notebook_bar.close()

@@ -55,6 +55,8 @@ class PolicyFactory:
     """Folder of the shipped policies, NAME.fledge."""
     shields: Mapping[str, Callable[[BaseAgent], BaseAgent]] = {}
     """Wrappers that check and correct an agent's actions, by name."""
+    own_settings: tuple[str, ...] = ()
+    """Beginnings of env settings that belong to a policy (its sensors, its decision rate), not to the world it flies in."""
     pilot_aliases: Mapping[str, str] = {}
     """Other projects' names of scripted policies -> ours."""
 

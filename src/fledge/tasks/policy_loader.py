@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,12 @@ from fledge.core.errors import ConfigError
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
 from fledge.tasks.base import Task
+from fledge.tasks.loaded_policy import LoadedPolicy as LoadedPolicy
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
 EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
-
-
-@dataclass
-class LoadedPolicy:
-    """An agent, its task, and the env that it was trained in (None: any)."""
-
-    name: str
-    agent: BaseAgent
-    task: Task
-    env: TrainedEnv | None
 
 
 def find_policy_file(name: str) -> Path | None:
@@ -47,16 +38,27 @@ def find_policy_file(name: str) -> Path | None:
     return Path(name) if Path(name).exists() or is_past_self(Path(name)) else None
 
 
-def load_policy(name: str, task: Task | None = None) -> LoadedPolicy:
-    """Load the policy that a name means (see the head of this module).
+def load_policy(
+    name: str | os.PathLike[str] | LoadedPolicy, task: str | Task | type[Task] | None = None
+) -> LoadedPolicy:
+    """Load a policy by name or path.
+
+    Example:
+        >>> policy = fledge.load_policy("fledge-nav")
+        >>> action = policy.act({"state": state, "lidar": lidar, ...})
 
     Args:
-        task: Whose scripted policies and .pt files are meant, and whose code may run. By default navigation for those, and
-            for others the task that the file names.
+        name: A shipped policy (fledge-nav), a run's folder (its newest checkpoint), a policy file, a scripted policy
+            (straight, or crank(shot=0.8)), a past self of a league (runs/duel#3), another project's .pt file, or any of
+            them behind a shield (fledge-nav+planner).
+        task: Task of a scripted policy or .pt file (by default navigation), and of a policy whose task is code.
 
     Raises:
-        ConfigError: if there is no such policy, or it belongs to another task.
+        ConfigError: There is no such policy, or it belongs to another task.
     """
+    if isinstance(name, LoadedPolicy):
+        return name
+    name, task = os.fspath(name), None if task is None else find_task(task)
     chosen = task or find_task("navigation")
     bare, plus, shield = name.rpartition("+")
     if plus and shield in chosen.policy.shields and not Path(name).exists():

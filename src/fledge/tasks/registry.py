@@ -13,16 +13,18 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fledge.core.code import find_object, module_from_file
+from fledge.core.code import FILE_MODULES, find_object, module_from_file
 from fledge.core.errors import ConfigError
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
+LOCAL = "__main__:"  # how a reference to code of the calling program begins: other processes cannot import it
 FOLDERS = sorted({path.parent.name for path in Path(__file__).parent.glob("*/task.py")} - {"gym"})
 
 
@@ -31,21 +33,83 @@ def task_names() -> list[str]:
     return sorted({*FOLDERS, *(point.name for point in entry_points(group=GROUP))})
 
 
-@functools.cache
-def find_task(reference: str) -> Task:
-    """Return the task that a reference means (see above).
+def find_task(task: str | Task | type[Task]) -> Task:
+    """Return the task that a reference means (see above); a task object, or an object of a task class, is itself.
 
     Raises:
         ConfigError: if there is none, or its code cannot be loaded.
     """
+    if isinstance(task, str):
+        return _task_by_reference(task)
+    if isinstance(task, type) and issubclass(task, Task):
+        return with_reference(_task_of_class(task))  # type: ignore[arg-type]
+    if isinstance(task, Task):
+        return with_reference(task)
+    raise ConfigError(
+        f"task is {task!r}, but must be a name ({', '.join(task_names())}), gym:ID, a Python file, module:object, or a Task."
+    )
+
+
+def _task_by_reference(reference: str) -> Task:
     if not is_code(reference):
         return find_named_task(reference)
     if reference.startswith("gym:"):
         return _gym_task(reference)
+    file, _, name = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
+    if not file.endswith(".py"):
+        return _task_of_code(reference, 0)
+    path = Path(file).resolve()
+    changed = path.stat().st_mtime_ns if path.is_file() else 0
+    return _task_of_code(f"{path}:{name}" if name else str(path), changed)
+
+
+@functools.cache
+def _task_of_code(reference: str, changed: int) -> Task:
+    """Load a task from code; a file that has changed is loaded again."""
     if reference.endswith(".py"):
-        reference = str(Path(reference).resolve())
         return _task_in(_only_task(module_from_file(Path(reference)), reference), reference)
     return _task_in(find_object(reference), reference)
+
+
+@functools.cache
+def _task_of_class(kind: type[Task]) -> Task:
+    return kind()
+
+
+def with_reference(task: Task) -> Task:
+    """Return a task whose reference finds it again, also in other processes.
+
+    A task that no importable module holds, such as one of a notebook's cell, gets a reference that begins with `LOCAL`.
+    """
+    if task.reference != task.name:
+        return task
+    known = _named_task(task.name) if task.name in task_names() else None
+    if known is not None and _same(known, task):
+        return known
+    is_default = type(task) is not Task and _is_default(task)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__spec__", None) is None or module.__name__.startswith(("__main__", FILE_MODULES)):
+            continue
+        for name, value in list(vars(module).items()):
+            if value is task or (is_default and value is type(task) and module.__name__ == value.__module__):
+                task.reference = f"{module.__name__}:{name}"
+                return task
+    task.reference = f"{LOCAL}{type(task).__name__}"
+    return task
+
+
+def _same(task: Task, other: Task) -> bool:
+    """Return whether two tasks are alike in everything but their reference."""
+    parts, others = ({k: v for k, v in vars(each).items() if k != "reference"} for each in (task, other))
+    return type(task) is type(other) and parts == others
+
+
+def _is_default(task: Task) -> bool:
+    """Return whether a task is what its class makes without arguments."""
+    try:
+        return _same(task, _task_of_class(type(task)))  # type: ignore[arg-type]
+    except (TypeError, ConfigError):
+        return False
 
 
 def is_code(reference: str) -> bool:

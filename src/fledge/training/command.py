@@ -1,19 +1,21 @@
-"""`fledge train`: from command-line words to a run."""
+"""Start or resume a training: read its config, check it, start its ranks, and train."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fledge.core.code import is_reference
-from fledge.core.errors import ConfigError, InterruptedRunError
+from fledge.core.errors import ConfigError
 from fledge.core.machine import pick_device
 from fledge.core.overrides import read_yaml, value_given
 from fledge.core.settings import check_settings, flat_settings
@@ -21,7 +23,7 @@ from fledge.envs.reward_wrapper import find_reward
 from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
-from fledge.tasks.registry import find_task, is_code, task_names
+from fledge.tasks.registry import LOCAL, find_task, is_code, task_names
 from fledge.training.config import CollectMode, TrainConfig, make_config, read_run_config, with_named_code
 from fledge.training.init_from import take_network
 from fledge.training.loop import train
@@ -30,30 +32,72 @@ from fledge.training.ranks import default_ranks, joined_ranks
 from fledge.training.run import env_with_reward, refuse_misfits
 
 
+@dataclass
+class TrainingResult:
+    """How a training ended, as rank 0 knows it."""
+
+    folder: Path
+    task: Task
+    metrics: dict[str, float]
+    """The last ones; empty on other ranks."""
+    interrupted: bool = False
+    """Whether Ctrl-C or SIGTERM ended it."""
+
+
 def run_training(
-    tasks: Sequence[str],
+    task: Task | None,
     preset: str | None,
     overrides: Sequence[str],
     folder: Path | None,
     resume: Path | None,
     on_start: Callable[[Path], None] | None = None,
-) -> dict[str, Any] | None:
-    """Train on as many ranks as the config says. Return the last metrics on rank 0, None on others.
+    quiet: bool = False,
+) -> TrainingResult:
+    """Train on as many ranks as the config says.
 
-    `on_start` is called on rank 0 with the run's folder, before it is made.
+    Args:
+        task: By default the resumed run's, or navigation.
+        overrides: `key=value` settings.
+        folder: Folder of a new run; by default runs/<time>.
+        resume: Folder of the run to continue.
+        on_start: Called on rank 0 with the run's folder, before it is made.
+        quiet: Print nothing.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before training began, or a second one; its text says how to continue.
     """
-    if resume is not None and folder is not None:
-        raise ConfigError("Pass --folder for a new run or --resume for an old one, not both.")
+    task, cfg, folder, taken = read_training(task, preset, overrides, folder, resume)
+    size = choose_ranks(task, cfg, overrides, quiet)
+    check_before_start(task, cfg, size)
+    check_folder(folder)
+    mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
+    mode += ["--preset", preset] if preset is not None and resume is None else []
+    child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
+    interrupts: list[bool] = []
+    try:
+        with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
+            if ranks.is_first and not quiet:
+                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
+                print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
+                if taken:
+                    print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
+            if ranks.is_first and on_start is not None:
+                on_start(folder)
+            options: Any = {"quiet": quiet, "on_interrupt": lambda: interrupts.append(True)}
+            with memory_sentence(task, cfg):
+                metrics = train(cfg, folder, ranks, resume is not None, task, **options)
+    except KeyboardInterrupt:
+        stopped = "Stopped at once." if has_saved(folder) else "Stopped before anything was saved."
+        raise KeyboardInterrupt(f"{stopped} {how_to_go_on(folder)}".rstrip()) from None
+    return TrainingResult(folder, task, metrics if ranks.is_first else {}, bool(interrupts))
+
+
+def read_training(
+    task: Task | None, preset: str | None, overrides: Sequence[str], folder: Path | None, resume: Path | None
+) -> tuple[Task, TrainConfig, Path, list[str]]:
+    """Return the task, config and folder of a new or resumed run, and the `policy.*` settings that init_from brought."""
     if preset is not None and resume is not None:
-        raise ConfigError("--preset is for a new run: a resumed one keeps its settings; change them with key=value.")
-    named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
-    overrides = [word for word in overrides if not word.startswith("task=")]
-    if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
-        raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
-    names = list(dict.fromkeys([*tasks, *named]))
-    if len(names) > 1:
-        raise ConfigError(f"{' and '.join(map(repr, names))} were given, but a run has one task: name it once.")
-    task = find_task(names[0]) if names else None
+        raise ConfigError("A preset is for a new run: a resumed one keeps its settings; change them one by one.")
     taken: list[str] = []
     if resume is not None:
         folder = resume
@@ -68,37 +112,59 @@ def run_training(
     else:
         task = task or find_task("navigation")
         cfg = make_config(task, preset, overrides)
-        folder = folder or Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+        folder = folder or new_folder()
         if (folder / "config.yaml").exists() and "RANK" not in os.environ:
             raise ConfigError(
-                f"{folder} already holds a run: --resume {folder} continues it, or choose another --folder."
+                f"{folder} already holds a run: --resume {folder} (in Python, resume=True) continues it, or choose another "
+                "folder."
                 if has_saved(folder)
-                else f"{folder} already holds a run, but nothing was saved yet: --resume {folder} with the mended words "
-                "begins it from its start, or remove the folder."
+                else f"{folder} already holds a run, but nothing was saved yet: --resume {folder} (in Python, resume=True) "
+                "with corrected settings begins it from its start, or remove the folder."
             )
         check_settings(cfg)
         taken = take_network(task, cfg, overrides) if cfg.init_from else []
+    return task, cfg, folder, taken
+
+
+def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: bool) -> int:
+    """Return the number of ranks: as many as the config says; one for code that other processes cannot import."""
     size = int(os.environ.get("WORLD_SIZE", 0)) or cfg.ranks or default_ranks(cfg.device, cfg.env.num_envs)
-    check_before_start(task, cfg, size)
-    check_folder(folder)
-    mode = ["--resume", str(folder)] if resume is not None else ["--folder", str(folder)]
-    mode += ["--preset", preset] if preset is not None and resume is None else []
-    child = ["-m", "fledge.cli", "train", task.reference, *overrides, *mode]
-    try:
-        with joined_ranks(size, cfg.device, child, cfg.threads, lambda: how_to_go_on(folder)) as ranks:
-            if ranks.is_first:
-                many = f"{ranks.size} rank{'s' if ranks.size > 1 else ''} on {cfg.device}"
-                print(f"run: {folder}  ({many}, {cfg.env.num_envs} {task.metrics.unit})", file=sys.stderr)
-                if on_start is not None:
-                    on_start(folder)
-                if taken:
-                    print(f"network of {cfg.init_from}: {' '.join(taken)}", file=sys.stderr)
-            with memory_sentence(task, cfg):
-                metrics = train(cfg, folder, ranks, resume=resume is not None, task=task)
-    except KeyboardInterrupt:
-        stopped = "Stopped at once." if has_saved(folder) else "Stopped before anything was saved."
-        raise InterruptedRunError(f"{stopped} {how_to_go_on(folder)}".rstrip()) from None
-    return {"run": str(folder), **metrics} if ranks.is_first else None
+    local = local_code(task, overrides)
+    if size == 1 or not local:
+        return size
+    if size == cfg.ranks or "WORLD_SIZE" in os.environ:
+        raise ConfigError(
+            f"{local} is defined in the calling program, where {size} ranks cannot import it: put it into a Python file "
+            "and import it from there, or set ranks=1."
+        )
+    if not quiet:
+        print(
+            f"{local} is defined in the calling program: training on 1 rank. In a file, it uses all.", file=sys.stderr
+        )
+    return 1
+
+
+def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
+    """Return the task that words of a command line name, also as `task=NAME`, and the other overrides."""
+    named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
+    if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
+        raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
+    names = list(dict.fromkeys([*tasks, *named]))
+    if len(names) > 1:
+        raise ConfigError(f"{' and '.join(map(repr, names))} were given, but a run has one task: name it once.")
+    return (find_task(names[0]) if names else None), [word for word in overrides if not word.startswith("task=")]
+
+
+def new_folder() -> Path:
+    """Return runs/<time>, with a number behind it if there is one already."""
+    base = Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    return next(path for path in (base, *(Path(f"{base}-{n}") for n in itertools.count(2))) if not path.exists())
+
+
+def local_code(task: Task, overrides: Sequence[str]) -> str:
+    """Return the name of the task, or of a setting's code, that only the calling program holds; "" if there is none."""
+    references = [task.reference, *(word.partition("=")[2].strip() for word in overrides)]
+    return next((each.removeprefix(LOCAL) for each in references if each.startswith(LOCAL)), "")
 
 
 def has_saved(folder: Path) -> bool:

@@ -32,6 +32,7 @@ from fledge.learn.registry import ALGORITHMS, find_learner
 from fledge.learn.sac import SACConfig
 from fledge.learn.td3 import TD3Config
 from fledge.tasks.base import Task
+from fledge.tasks.policy_loader import may_be
 from fledge.tasks.registry import find_named_task, find_task
 
 RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"}  # settings by their earlier names
@@ -92,7 +93,7 @@ class TrainConfig:
     init_from: str = setting("", resume="same")
     """Start from the weights of this run or policy file."""
     reward: str = setting("", resume="restart", code=True)
-    """A reward of your own instead of the env's: module:object or file.py:object (docs/rewards.md)."""
+    """A reward of your own instead of the env's: module:object or file.py:object (docs/guides/own_reward.md)."""
     env: Any = None
     policy: Any = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -289,8 +290,11 @@ def read_run_config(
     if not path.is_file():
         raise ConfigError(f"{folder} is not a run: it has no config.yaml. Give the folder that `fledge train` printed.")
     content = read_yaml(path)
+    saved = str(content.get("task", "navigation"))
     if task is None:
-        task = find_named_task(str(content.get("task", "navigation")), asked_by=str(folder))
+        task = find_named_task(saved, asked_by=str(folder))
+    elif not may_be(saved, task):
+        raise ConfigError(f"{folder} is a run of the task {saved}, not of {task.reference}: leave the task out.")
     content["task"] = task.reference
     algo = chosen_algo([("", content)], words, task, named)
     if absolute(algo) != content.get("algo"):

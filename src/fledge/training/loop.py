@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,21 +23,32 @@ from fledge.training.config import TrainConfig
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
-from fledge.training.run import EXACT, Run
+from fledge.training.run import EXACT, TrainingState
 
 
 def train(
-    cfg: TrainConfig, folder: Path, ranks: Ranks, resume: bool = False, task: Task | None = None
+    cfg: TrainConfig,
+    folder: Path,
+    ranks: Ranks,
+    resume: bool = False,
+    task: Task | None = None,
+    *,
+    quiet: bool = False,
+    on_interrupt: Callable[[], None] | None = None,
 ) -> dict[str, float]:
     """Train to the end of the config (or a signal) and return the last metrics.
 
     Rank 0 writes the run's folder; all ranks learn. A stopped or killed run continues with `resume`.
+
+    Args:
+        quiet: Print nothing.
+        on_interrupt: Called on rank 0 if Ctrl-C or SIGTERM ended the training, after it was saved.
     """
     keep_freed_memory()
-    run = ranks.together(lambda: Run(cfg, ranks, task))
-    outputs = start_run(run, folder, resume)
+    run = ranks.together(lambda: TrainingState(cfg, ranks, task))
+    outputs = start_run(run, folder, resume, quiet)
     try:
-        with stop_on_signals() as stopped:
+        with stop_on_signals(quiet) as stopped:
             monitor, metrics = PerformanceMonitor(), dict[str, float]()
             while not run.finished:
                 begun = time.perf_counter()
@@ -60,6 +72,8 @@ def train(
                             outputs.save(state)
                 if stop:
                     break
+            if on_interrupt and stopped():
+                on_interrupt()
         return outputs.finish(metrics) if outputs else metrics
     except NumericsError as error:
         raise dump_update(run, folder, error) from error
@@ -69,14 +83,14 @@ def train(
         run.close()
 
 
-def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
+def start_run(run: TrainingState, folder: Path, resume: bool, quiet: bool = False) -> RunOutputs | None:
     """Load the newest checkpoint (resume) or the weights to start from, on every rank; return rank 0's outputs.
 
     A start that fails leaves no folder behind.
     """
     outputs: RunOutputs | None = None
     try:
-        outputs = run.ranks.together(lambda: RunOutputs(run, folder) if run.ranks.is_first else None)
+        outputs = run.ranks.together(lambda: RunOutputs(run, folder, quiet) if run.ranks.is_first else None)
         state = run.ranks.share(run.ranks.together(lambda: outputs.load(resume) if outputs else None))
         say = run.ranks.together(lambda: take_state(run, state, resume))
         if outputs:
@@ -90,7 +104,7 @@ def start_run(run: Run, folder: Path, resume: bool) -> RunOutputs | None:
         raise
 
 
-def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
+def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -> str:
     """Load a saved state into a run; return what to print about it."""
     if state is None:
         return ""
@@ -106,15 +120,21 @@ def take_state(run: Run, state: dict[str, Any] | None, resume: bool) -> str:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM came. A second Ctrl-C stops at once."""
+def stop_on_signals(quiet: bool = False) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C or SIGTERM came. A second Ctrl-C raises KeyboardInterrupt.
+
+    Outside the main thread, which alone may handle signals, it always returns False.
+    """
     came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
 
     def note(number: int, frame: Any) -> None:
         if came and number == signal.SIGINT:
             raise KeyboardInterrupt
         came.append(number)
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("RANK", "0") == "0" and not quiet:
             print("\nStopping after this iteration and saving; Ctrl-C again to stop at once.", file=sys.stderr)
 
     old = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}

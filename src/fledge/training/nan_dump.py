@@ -16,10 +16,10 @@ from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
 from fledge.training.config import aliases_of, chosen_algo, config_class
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run, make_learner
+from fledge.training.run import TrainingState, make_learner
 
 
-def dump_update(run: Run, folder: Path, error: NumericsError) -> NumericsError:
+def dump_update(run: TrainingState, folder: Path, error: NumericsError) -> NumericsError:
     """Write the update that failed, and return the error with the file's name."""
     if error.dump is not None or error.cause is None:  # the env's NaN guard has written its own
         return error

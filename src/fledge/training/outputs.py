@@ -27,7 +27,7 @@ from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
 from fledge.training.memory import MemoryWatch
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 SUMMARY_EVERY = 100  # iterations between two summaries
 OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
@@ -38,7 +38,7 @@ RECENT = 20  # iterations that the recent primary metric averages over
 class RunOutputs:
     """Logs, evaluations, checkpoints and archives of a run; rank 0 has one, closed at its end."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: TrainingState, folder: Path, quiet: bool = False) -> None:
         cfg = run.cfg
         self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class RunOutputs:
         if cfg.rollout_save_interval:
             self.rollouts = RolloutStorage(folder / "rollouts", cfg.rollout_compression_level)
         self.primary_metric = run.task.primary_metric
-        self.console = ConsoleLogger(run.total_iterations, primary_metric=self.primary_metric)
+        self.console = ConsoleLogger(run.total_iterations, self.primary_metric, quiet)
         self.loggers: list[Logger] = []
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
         self.last: dict[str, float] = {}
@@ -66,8 +66,9 @@ class RunOutputs:
         self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
         self.memory_watch = MemoryWatch()
-        with contextlib.redirect_stdout(sys.stderr):
-            print_model_info(run.policy)
+        if not quiet:
+            with contextlib.redirect_stdout(sys.stderr):
+                print_model_info(run.policy)
 
     def write_config(self) -> None:
         """Write config.yaml; from here on the folder holds a run."""

@@ -1,6 +1,7 @@
 """Ranks: the processes that share a run. One per core on a CPU (gloo), one per GPU on CUDA (NCCL).
 
-`fledge train` is rank 0 and starts the others; under `torchrun` every process reads its rank from the environment.
+The process that calls `fledge.train` is rank 0 and starts the others; under `torchrun` every process reads its rank from the
+environment. Afterwards torch's threads, the process group and the environment are as before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +108,7 @@ def joined_ranks(
         threads: Of torch in each rank; 0: OMP_NUM_THREADS, else the cores divided by the ranks.
         advice: Returns what to do when a rank is lost.
     """
-    children = Children()
+    children, threads_before, joined = Children(), torch.get_num_threads(), False
     if TOLD in os.environ and PARENT in os.environ:  # rank 0 may be killed while this one is not waiting for it
         when_parent_ends(int(os.environ[PARENT]), lambda: os._exit(1))
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -114,6 +116,11 @@ def joined_ranks(
         ranks = Ranks(number, int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", number)))
     else:
         ranks = Ranks(0, size)
+        if size > 1 and dist.is_initialized():
+            raise ConfigError(
+                "This process already belongs to a torch.distributed process group: call "
+                "torch.distributed.destroy_process_group() first, or train with ranks=1."
+            )
         if size > 1:
             children.start(size, child_args)
     try:
@@ -121,9 +128,10 @@ def joined_ranks(
         own = pick_device(device, torch.cuda.device_count(), ranks.local)
         if own != "cpu":
             torch.cuda.set_device(own)
-        if ranks.size > 1:
+        if ranks.size > 1 and not dist.is_initialized():
             backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
             dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=timedelta(minutes=10))
+            joined = True
         yield ranks
     except KeyboardInterrupt:
         children.kill()
@@ -141,10 +149,11 @@ def joined_ranks(
             raise FledgeError(told) from error
         raise FledgeError(f"Rank {ranks.rank} lost another rank; the run stops. {advice()}".rstrip()) from error
     finally:
-        if ranks.size > 1 and dist.is_initialized():
+        if joined and dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
         children.wait()
+        torch.set_num_threads(threads_before)
 
 
 def _is_lost_connection(error: Exception) -> bool:
@@ -159,6 +168,7 @@ class Children:
 
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     folder: tempfile.TemporaryDirectory[str] | None = None
+    environ: dict[str, str | None] = field(default_factory=dict)  # variables that were changed: their former values
 
     def start(self, size: int, child_args: Sequence[str]) -> None:
         with socket.socket() as probe:
@@ -166,6 +176,7 @@ class Children:
             port = probe.getsockname()[1]
         if not child_args:
             raise ConfigError("More than one rank needs the command line `fledge train` or torchrun.")
+        self.environ = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         self.folder = tempfile.TemporaryDirectory(prefix="fledge_ranks_")
         # A terminal's Ctrl-C goes to all ranks. Only rank 0 handles it and stops the others, which inherit the block.
@@ -173,7 +184,7 @@ class Children:
         try:
             for rank in range(1, size):
                 place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-                place |= {TOLD: self.note(rank), PARENT: str(os.getpid())}
+                place |= {TOLD: self.note(rank), PARENT: str(os.getpid()), "PYTHONPATH": python_path()}
                 command = [sys.executable, *child_args]
                 self.processes[rank] = subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
         finally:
@@ -202,3 +213,12 @@ class Children:
                 process.kill()
         if self.folder is not None:
             self.folder.cleanup()
+        for name, value in self.environ.items():
+            os.environ.pop(name, None)
+            os.environ |= {} if value is None else {name: value}
+
+
+def python_path() -> str:
+    """Return this process's module search path without the interpreter's own folders, for PYTHONPATH of another."""
+    own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return os.pathsep.join(path for path in sys.path if path and not path.startswith(own))

@@ -46,7 +46,7 @@ EXACT = "bit for bit"  # how a run continues if nothing that is computed has cha
 TAKEN = {"action", "reward", "terminated", "truncated"}  # names of a rollout that an observation cannot have
 
 
-class Run:
+class TrainingState:
     """Env, policy, learner and collector of one rank, and the counters of the run."""
 
     def __init__(self, cfg: TrainConfig, ranks: Ranks, task: Task | None = None) -> None:

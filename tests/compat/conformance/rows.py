@@ -1,7 +1,7 @@
 """The table of the reference documents' lines (rows.txt), and the decorator that ties tests to its rows.
 
 python -m tests.compat.conformance.rows            prints how many rows work as typed
-python -m tests.compat.conformance.rows --write    also brings the number and the table in docs/compat.md up to date
+python -m tests.compat.conformance.rows --write    also brings the number and the table in docs/reference/compat.md up to date
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def covered_rows(folder: Path = FOLDER) -> dict[int, list[str]]:
 
 
 def markdown(rows: dict[int, Row]) -> str:
-    """Return the rows that do not hold, as the table of docs/compat.md."""
+    """Return the rows that do not hold, as the table of docs/reference/compat.md."""
     lines = ["| row | what the document shows | why it differs here |", "|---|---|---|"]
     return "\n".join(lines + [f"| {r.number} | {r.item} | {r.note} |" for r in rows.values() if r.status == "listed"])
 
 
 def docs_page() -> Path:
-    """Return docs/compat.md, wherever it is below docs."""
+    """Return docs/reference/compat.md, wherever it is below docs."""
     (page,) = (ROOT / "docs").rglob("compat.md")
     return page
 
 
 def updated_page(text: str, rows: dict[int, Row]) -> str:
-    """Return the text of docs/compat.md with the number and the table of these rows; the table is its end."""
+    """Return the text of docs/reference/compat.md with the number and the table of these rows; the table is its end."""
     count = sum(row.status == "as typed" for row in rows.values())
     head, mark, _ = text.partition("These do not:\n")
     return re.sub(r"\d+ of them work as typed", f"{count} of them work as typed", head) + f"{mark}\n{markdown(rows)}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 import fledge
 from fledge.agents.actor_critic import MLPActorCritic
 from fledge.cli import main
+from fledge.compat.async_checkpoint import AsyncCheckpointSaver, load_checkpoint
 from fledge.compat.base_agent import BaseAgent, PlaceholderAgent, create_agent
 from fledge.compat.base_reward import BaseReward, ZeroReward, create_reward
 from fledge.compat.checkpoint_utils import PerformanceMonitor
@@ -254,6 +257,19 @@ def test_memory_that_keeps_growing_is_cleaned_up_and_then_reported() -> None:
     for steady in (lambda k: 1000.0 + (k % 7), lambda k: 1000.0 + min(8.0 * k, 100.0), lambda k: 1000.0 + 0.5 * k):
         watch = MemoryWatch(block=5)
         assert not any(watch.add(k, steady(k)) for k in range(100))
+
+
+@covers(233)
+def test_a_large_file_is_mapped_into_memory(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        saver.save_async({"rollout": torch.ones(8_000_000)}, tmp_path / "big.pt", compress=False)
+    rollout = load_checkpoint(tmp_path / "big.pt", mmap=True)["rollout"]
+    maps = Path("/proc/self/maps").read_text()
+    assert str(tmp_path / "big.pt") in maps
+    assert rollout.sum() == 8_000_000
+    del rollout
+    gc.collect()
+    assert str(tmp_path / "big.pt") not in Path("/proc/self/maps").read_text()
 
 
 @covers(242)

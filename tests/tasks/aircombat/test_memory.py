@@ -19,7 +19,7 @@ from fledge.training import memory
 from fledge.training.command import check_before_start
 from fledge.training.config import TrainConfig, make_config
 from fledge.training.ranks import Ranks
-from fledge.training.run import Run
+from fledge.training.run import TrainingState
 
 TASK = find_task("aircombat")
 
@@ -129,6 +129,6 @@ def test_steps_and_resets_leave_nothing_behind() -> None:
 
 def test_iterations_of_training_leave_nothing_behind(tmp_path: Path) -> None:
     cfg = training("num_envs=64", "ppo.rollout_steps=8", "ppo.minibatch=128", "total_frames=1000000")
-    run = Run(cfg, Ranks(), TASK)
+    run = TrainingState(cfg, Ranks(), TASK)
     assert_nothing_grows(lambda: run.learn(run.collect()))
     run.close()

@@ -10,7 +10,7 @@ import torch
 from fledge.tasks.aircombat.observations import OBSERVATIONS, Missile, Observation, Spacetime, State
 from tests.tasks.aircombat.duels import action, make
 
-PAGE = Path(__file__).parents[3] / "docs" / "aircombat.md"
+PAGE = Path(__file__).parents[3] / "docs" / "worlds" / "aircombat.md"
 
 
 def table_of(observation: Observation) -> str:

@@ -1,4 +1,4 @@
-"""The simulator beside a duel in float64 NumPy that was written from docs/aircombat.md alone."""
+"""The simulator beside a duel in float64 NumPy that was written from docs/worlds/aircombat.md alone."""
 
 import dataclasses
 from collections.abc import Iterator

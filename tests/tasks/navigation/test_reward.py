@@ -269,7 +269,7 @@ def test_episode_return_is_the_sum_of_its_rewards(make_env: MakeEnv) -> None:
 def test_the_documentation_has_the_row_of_a_term(term: RewardTerm) -> None:
     weight = f"{term.sign} `env.reward.{term.weight}`" if term.weight else "+ 1"
     row = f"| {term.kind.value} | `{term.name}` | {weight} | {term.doc} |"
-    docs = Path(__file__).parents[3] / "docs" / "navigation.md"
+    docs = Path(__file__).parents[3] / "docs" / "worlds" / "navigation.md"
     assert row in docs.read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Recordings as files for other programs: ACMI, MCAP, HTML, JSON and pictures.
+"""Recordings as files for other programs: ACMI, MCAP, HTML, JSON, pictures and moving pictures.
 
 The ending of the target chooses the format. To add one, add a module NAME with a function `export_NAME(recording, task,
 target, episode)`, and its endings to `FORMATS`.
@@ -13,8 +13,8 @@ from typing import Any
 from fledge.core.errors import ConfigError
 
 FORMATS = {".acmi": "acmi", ".mcap": "mcap", ".html": "html", ".json": "json"}
-FORMATS |= dict.fromkeys((".png", ".svg", ".pdf", ".jpg"), "picture")
-ANY_TASK = ("mcap", "html", "json")  # formats that show positions of a task whose code is not installed
+FORMATS |= dict.fromkeys((".png", ".svg", ".pdf", ".jpg"), "picture") | dict.fromkeys((".webp", ".gif"), "animation")
+ANY_TASK = ("mcap", "html", "json", "animation")  # formats that show positions of a task whose code is not installed
 
 
 def export_recording(source: Path, target: Path, episode: int | None = None, task: str | None = None) -> dict[str, Any]:

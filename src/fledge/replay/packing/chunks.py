@@ -2,7 +2,7 @@
 
 Why not `storage.format.codecs`: a batch of 256 random frames comes from 256 chunks. A general codec takes 5 to 60 us of set-up
 for each and decodes a whole chunk for one row. Here one kernel call serves the batch and reads only the bits of the requested
-rows (docs/replay.md has the measured sizes and rates).
+rows (docs/storage/replay.md has the measured sizes and rates).
 
 Contract
     A table is [rows, columns] uint32. A chunk is up to `MAX_ROWS` consecutive rows, as a stream of bits in

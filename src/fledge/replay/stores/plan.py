@@ -2,8 +2,8 @@
 
 A key is packed with others if that is smallest or nearly so, because packed rows decode fastest; it gets a general codec if
 that is much smaller or its frames are large; and it is stored raw if nothing saves 5 %. Choices depend on sizes only, not on
-time, so the same data gives the same stores. docs/replay.md has a table of the layouts. Large frames of bytes that are only
-0 and 1 go to a store of bits (not in layout "episode").
+time, so the same data gives the same stores. docs/storage/replay.md has a table of the layouts. Large frames of bytes that are
+only 0 and 1 go to a store of bits (not in layout "episode").
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A codec works on words (unsigned integers of 1, 2, 4 or 8 bytes) in chunks of `CHUNK_BYTES`. `choose` compares the candidates
 of a level on a sample, by size with a handicap for slower ones; it uses no clock, so the same state gives the same file.
-docs/checkpoint_format.md describes the layout of a member, whose padding keeps expansion within `MAX_EXPANSION`.
+docs/reference/checkpoint_format.md describes the layout of a member, whose padding keeps expansion within `MAX_EXPANSION`.
 Background work must not hold the GIL: pcodec releases it, blosc2 only after `set_releasegil(True)`, which is called below.
 """
 

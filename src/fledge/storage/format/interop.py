@@ -51,7 +51,7 @@ def lz4_frame() -> Any:
     return lz4.frame
 
 
-def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
+def load(path: Path, kind: str, device: torch.device | str = "cpu", mmap: bool = False) -> Any:
     """Load the state in a file of format "pt", "lz4" or "safetensors"."""
     if kind == "safetensors":
         return load_safetensors(path, device)
@@ -61,7 +61,7 @@ def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
             return read_numpy_pickle(content, str(path))
         return load_pt(io.BytesIO(content), str(path), device)
     with open(path, "rb") as stream:
-        return load_pt(stream, str(path), device)
+        return load_pt(stream, str(path), device, mmap)
 
 
 def write(
@@ -79,8 +79,11 @@ def write(
         stream.write(lz4_frame().compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
 
 
-def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
-    """Load the state in a `torch.save` file without running any code that it names."""
+def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool = False) -> Any:
+    """Load the state in a `torch.save` file without running any code that it names.
+
+    With `mmap`, `label` is its path, and tensors are read from the file when they are used.
+    """
     if stream.read(4) == ZIP_MAGIC:
         stream.seek(0)
         archive = open_archive(stream, label, ours=False)
@@ -97,7 +100,7 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
             _check_pickle(stream, label)
     stream.seek(0)
     try:
-        state = torch.load(stream, map_location=device, weights_only=True)
+        state = torch.load(label if mmap else stream, map_location=device, weights_only=True, mmap=mmap)
     except MemoryError as error:
         raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile.") from error
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The structure of a saved state as JSON nodes (see docs/checkpoint_format.md), with references to the leaves.
+"""The structure of a saved state as JSON nodes (see docs/reference/checkpoint_format.md), with references to the leaves.
 
 `unflatten(node, leaf)` rebuilds the state that `flattening.flatten` was given. It reads untrusted input, so it is strict and
 never calls anything that the file names. `select` extracts a part of a tree by paths.

@@ -1,4 +1,4 @@
-"""Write the native checkpoint file (docs/checkpoint_format.md): a zip with one member per tensor and a manifest.
+"""Write the native checkpoint file (docs/reference/checkpoint_format.md): a zip with one member per tensor and a manifest.
 
 Checksums are XXH3 of 128 bits over a leaf's decoded bytes. A CRC would detect bit rot as well, but deltas identify their base
 by checksum, and among 10^5 tensors two would share a CRC-32. XXH3 takes 0.1 s per GB (SHA-256: 0.7) without the GIL. It does

@@ -1,4 +1,4 @@
-"""File format of recordings (see docs/recordings.md): scenes and frames of many episodes of any task, in one append-only file.
+"""File format of recordings (see docs/storage/recordings.md): scenes and frames of many episodes of any task.
 
 A line with name and version, then records, each a head of 32 bytes and its payload. Written data never changes, so a file may
 be read while it grows, and a truncated one plays up to its end. Readers trust nothing: every head and payload has a checksum,

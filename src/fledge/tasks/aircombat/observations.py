@@ -1,7 +1,7 @@
 """The observations of the duel, each declared once.
 
-The env's specs, kernels, policies, scripted pilots, rewards, the contract and docs/aircombat.md read these tables. To add a
-column: add a line to its table here, and write its value in the kernel: `physics/observe.py` for `state` and `missiles`,
+The env's specs, kernels, policies, scripted pilots, rewards, the contract and docs/worlds/aircombat.md read these tables.
+To add a column: add a line to its table here, and write its value in the kernel: `physics/observe.py` for `state`, `missiles`,
 `spacetime/observe.py` for `spacetime`. Kernels write values in the column's unit; `value / scale`, clipped to `low` and
 `high`, is what a policy observes. All observations are egocentric: the same for either side, angles from the own nose,
 positive to the left.

@@ -82,7 +82,7 @@ class NavigationTask(Task):
         )
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
-        """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/deploy.md."""
+        """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/guides/deploy.md."""
         # the same observations and actions without the maps: quick to make
         bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
         contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))

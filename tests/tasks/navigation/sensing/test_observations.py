@@ -13,7 +13,7 @@ from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, OBSERVATIONS, PLAN, STATE, Observation
 from fledge.tasks.navigation.task import NavigationTask
 
-DOCS = Path(__file__).parents[4] / "docs" / "navigation.md"
+DOCS = Path(__file__).parents[4] / "docs" / "worlds" / "navigation.md"
 ALL_ON = NavigationConfig(num_envs=2, num_maps=1, static_obstacles=0, moving_obstacles=0, grid_size=8, decimation=4)
 for optional in OBSERVATIONS:
     if optional.setting:

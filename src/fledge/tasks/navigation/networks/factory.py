@@ -35,6 +35,7 @@ class NavigationPolicies(PolicyFactory):
 
     config = NavigationPolicyConfig
     folder = TASK_FOLDER / "policies"
+    own_settings = ("decimation", "dt_s", "speed_limit", "lidar_", "planner.")
     shields = {name: functools.partial(Shielded, shield=name) for name in SHIELDS}
 
     def describe(self, task: Task, algo: str, env: NavigationConfig, policy: NavigationPolicyConfig) -> dict[str, Any]:

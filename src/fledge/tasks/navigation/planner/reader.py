@@ -56,7 +56,7 @@ class ObservedPlan:
 
 
 class PlanReader:
-    """Plans of N drones from what they observe: `state`, `lidar`, `dynamic_obstacle` and `pose`, as docs/deploy.md has them.
+    """Plans of N drones from what they observe: `state`, `lidar`, `dynamic_obstacle` and `pose` (docs/guides/deploy.md).
 
     Args:
         env_cfg: The policy's env config: sensors, limits, decision rate, the planner's settings.

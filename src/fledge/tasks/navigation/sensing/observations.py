@@ -1,7 +1,7 @@
 """The observations of navigation, each declared once.
 
 The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
-and the contract and docs/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
+and the contract and docs/worlds/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
 optional) and write its values in `observe.py`. Kernels see it as `obs.NAME`, [N, numbers]; one that is off has no columns.
 """
 
@@ -203,7 +203,7 @@ POSE = Observation(
 )
 PLAN = Observation(
     "plan",
-    "the planner's command and predictions, from the other observations, `pose` and past scans (docs/planner.md)",
+    "the planner's command and predictions, from the other observations, `pose` and past scans (docs/worlds/planner.md)",
     columns=(
         Column("command", "speed_limit_m_s", "what the planner would fly", "goal", vector=True),
         Column("cost", "1", "of that command: c / (|c| + 6), c in m"),

@@ -1,0 +1,157 @@
+"""`fledge.benchmark`, `fledge.export` and `fledge.report`: the commands of these names, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fledge.core.overrides import leaves, settings_to_overrides
+from fledge.evaluation.benchmark import BenchmarkResult, run_benchmark
+from fledge.evaluation.comparison import EvalRequest, loaded_policy
+from fledge.evaluation.episodes import TEST_SEED
+from fledge.evaluation.export import ExportResult, export_policy
+from fledge.evaluation.report import REPORT_EPISODES, report_on_run
+from fledge.tasks.base import Task
+from fledge.tasks.envs import env_overrides
+from fledge.tasks.policy_loader import load_policy
+from fledge.tasks.registry import find_task
+
+
+def benchmark(
+    name: str,
+    policies: Any = (),
+    episodes: int = 1024,
+    seed: int = TEST_SEED,
+    *,
+    task: str | Task | type[Task] = "navigation",
+    only: bool = False,
+    picture: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    interop: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> BenchmarkResult:
+    """Compare policies by a published protocol, beside reference agents and published figures.
+
+    Example:
+        >>> result = fledge.benchmark("crossing", "runs/mine", episodes=256)
+        >>> result.table()
+
+    Args:
+        name: Name of the protocol: crossing, navrl, p2m or density (navigation).
+        policies: Your policies, as `fledge.evaluate` takes them.
+        episodes: Episodes per policy and env config.
+        seed: Seed of the held-out episodes.
+        task: Task that has the protocol.
+        only: Leave out the reference agents.
+        picture: Also write the figure to this file.
+        threads: CPU threads of the envs. By default all cores.
+        interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
+        progress: False prints nothing.
+        settings: Settings of the env, as `fledge.make_env` takes them.
+    """
+    found = find_task(task)
+    listed = list(policies) if isinstance(policies, list | tuple) else [policies]
+    request = EvalRequest(
+        listed,
+        env_overrides(found, settings),
+        episodes=episodes,
+        seed=seed,
+        picture=None if picture is None else Path(picture),
+        threads=threads,
+        foreign=None if interop is None else os.fspath(interop),
+        quiet=progress is False,
+    )
+    return run_benchmark(found, name, request, only)
+
+
+def export(
+    policy: Any,
+    path: str | os.PathLike[str],
+    *,
+    task: str | Task | type[Task] | None = None,
+    golden: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> ExportResult:
+    """Write a policy to a file for other programs, and check that the file acts the same.
+
+    Example:
+        >>> exported = fledge.export("fledge-nav", "nav.onnx")
+        >>> exported.path, exported.max_difference
+
+    Args:
+        policy: A name, a path, a run or a loaded policy.
+        path: File to write: .onnx, .ts (TorchScript), or .fledge (weights alone).
+        task: The policy's task, if it is code.
+        golden: Also write observations of a flight and the policy's actions on them (.npz), to test other programs with.
+        settings: Env settings that the file states, as `fledge.make_env` takes them.
+
+    Returns:
+        The file's path, its size, and the largest difference from the policy.
+    """
+    found = loaded_policy(policy) or load_policy(policy, task)
+    switches = {key: value for key, value in leaves(settings) if key.startswith("policy.")}
+    others = {key: value for key, value in leaves(settings) if key not in switches}
+    overrides = [*settings_to_overrides(switches), *env_overrides(found.task, others)]
+    done = export_policy(found, Path(path), found.task, overrides, None if golden is None else Path(golden))
+    return ExportResult(Path(done["file"]), done["bytes"], done["max_difference"], done.get("contract", {}), done)
+
+
+def report(
+    run: Any,
+    path: str | os.PathLike[str] | None = None,
+    episodes: int = REPORT_EPISODES,
+    seed: int = TEST_SEED,
+    *,
+    task: str | Task | type[Task] | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a page about a run: curves, evaluation beside the task's scripted policies, pictures. Return its path.
+
+    Example:
+        >>> fledge.report("runs/mine", "report.html", episodes=64)
+
+    Args:
+        run: A run, or its folder.
+        path: Page to write. By default report.html in the run's folder.
+        episodes: Episodes per policy and env config.
+        seed: Seed of the held-out episodes.
+        task: The run's task, if it is code.
+        vary: A setting and the values to evaluate one after the other.
+        progress: False prints nothing.
+        settings: Settings of the env, as `fledge.make_env` takes them.
+    """
+    return Path(
+        write_run_report(run, path, episodes, seed, task=task, vary=vary, progress=progress, **settings)["report"]
+    )
+
+
+def write_run_report(
+    run: Any,
+    path: str | os.PathLike[str] | None = None,
+    episodes: int = REPORT_EPISODES,
+    seed: int = TEST_SEED,
+    *,
+    task: str | Task | type[Task] | None = None,
+    vary: tuple[str, Sequence[Any]] | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Write the page as `report` does; return its path and all figures, JSON-able."""
+    folder = Path(getattr(run, "folder", run))
+    chosen = task if task is not None else getattr(run, "task", None)
+    found = load_policy(folder, chosen).task
+    request = EvalRequest(
+        [],
+        env_overrides(found, settings),
+        episodes=episodes,
+        seed=seed,
+        task=found,
+        vary=None if vary is None else (vary[0], [str(value) for value in vary[1]]),
+        quiet=progress is False,
+    )
+    return report_on_run(folder, request, folder / "report.html" if path is None else Path(path))
