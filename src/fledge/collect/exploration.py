@@ -1,4 +1,4 @@
-"""Exploration type of collectors (sample actions or take the mean, overridden in a `with` block), and where they draw from.
+"""Exploration type of collectors: sample actions or take the mean, overridden in a `with` block; and their random numbers.
 
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()

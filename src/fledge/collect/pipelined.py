@@ -72,10 +72,14 @@ class PipelinedDataCollector(Collector):
         prefetch_count: int = 1,
     ) -> None:
         if prefetch_count < 1:
-            raise ConfigError(f"prefetch_count is {prefetch_count}, but must be at least 1, or use the base collector.")
+            raise ConfigError(
+                f"prefetch_count is {prefetch_count}, but must be at least 1 (without it, use the base collector)."
+            )
         if hasattr(base_collector, "base_collector"):
             kind = type(base_collector).__name__
-            raise ConfigError(f"base_collector is a {kind}, a wrapper itself: wrap it around the pipelined one.")
+            raise ConfigError(
+                f"base_collector is a {kind}, which wraps a collector itself: make it around the pipelined collector instead."
+            )
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
         seed = int(torch.randint(2**62, ()))
@@ -105,7 +109,7 @@ class PipelinedDataCollector(Collector):
         if not self._pending:
             self._begin(prepare)
         collected = self._wait_oldest()
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # by another thread in the meantime
             raise InputError(STOPPED)
         if collected is None:
             return None
