@@ -439,6 +439,22 @@ def test_the_documented_signal_handler_saves_everything(tmp_path: Path) -> None:
 # ---- 8 what was planned ------------------------------------------------------------------------------------------------
 
 
+@covers(67)
+def test_pinned_memory_and_one_object_for_all_rollouts_go_together() -> None:
+    from fledge.compat.collector import SyncDataCollector
+    from tests.test_names import make_env, make_policy
+
+    options: dict[str, Any] = {"frames_per_batch": 30, "return_same_td": True}
+    pinned = iter(SyncDataCollector(make_env(), make_policy(), pin_memory=True, **options))
+    torch.manual_seed(0)
+    first = next(pinned)
+    rewards = first["reward"].clone()
+    assert next(pinned) is first
+    plain = iter(SyncDataCollector(make_env(), make_policy(), **options))
+    torch.manual_seed(0)
+    assert torch.equal(next(plain)["reward"], rewards)
+
+
 @covers(66)
 def test_rollouts_are_prefetched(tmp_path: Path) -> None:
     from tests.test_names import make_collector
