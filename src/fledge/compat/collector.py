@@ -37,6 +37,7 @@ class SyncDataCollector(sync.SyncDataCollector):
         exploration_type: `ExplorationType.RANDOM` samples actions, `MEAN` takes the mean.
         split_trajs: Yield [num_trajectories, max_length] with a "mask" instead of [N, T].
         postproc: Function applied to every rollout before it is yielded.
+        pin_memory: Without effect, also with return_same_td=True: a rollout is made where it is learned from, never copied.
     """
 
     _iter: int = -1
@@ -53,6 +54,7 @@ class SyncDataCollector(sync.SyncDataCollector):
         exploration_type: ExplorationType | str = ExplorationType.RANDOM,
         split_trajs: bool = False,
         postproc: Callable[[TensorDict], TensorDict] | None = None,
+        pin_memory: bool = False,
     ) -> None:
         self._views: dict[int, Any] = {}  # [N, T] by the rollout's identity
         device = None if device is None else usable_device(device)

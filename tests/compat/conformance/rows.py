@@ -76,7 +76,7 @@ def docs_page() -> Path:
 def updated_page(text: str, rows: dict[int, Row]) -> str:
     """Return the text of docs/reference/compat.md with the number and the table of these rows; the table is its end."""
     count = sum(row.status == "as typed" for row in rows.values())
-    head, mark, _ = text.partition("These do not:\n")
+    head, mark, _ = text.partition("These do not hold:\n")
     return re.sub(r"\d+ of them work as typed", f"{count} of them work as typed", head) + f"{mark}\n{markdown(rows)}\n"
 
 

@@ -32,7 +32,7 @@ from fledge.storage.saving import saver as saver_module
 from fledge.training.config import make_config
 from fledge.training.loop import train
 from fledge.training.ranks import Ranks
-from tests.compat.conformance.rows import ROOT, covers
+from tests.compat.conformance.rows import ROOT, covers, docs_page
 
 
 def make_model() -> nn.Module:
@@ -108,6 +108,12 @@ def test_what_checkpoints_cost_a_run_is_measured_and_stated() -> None:
     assert "python -m benchmarks checkpoint" in page
     assert "`torch.save` / LZ4-9 in a thread | +8.5 %" in page  # row 8: what a loop gains by saving in the background
     assert "A history of 50 checkpoints takes 0.305 of 50 `torch.save` files" in page  # row 50: 65 % are promised
+
+
+@covers(145)
+def test_the_memory_of_a_training_is_logged_and_stated(run: tuple[Path, str, list[dict[str, Any]]]) -> None:
+    assert run[2][-1]["memory_mb"] > 0
+    assert "0.67, 0.69 and 0.77 GB for 1024 drones" in docs_page().read_text()
 
 
 # ---- 1.2 files ---------------------------------------------------------------------------------------------------------
@@ -437,6 +443,22 @@ def test_the_documented_signal_handler_saves_everything(tmp_path: Path) -> None:
 
 
 # ---- 8 what was planned ------------------------------------------------------------------------------------------------
+
+
+@covers(67)
+def test_pinned_memory_and_one_object_for_all_rollouts_go_together() -> None:
+    from fledge.compat.collector import SyncDataCollector
+    from tests.test_names import make_env, make_policy
+
+    options: dict[str, Any] = {"frames_per_batch": 30, "return_same_td": True}
+    pinned = iter(SyncDataCollector(make_env(), make_policy(), pin_memory=True, **options))
+    torch.manual_seed(0)
+    first = next(pinned)
+    rewards = first["reward"].clone()
+    assert next(pinned) is first
+    plain = iter(SyncDataCollector(make_env(), make_policy(), **options))
+    torch.manual_seed(0)
+    assert torch.equal(next(plain)["reward"], rewards)
 
 
 @covers(66)
