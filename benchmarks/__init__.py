@@ -1,1 +1,1 @@
-"""Benchmarks: each checks the result first, then times it beside its baseline. One module a subject."""
+"""Benchmarks: each checks the result first, then times it beside its baseline. One module per subject."""

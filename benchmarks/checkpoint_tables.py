@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.tables import table, three_digits
+from benchmarks.tables import shown, table, three_digits
 
 
 def render(result: dict[str, Any]) -> list[Any]:
     """Return the figures of `checkpoint.run` as rich renderables: waits, slow-downs, targets, sizes."""
+    first = table(
+        f"First save of a process, {next(iter(result['first_save'].values()))['mb']:.0f} MB, ms: median (quartiles)",
+        "saver", "first save", "its CPU", "later saves", "to Fledge",
+    )  # fmt: skip
+    for name, row in result["first_save"].items():
+        parts = [shown(row[part]) for part in ("first_ms", "first_cpu_ms", "later_ms", "ratio")]
+        first.add_row(name, *parts)
     waits = table(
         f"Saving {result['state_mb']['large']:.0f} MB (model + Adam), ms: median/99th percentile",
         "saver", "call", "fence", "both", "written", "MB",
@@ -44,10 +51,16 @@ def render(result: dict[str, Any]) -> list[Any]:
         + ", ".join(f"{name} {history[name]['ratio']:.3f}" for name in ("default", "delta", "bfloat16"))
         + " of as many torch.save files",
     ]
+    if "train" in result:
+        row = result["train"]
+        lines.append(
+            f"fledge train on 2 ranks: perf/checkpoint_save p50 {row['p50_ms']:.2f}, p99 {row['p99_ms']:.2f} ms (CPU time "
+            f"of the training thread {row['cpu_p50_ms']:.2f} and {row['cpu_p99_ms']:.2f}), {row['saves']} saves"
+        )
     counts = sorted(row["saves"] for row in result["waits"].values())
     meaning = (
         "call: until save returns. fence: what optimizer.step() then waits, when it follows at once; with computing in "
         "between it is less. written: median until the file is on the disk; of savers called not durable and the "
         f"LZ4 thread, until the system has it. {counts[0]} to {counts[-1]} saves each, in turns."
     )
-    return [waits, meaning, loops, bars, *lines]
+    return [first, waits, meaning, loops, bars, *lines]

@@ -55,12 +55,12 @@ def run(
         num_envs: Drones; even.
         rollout_steps: Decisions per drone and iteration.
         threads: Cores to use.
-        compression_level: Of the compressed collector, 0 to 9.
-        seed: Decides weights, maps and flights.
+        compression_level: Level of the compressed collector, 0 to 9.
+        seed: Random seed of weights, maps and flights.
         on_progress: Called with a line before each part.
 
     Raises:
-        FledgeError: if a collector's results are not what they must be; nothing is timed then.
+        FledgeError: if a collector's results differ from the reference; nothing is timed then.
     """
     if rounds < 1:
         raise InputError(f"rounds is {rounds}, but must be at least 1.")
@@ -96,7 +96,7 @@ def run(
 
 
 def bench_config(num_envs: int, rollout_steps: int, seed: int) -> TrainConfig:
-    """The fast preset at a given size."""
+    """Return the config of the fast preset at a given size."""
     words = [f"env.num_envs={num_envs}", f"ppo.rollout_steps={rollout_steps}", f"seed={seed}"]
     return make_config("navigation", "fast", words)
 
@@ -128,7 +128,7 @@ def _time(
 
 
 def _quickest(loop: Loop, threads: int) -> int:
-    """1 or `threads`: with how many torch threads a loop is quickest."""
+    """Return the number of torch threads, 1 or `threads`, with which a loop is faster."""
     seconds = {}
     for count in sorted({1, threads}):
         loop.use_threads(count)
@@ -137,7 +137,7 @@ def _quickest(loop: Loop, threads: int) -> int:
 
 
 def _compression(loop: Loop, rows: Times) -> dict[str, float]:
-    """Sizes of the last batch's LiDAR, and the seconds of compressing it, decoding it, and decoding every eighth env."""
+    """Return sizes of the last batch's LiDAR, and the seconds of compressing it, decoding it, and decoding an eighth of it."""
     batch = loop.collector.latest
     begun = time.perf_counter()
     batch.decode()
@@ -167,7 +167,7 @@ def _storage_bytes(rollouts: list[Any]) -> int:
 
 
 def _figures(rows: Times, beside: Times, cfg: TrainConfig) -> dict[str, float]:
-    """Speed and shares of one collector; `ratio` is to the synchronous one, round by round."""
+    """Return speed and shares of one collector; `ratio` is to the synchronous one, round by round."""
     frames = cfg.env.num_envs * cfg.ppo.rollout_steps
     rates = sorted(frames / row["total"] for row in rows)
     ratios = sorted(other["total"] / row["total"] for row, other in zip(rows, beside, strict=True))
@@ -188,7 +188,7 @@ def _figures(rows: Times, beside: Times, cfg: TrainConfig) -> dict[str, float]:
 
 
 def render(result: Mapping[str, Any]) -> list[Any]:
-    """The figures as a table, and what compressing does."""
+    """Return the figures as a table, and the figures of compression."""
     settings = result["settings"]
     size = f"{settings['num_envs']:,} drones x {settings['rollout_steps']} decisions"
     size += f", {settings['threads']} cores, {settings['torch_threads']} torch threads"

@@ -83,6 +83,9 @@ def train(turns: int, iterations: int, num_envs: int, as_json: bool) -> None:
 def checkpoint(size_mb: int, navrl_checkpoint: str | None, quick: bool, as_json: bool) -> None:
     """Checkpoints beside torch.save, torch.distributed.checkpoint, safetensors and LZ4 in a thread.
 
+    The first save of a process is measured in fresh processes, with nothing attached; then checkpoints of a training run on
+    two ranks; then savers that have saved before.
+
     A save blocks its caller during the call, and then the fence: the time that the next optimizer.step() waits, measured
     right after the call, where it is longest. Both are shown, and their sum. Fledge's saves are durable, so torch.save with
     fsync is the fair baseline; torch.save without is shown too. Nothing is timed unless every saver restores every bit.
@@ -110,7 +113,7 @@ def replay(policy: str, quick: bool, as_json: bool) -> None:
 @click.option("--task", default="navigation", show_default=True, help="Task to train.")
 @as_json
 def watch(turns: int, num_envs: int, task: str, as_json: bool) -> None:
-    """The cost of watching a training run in the browser, and of being able to."""
+    """The cost of watching a training run in the browser, and of recording frames for it."""
     measure("watch", as_json, turns=turns, num_envs=num_envs, task=task)
 
 

@@ -1,4 +1,4 @@
-"""Buffers of the replay benchmark: filled with the same transitions, asked for the same ones, timed in turns.
+"""Buffers of the replay benchmark: filled with the same transitions, read at the same indices, timed in turns.
 
 Every baseline gets the settings that serve it best: torch the faster number of threads, LZ4 both its fast and its dense
 level, and TorchRL's compressed storage few enough rows that its O(n) length does not count.

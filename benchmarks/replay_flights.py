@@ -72,7 +72,7 @@ def fly(frames: int, seed: int, policy: str, decimation: int, grid_maps: bool = 
 def split(
     arrays: Episode, keys: tuple[str, ...], finals: dict[tuple[int, int], dict[str, np.ndarray]]
 ) -> list[Episode]:
-    """Episodes of arrays [T + 1, N, ...] (observations) and [T, N, ...] (the rest), cut where `finals` says."""
+    """Return the episodes in arrays [T + 1, N, ...] (observations) and [T, N, ...] (the rest), cut where `finals` says."""
     steps, envs = arrays["reward"].shape[:2]
     episodes = []
     for n in range(envs):

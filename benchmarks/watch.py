@@ -1,7 +1,7 @@
 """`python -m benchmarks watch`: the cost of watching a training run in the browser, in turns on one run that continues.
 
 bare         the env alone, without frame capture
-unwatched    with frame capture that is not asked for frames
+unwatched    with frame capture, but no viewer that requests frames
 watched      with `fledge watch` beside it on the same cores, and a client that requests all new frames as the page does
 """
 

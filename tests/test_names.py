@@ -667,13 +667,6 @@ def test_evaluate_leaves_the_env_where_it_was() -> None:
     assert_same(*runs)
 
 
-def test_evaluate_still_takes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fledge.evaluation import episodes
-
-    monkeypatch.setattr(episodes, "evaluate", lambda *args, **options: (args, options))
-    assert fledge.evaluate("agent", "task", "cfg", 3, seed=1) == (("agent", "task", "cfg", 3), {"seed": 1})
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_prefetch_count_is_how_many_rollouts_may_be_ready_ahead(count: int) -> None:
     base = make_collector()
@@ -1312,7 +1305,7 @@ def test_every_documented_flag_of_training_is_understood(as_options: bool) -> No
 
 
 def test_a_shut_fight_is_reset_alone_and_seen_anew() -> None:
-    """What is not to be copied: done cleared everywhere, and the old observation after a reset."""
+    """Faults that are not copied: done cleared everywhere, and the old observation after a reset."""
     env = make_duels(2, max_episode_s=2.0)
     env.step({}, dt=1.0)
     env.reset(env_mask=torch.tensor([False, True]))

@@ -18,9 +18,9 @@ class LZ4Replay:
     """Episodes in a list, compressed with LZ4.
 
     Args:
-        threads: Of the pool that each batch makes.
-        seed: Decides the draws.
-        level: LZ4's effort, 0 to 12.
+        threads: Number of threads in the pool that each batch makes.
+        seed: Random seed of the samples.
+        level: LZ4 compression level, 0 to 12.
     """
 
     def __init__(self, threads: int, seed: int = 0, level: int = 0) -> None:
@@ -37,15 +37,15 @@ class LZ4Replay:
         self.lengths.append(len(next(iter(episode.values()))))
 
     def key_bytes(self) -> dict[str, int]:
-        """Compressed size per key."""
+        """Return the compressed size per key."""
         return {k: sum(len(episode[k]) for episode in self.episodes) for k in self.specs}
 
     def sample(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Draw transitions uniformly."""
+        """Return transitions drawn uniformly."""
         return self.get(self.rng.integers(0, sum(self.lengths), batch_size))
 
     def get(self, numbers: np.ndarray) -> dict[str, torch.Tensor]:
-        """Transitions by number."""
+        """Return transitions by number."""
         edges = np.cumsum(self.lengths)
         found = np.searchsorted(edges, numbers, side="right")
         places = numbers - (edges - np.array(self.lengths))[found]

@@ -1,4 +1,4 @@
-"""A plain simulation on several threads, each with a share of the envs: how NumPy, which has no threads, gets them."""
+"""Run a plain simulation on several threads, each with a share of the envs, because NumPy has no threads of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Shares:
         edges = [count * k // threads for k in range(threads + 1)]
         self.rows = [slice(a, b) for a, b in itertools.pairwise(edges) if b > a]
         self.sims = [make(part_of(snapshot, rows)) for rows in self.rows]
-        # each worker is one thread; torch's own would be threads of threads
+        # each worker is one thread; torch's own threads would be nested in it
         self.pool = ThreadPoolExecutor(len(self.rows), initializer=torch.set_num_threads, initargs=(1,))
 
     def load(self, snapshot: Any) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from pygments.lexer import RegexLexer
+from pygments.token import Comment, Text
 
 MARKER = re.compile(r"^<!-- (commands|settings|api)(?:: ([^>]*?))? -->$", re.MULTILINE)
 
@@ -24,6 +26,12 @@ def escape(text: str) -> str:
     parts = re.split(r"(`[^`]+`)", text)
     parts[::2] = [re.sub(r"([*_<>\[\]])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
+
+
+class CommandLexer(RegexLexer):
+    """Command lines with comments; words such as `eval` have no colour of their own."""
+
+    tokens = {"root": [(r"(?<!\S)#.*", Comment), (r"[^\s]+|\s+", Text)]}
 
 
 def cell(text: str) -> str:
@@ -141,6 +149,7 @@ def fill(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
+    app.add_lexer("commands", CommandLexer)
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", plain_to_rst, priority=400)  # before napoleon
     return {"parallel_read_safe": True}

@@ -37,6 +37,13 @@ def test_every_saver_is_measured(result: dict[str, Any]) -> None:
         assert row["saves"] == bench.TURNS
 
 
+def test_the_first_save_is_timed_in_fresh_processes_beside_two_others(result: dict[str, Any]) -> None:
+    rows = result["first_save"]
+    assert list(rows) == ["Fledge, not attached", "torch.save + fsync", "torch DCP async_save"]
+    assert all(0 < row["first_cpu_ms"]["median"] <= 1.1 * row["first_ms"]["median"] for row in rows.values())
+    assert rows["Fledge, not attached"]["ratio"]["median"] == 1
+
+
 def test_what_a_caller_waits_is_the_call_and_the_fence(result: dict[str, Any]) -> None:
     for row in result["waits"].values():
         assert row["total_p50_ms"] >= max(row["call_p50_ms"], row["fence_p50_ms"])
@@ -84,7 +91,7 @@ def test_the_result_is_json_and_can_be_rendered(result: dict[str, Any]) -> None:
 
 
 def test_each_bar_has_a_verdict(result: dict[str, Any]) -> None:
-    assert set(result["bars"]) == set(bench.BARS)
+    assert set(result["bars"]) == set(bench.BARS) - {"train_save_p99_ms"}  # which takes minutes: not in the quick run
     for row in result["bars"].values():
         assert row["met"] == (row["measured"] <= row["bar"])
     assert result["navrl"]["lossless"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_torch_gets_the_threads_that_the_environment_says_else_its_share_of_the_
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch brings GNU OpenMP on Linux")
 @pytest.mark.parametrize(("asked", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_threads_that_wait_sleep_unless_the_user_says_otherwise(asked: str | None, found: str) -> None:
-    """What the OpenMP runtime itself has read, when torch loads it."""
+    """Return the settings that the OpenMP runtime read when torch loaded it."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     env |= {"OMP_DISPLAY_ENV": "TRUE"} | ({} if asked is None else {"OMP_WAIT_POLICY": asked})
     done = subprocess.run([sys.executable, "-c", "import fledge, torch"], capture_output=True, text=True, env=env)
@@ -77,3 +78,16 @@ def test_every_rank_lands_on_a_gpu_of_its_own(wanted: str, gpus: int, local_rank
 def test_a_gpu_that_is_not_there_is_refused(wanted: str, gpus: int, local_rank: int, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         machine.pick_device(wanted, gpus, local_rank)
+
+
+def test_a_containers_limit_counts_as_free_memory(tmp_path: Path) -> None:
+    assert machine._left_in_cgroup(str(tmp_path)) > 2**60  # no such cgroup
+    for name, text in {
+        "memory.max": "1000",
+        "memory.current": "900",
+        "memory.stat": "anon 5\ninactive_file 50\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert machine._left_in_cgroup(str(tmp_path)) == 150
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine._left_in_cgroup(str(tmp_path)) > 2**60

@@ -16,7 +16,7 @@ from rich.table import Table
 import fledge.core.terminal
 from fledge.cli import main
 from fledge.core.errors import MissingExtraError
-from fledge.core.terminal import counting, doing, make_console, say
+from fledge.core.terminal import counting, doing, duration, make_console, say
 from fledge.storage import save_checkpoint
 
 SRC = Path(fledge.core.terminal.__file__).parents[1]
@@ -82,7 +82,7 @@ def test_a_file_with_brackets_in_its_name_is_inspected_by_that_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_checkpoint({"w": torch.zeros(2)}, "[red].fledge")
-    assert "[red].fledge: native" in CliRunner().invoke(main, ["inspect", "[red].fledge"]).output
+    assert "[red].fledge: checkpoint" in CliRunner().invoke(main, ["inspect", "[red].fledge"]).output
 
 
 MODULES = [
@@ -133,3 +133,19 @@ def test_a_flight_tells_names_with_brackets_and_prints_no_empty_line(
     done = CliRunner().invoke(main, ["eval", "straight", "--episodes", "16", "--picture", "[a].png", *words])
     assert done.exit_code == 0, done.output
     assert done.stderr == "picture: [a].png\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 0 s"),
+        (119.6, "2 min 0 s"),
+        (3599.7, "1 h 0 min"),
+        (3600 + 59 * 60 + 40, "2 h 0 min"),
+        (86399, "1 d 0 h"),
+        (86400 + 5400, "1 d 2 h"),
+    ],
+)
+def test_durations_are_rounded_before_they_are_split(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -68,7 +68,7 @@ def pilot_for(deploy: Any, env: NavigationEnv, i: int, path: Path) -> Any:
 
 
 class Robot:
-    """What a robot would know of drone i: its odometry, and where beams and detector found something, in the world."""
+    """Return what a robot knows of drone i: odometry, and hits of beams and detections in the world frame."""
 
     def __init__(self, env: NavigationEnv, i: int) -> None:
         self.pos, self.vel = (env.state[name][i].numpy().astype(float) for name in ("pos", "vel"))

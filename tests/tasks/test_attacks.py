@@ -1,4 +1,4 @@
-"""What an attack from outside found: each of these failed, crashed or misled once."""
+"""Inputs that an adversarial review found: each of these once failed, crashed or misled."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_evaluate_stays_what_one_calls_however_often_it_is_asked_for() -> None:
     assert callable(fledge.evaluate)
     assert callable(fledge.evaluate)
     with pytest.raises(ConfigError, match="needs at least 1"):
-        fledge.evaluate(None, None, None, 0)
+        fledge.evaluate("straight", episodes=0)
 
 
 def test_a_table_of_returns_loses_no_digits() -> None:

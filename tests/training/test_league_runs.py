@@ -166,6 +166,6 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
-def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
+def test_an_unknown_opponent_in_the_ladder_is_refused(ladder: str) -> None:
     with pytest.raises(FledgeError, match=r"no such scripted policy or file|missing\.fledge"):
         TrainingState(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())

@@ -63,7 +63,7 @@ def learner(path: Path, body: str) -> str:
 def test_a_learner_that_breaks_its_contract_gets_a_sentence(tmp_path: Path, body: str, said: str) -> None:
     algo = learner(tmp_path / "mine.py", body)
     with pytest.raises(FledgeError, match=said):
-        run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
 
 
 def test_a_learner_may_return_a_tensor_of_one_number() -> None:
@@ -81,14 +81,13 @@ def test_a_state_that_would_overwrite_the_runs_own_is_refused() -> None:
 
 def test_a_run_goes_on_when_its_algorithm_has_moved_and_refuses_another_one(tmp_path: Path) -> None:
     old = learner(tmp_path / "mine.py", "return {'loss': 0.0}")
-    run_training([HOVER], None, [*SMALL, old], tmp_path / "run", None)
+    run_training(find_task(HOVER), None, [*SMALL, old], tmp_path / "run", None)
     (tmp_path / "mine.py").unlink()
     new = learner(tmp_path / "there" / "mine.py", "return {'loss': 0.0}")
-    done = run_training([HOVER], None, [new, "total_frames=64"], None, tmp_path / "run")
-    assert done is not None
-    assert done["frames"] == 64
+    done = run_training(find_task(HOVER), None, [new, "total_frames=64"], None, tmp_path / "run")
+    assert done.metrics["frames"] == 64
     with pytest.raises(ConfigError, match="a resumed run keeps its algorithm"):
-        run_training([HOVER], None, ["algo=ppo"], None, tmp_path / "run")
+        run_training(find_task(HOVER), None, ["algo=ppo"], None, tmp_path / "run")
 
 
 @pytest.mark.parametrize("part", ["presets", "policy", "curriculum", "view", "metrics", "match"])

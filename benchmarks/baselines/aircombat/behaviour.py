@@ -12,7 +12,7 @@ Action = dict[str, torch.Tensor]
 
 
 class Pilots:
-    """A behaviour per row: chase the enemy with a lead or lag, wander, fly straight, or run.
+    """A behaviour per row: chase the opponent with a lead or lag, wander, fly straight, or run.
 
     Args:
         rows: Number of rows, two per fight.

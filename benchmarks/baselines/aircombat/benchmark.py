@@ -30,7 +30,7 @@ TOLERANCES = {"fighters, m": (1.0, 0.0), "missiles, m": (1.0, 1e-2), "outcome": 
 
 
 def bench_config(duels: int) -> AircombatConfig:
-    """Fights of every kind, both sides flown from outside, without the space-time graph."""
+    """Return the config of the benchmark: fights of every kind, both sides flown by the caller, no space-time graph."""
     return AircombatConfig(num_envs=2 * duels, scenario=Scenario.mixed, spacetime=False)
 
 

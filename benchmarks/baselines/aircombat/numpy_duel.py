@@ -23,13 +23,13 @@ Array = npt.NDArray[Any]
 
 GOING_ON, FIRST_WON, SECOND_WON, DRAW, NO_MISSILES, TIME_OUT = range(6)
 OUTCOMES = ("going_on", "first_won", "second_won", "draw", "no_missiles", "time_out")
-EPS_S = 1e-6  # sums of steps are as long as they are said to be, but for rounding
+EPS_S = 1e-6  # tolerance for rounding when times are sums of steps
 LOAD_ROUNDS = 7  # each round brings the speed in the middle of a step some 50 times closer
 
 
 @dataclass
 class Fights:
-    """Where everything is. `missile_*` are of the side that fired, in the order of firing."""
+    """State of all fights. `missile_*` belong to the side that fired, in the order of firing."""
 
     pos: Plane  # [F, 2] m
     direction: Plane  # [F, 2] unit
@@ -46,7 +46,7 @@ class Fights:
     outcome: Ints  # [F] index of OUTCOMES
 
     def copy(self, single: bool = False) -> Fights:
-        """The same fights, with arrays of their own; in float32 if `single`."""
+        """Return a copy of the fights; in float32 if `single`."""
         smaller: dict[str, Any] = {"d": np.float32, "D": np.complex64} if single else {}
         arrays = {f.name: getattr(self, f.name) for f in fields(self)}
         return Fights(
@@ -54,12 +54,12 @@ class Fights:
         )
 
     def part(self, chosen: slice) -> Fights:
-        """Some of the fights."""
+        """Return some of the fights."""
         return Fights(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 
 
 def new_fights(pos: Plane, direction: Plane, speed: Floats, carried: int) -> Fights:
-    """Fights that begin, with full racks."""
+    """Return fights at their start, with all missiles on board."""
     count = len(pos)
     slots = (count, 2, carried)
     return Fights(
@@ -87,13 +87,13 @@ def dot(a: Plane, b: Plane) -> Floats:
 
 
 def cross(a: Plane, b: Plane) -> Floats:
-    """Positive where b is to the left of a."""
+    """Return the cross product, positive where b is to the left of a."""
     return (a.conj() * b).imag
 
 
 @dataclass
 class Airframe:
-    """What the rules say about a fighter or a missile."""
+    """Flight model of a fighter or a missile, as the rules give it."""
 
     drag: float  # Cd0, 1/m
     induced: float  # k, m
@@ -107,7 +107,7 @@ class Airframe:
         return Airframe(drag, 1 / (4 * drag * part.lift_drag**2), part.min_turn_radius_m, load)
 
     def run(self, speed: Floats, rudder: Floats, thrust: Floats, t: Floats | float) -> tuple[Floats, Floats]:
-        """Speed and path length after t seconds of dv/dt = T - c v², solved exactly (c > 0, T >= 0)."""
+        """Return speed and path length after t seconds of dv/dt = T - c v², solved exactly (c > 0, T >= 0)."""
         c = self.drag + self.induced * (rudder / self.radius) ** 2
         a = np.sqrt(thrust * c)
         coasting = a == 0
@@ -119,13 +119,13 @@ class Airframe:
         return late, path
 
     def limited(self, speed: Floats, wanted: Floats, thrust: Floats, t: Floats | float) -> Floats:
-        """The rudder that is flown: within -1 to 1, and within the load limit at the speed in the middle of the step."""
+        """Return the rudder within -1 to 1 and within the load limit at the speed in the middle of the step."""
         wanted = np.clip(wanted, -1, 1)
         if np.isinf(self.load):
             return wanted
         given = np.broadcast_arrays(speed, thrust, t)
         rudder, some = wanted.copy(), np.ones(wanted.shape, bool)
-        for _ in range(LOAD_ROUNDS):  # those that bear what they want are done at once
+        for _ in range(LOAD_ROUNDS):  # those within the load limit need no iteration
             v, power, seconds = (part[some] for part in given)
             middle, _ = self.run(v, rudder[some], power, seconds / 2)
             most = self.load * self.radius / middle**2
@@ -137,7 +137,7 @@ class Airframe:
     def fly(
         self, pos: Plane, direction: Plane, speed: Floats, wanted: Floats, thrust: Floats, t: Floats | float
     ) -> tuple[Plane, Plane, Floats]:
-        """Place, direction and speed after t seconds along an arc."""
+        """Return place, direction and speed after t seconds along an arc."""
         rudder = self.limited(speed, wanted, thrust, t)
         late, path = self.run(speed, rudder, thrust, t)
         angle = path * rudder / self.radius
@@ -147,7 +147,7 @@ class Airframe:
 
 
 def closest_approach(before: Plane, after: Plane) -> Floats:
-    """Least distance from the origin of a point that moves straight from one place to another."""
+    """Return the least distance from the origin of a point that moves straight from one place to another."""
     move = after - before
     square = np.abs(move) ** 2
     share = np.clip(-dot(before, move) / np.where(square == 0, 1, square), 0, 1)
@@ -158,12 +158,12 @@ def closest_approach(before: Plane, after: Plane) -> Floats:
 
 
 class NumpyDuel:
-    """Fights, and `step` to fly them on by a decision.
+    """Fights that `step` advances by one decision.
 
     Args:
         cfg: The rules.
-        start: Where everything is; it is copied.
-        single: In float32, for speed: a baseline rather than a second opinion.
+        start: State to begin from; it is copied.
+        single: Use float32, for speed: then it is a baseline rather than a check.
     """
 
     def __init__(self, cfg: AircombatConfig, start: Fights, single: bool = False) -> None:
@@ -176,11 +176,11 @@ class NumpyDuel:
         self.load(start)
 
     def load(self, start: Fights) -> None:
-        """Continue from here."""
+        """Continue from a state."""
         self.now = start.copy(single=self.single)
 
     def step(self, controls: tuple[Floats, Floats, Array]) -> dict[str, Array]:
-        """Fly a decision with rudder, throttle and fire [F, 2]; returns where all are. Fights that are over rest."""
+        """Fly a decision with rudder, throttle and fire [F, 2]; return the state. Fights that are over stay as they are."""
         rudder, throttle, fire = controls
         self.shoot(fire > 0)
         for _ in range(self.steps):
@@ -191,7 +191,7 @@ class NumpyDuel:
         return vars(now)
 
     def shoot(self, fire: Bools) -> None:
-        """Missiles leave with their fighters' place, direction and speed, into the slot of their number."""
+        """Launch missiles with their fighters' place, direction and speed, into the slot of their number."""
         now, rules = self.now, self.cfg.missile
         ready = (now.left > 0) & (now.since_shot >= rules.interval_s - self.eps) & (now.outcome == GOING_ON)[:, None]
         fight, side = np.nonzero(fire & ready)
@@ -205,7 +205,7 @@ class NumpyDuel:
         now.since_shot[fight, side] = 0
 
     def physics_step(self, rudder: Floats, throttle: Floats) -> None:
-        """One step of all fights that go on."""
+        """Make one physics step of all fights that are not over."""
         now = self.now
         on = now.outcome == GOING_ON
         flying = now.flying & on[:, None, None]
@@ -224,7 +224,7 @@ class NumpyDuel:
         self.judge(on, fight[hit], 1 - side[hit])
 
     def guide(self, missiles: tuple[Ints, ...], target: tuple[Ints, Ints]) -> Floats:
-        """Rudders by proportional navigation."""
+        """Return the missiles' rudders by proportional navigation."""
         now, rules = self.now, self.cfg.missile
         direction, speed = now.missile_direction[missiles], now.missile_speed[missiles]
         r = now.pos[target] - now.missile_pos[missiles]
@@ -249,7 +249,7 @@ class NumpyDuel:
         now.clock[on] += self.dt
 
     def fly_missiles(self, missiles: tuple[Ints, ...], wanted: Floats) -> None:
-        """With the motor, then without: most steps have only one of the two."""
+        """Fly all missiles, first with the motor, then without: most steps have only one of the two."""
         now, rules = self.now, self.cfg.missile
         age = now.missile_age[missiles]
         burning = np.clip(rules.burn_s - age, 0, self.dt)

@@ -30,7 +30,7 @@ Controls = tuple[Tensor, Tensor, Tensor]
 
 
 class TorchFrame:
-    """A fighter or a missile."""
+    """Flight model of a fighter or a missile."""
 
     def __init__(self, part: Any, load_limits: bool) -> None:
         self.drag = GRAVITY / part.terminal_speed**2
@@ -39,7 +39,7 @@ class TorchFrame:
         self.load = part.load_limit_g * GRAVITY * self.radius if load_limits else math.inf
 
     def run(self, speed: Tensor, rudder: Tensor, thrust: Tensor, t: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Speed and path length after t seconds of dv/dt = T - c v²."""
+        """Return speed and path length after t seconds of dv/dt = T - c v²."""
         c = self.drag + self.induced * rudder**2
         a = torch.sqrt(thrust * c).clamp(min=1e-6)
         swift = torch.tanh(a * t) / a
@@ -50,7 +50,7 @@ class TorchFrame:
     def fly(
         self, pos: Tensor, nose: Tensor, speed: Tensor, wanted: Tensor, thrust: Tensor, t: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Place, direction and speed after t seconds along an arc."""
+        """Return place, direction and speed after t seconds along an arc."""
         wanted = wanted.clamp(-1, 1)
         rudder = wanted
         if self.load < math.inf and bool((wanted.abs() * (speed + thrust * t / 2) ** 2 > self.load).any()):
@@ -66,11 +66,11 @@ class TorchFrame:
 
 
 class TorchDuel:
-    """Fights, and `step` to fly them on by a decision.
+    """Fights that `step` advances by one decision.
 
     Args:
         cfg: The rules.
-        start: Where everything is.
+        start: State to begin from.
     """
 
     def __init__(self, cfg: AircombatConfig, start: Fights) -> None:
@@ -81,12 +81,12 @@ class TorchDuel:
         self.load(start)
 
     def load(self, start: Fights) -> None:
-        """Continue from here."""
+        """Continue from a state."""
         single = start.copy(single=True)
         self.now = {f.name: torch.from_numpy(getattr(single, f.name)) for f in dataclasses.fields(single)}
 
     def step(self, controls: Controls) -> dict[str, Tensor]:
-        """Fly a decision with rudder, throttle and fire [F, 2]; returns where all are. Fights that are over rest."""
+        """Fly a decision with rudder, throttle and fire [F, 2]; return the state. Fights that are over stay as they are."""
         rudder, throttle, fire = controls
         now = self.now
         self.shoot(fire > 0)
@@ -110,7 +110,7 @@ class TorchDuel:
         now["since_shot"][fight, side] = 0
 
     def physics_step(self, rudder: Tensor, thrust: Tensor) -> None:
-        """One step of all fights that go on."""
+        """Make one physics step of all fights that are not over."""
         now, rules = self.now, self.cfg.missile
         on = now["outcome"] == GOING_ON
         missiles = torch.nonzero(now["flying"] & on[:, None, None], as_tuple=True)

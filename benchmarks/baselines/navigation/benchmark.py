@@ -24,7 +24,7 @@ WARM_UP_STEPS = 125  # 2 s: drones are at speed, and some have crashed and begun
 
 
 def bench_config(num_envs: int) -> NavigationConfig:
-    """NavRL's task, with drones spread through the forest from the start."""
+    """Return the config of NavRL's task, with drones spread through the forest from the start."""
     return NavigationConfig(
         num_envs=num_envs,
         decimation=1,

@@ -31,7 +31,7 @@ def unit(v: Array) -> Array:
 
 
 def rotation(q: Array) -> Array:
-    """[N, 3, 3] body to world."""
+    """Return the rotation from body to world, [N, 3, 3]."""
     x, y, z, w = q.T
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -42,14 +42,14 @@ def rotation(q: Array) -> Array:
 
 
 def turn(v: Array, axis: Array, back: bool = False) -> Array:
-    """Vectors [N, ..., 3] from the world into the frame whose x axis is `axis` [N, 2], or back."""
+    """Rotate vectors [N, ..., 3] from the world into the frame whose x axis is `axis` [N, 2], or back."""
     c, s = axis[:, 0], axis[:, 1] if not back else -axis[:, 1]
     c, s = (a.reshape(-1, *[1] * (v.ndim - 2)) for a in (c, s))
     return np.stack([c * v[..., 0] + s * v[..., 1], c * v[..., 1] - s * v[..., 0], v[..., 2]], -1)
 
 
 class NumpySim:
-    """Drones of a snapshot, and `step` to fly them on."""
+    """Drones of a snapshot, which `step` advances."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.load(snapshot)
@@ -67,7 +67,7 @@ class NumpySim:
         self.axis = unit(self.goal[:, :2] - self.start[:, :2])
 
     def step(self, action: Array, crowd_pos: Array, crowd_vel: Array) -> Result:
-        """Fly one decision of one physics step among these obstacles; returns observation, reward and flags."""
+        """Fly one decision of one physics step among these obstacles; return observation, reward and flags."""
         command = turn(2 * ref.SPEED_LIMIT * np.clip(action, 0, 1) - ref.SPEED_LIMIT, self.axis, back=True)
         self.fly(command)
         self.steps += 1
@@ -87,7 +87,7 @@ class NumpySim:
         }
 
     def fly(self, command: Array) -> None:
-        """One physics step under Lee's controller (Lee, Leok & McClamroch, CDC 2010), without position and yaw hold."""
+        """Make one physics step under Lee's controller (Lee, Leok & McClamroch, CDC 2010), without position and yaw hold."""
         rot = rotation(self.quat)
         acc = ref.VELOCITY_GAIN * (command - self.vel) + ref.GRAVITY * UP
         b3 = unit(acc)
@@ -119,7 +119,7 @@ class NumpySim:
         return np.concatenate(parts, -1)
 
     def nearest(self, offset: Array, flat: Array, vel: Array) -> tuple[Array, Array]:
-        """The five nearest obstacles within range [N, 5, 10], and the mean log of the distances to their surfaces [N]."""
+        """Return the five nearest obstacles within range [N, 5, 10], and the mean log distance to their surfaces [N]."""
         n = len(offset)
         out = np.zeros((n, ref.NEAREST, 10), dtype=np.float32)
         if offset.shape[1] < ref.NEAREST:
@@ -146,7 +146,7 @@ class NumpySim:
         return np.any((flat <= 0.5 * self.width + ref.RADIUS) & level, axis=1)
 
     def reward(self, distance: Array, mover_logs: Array) -> Array:
-        """NavRL's reward."""
+        """Return NavRL's reward."""
         towards = (self.vel * unit(self.goal - self.pos)).sum(-1)
         beams = np.log(np.maximum(distance, np.float32(1e-6))).mean((1, 2))
         low = np.minimum(self.start[:, 2], self.goal[:, 2]) - np.float32(0.2)
@@ -156,7 +156,7 @@ class NumpySim:
 
 
 def rotate(quat: Array, turn_b: Array) -> Array:
-    """Attitudes after a rotation by the vectors `turn_b` in the body frame."""
+    """Return the attitudes after a rotation by the vectors `turn_b` in the body frame."""
     angle = np.linalg.norm(turn_b, axis=-1, keepdims=True)
     v = np.sinc(angle / (2 * np.pi)).astype(np.float32) * turn_b / 2
     w = np.cos(angle / 2)
@@ -166,7 +166,7 @@ def rotate(quat: Array, turn_b: Array) -> Array:
 
 
 def cast(grid: npt.NDArray[np.uint8], slot: Ints, pos: Array, yaw: Array) -> Array:
-    """[N, 36, 4] beam lengths: all azimuths walk the grid at once, each for its four elevations.
+    """Return the beam lengths [N, 36, 4]: all azimuths walk the grid at once, each for its four elevations.
 
     A walk leaps by the free distance stored in a cell, goes cell by cell next to columns (Amanatides & Woo 1987), and is
     dropped when its beams have ended. Positions are in cells, distances in metres.
@@ -206,7 +206,7 @@ def cast(grid: npt.NDArray[np.uint8], slot: Ints, pos: Array, yaw: Array) -> Arr
 
 
 def reach_to_ground(x: Array, y: Array, z: Array, dx: Array, dy: Array) -> Array:
-    """[R, 4] horizontal reach of beams by range and by the ground, which lies under the map only."""
+    """Return the horizontal reach of beams [R, 4], limited by range and by the ground, which lies under the map only."""
     limit = np.broadcast_to(ref.RANGE * COSINE, (len(x), 4)).copy()
     for k in np.flatnonzero(SLOPE < 0):
         ground = z / -SLOPE[k]
@@ -220,7 +220,7 @@ def on_map(ix: Array, iy: Array) -> Bools:
 
 
 def shorten(limit: Array, enter: Array, leave: Array, z: Array, height: Array) -> Array:
-    """Reach of four beams after crossing a column between two distances: its side, its top, or as before."""
+    """Return the reach of four beams after crossing a column between two distances: its side, its top, or as before."""
     enter, leave, z, height = (a[:, None] for a in (enter, leave, z, height))
     below = z + enter * SLOPE < height
     top = np.where(SLOPE < 0, (height - z) / np.where(SLOPE < 0, SLOPE, -1), np.inf)

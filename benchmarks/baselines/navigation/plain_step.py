@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
 
-# Hummingbird and controller (spec: navigation, Drone and control)
+# Hummingbird and controller
 GRAVITY = 9.81
 MASS = 0.716
 ARM = 0.17
@@ -46,14 +46,17 @@ HEIGHT_WEIGHT = 8.0
 
 
 def mixer() -> Array:
-    """[4, 4] torques (3) and lift (1) of four rotor thrusts, at 0, 90, 180, -90 degrees, spinning -1, +1, -1, +1."""
+    """Return the matrix [4, 4] from four rotor thrusts to three torques and the lift.
+
+    The rotors are at 0, 90, 180 and -90 degrees and spin in directions -1, +1, -1, +1.
+    """
     a, k = ARM, TORQUE_PER_THRUST
     return np.array([[0, a, 0, -a], [-a, 0, a, 0], [k, -k, k, -k], [1, 1, 1, 1]], dtype=np.float32)
 
 
 @dataclass
 class Snapshot:
-    """Where every drone is, on which map, and going where. N drones, K maps."""
+    """State of all drones: position, map, goal and motion. N drones, K maps."""
 
     pos: Array  # [N, 3] m, world
     vel: Array  # [N, 3] m/s, world

@@ -28,7 +28,7 @@ def unit(v: Tensor) -> Tensor:
 
 
 def rotation(q: Tensor) -> Tensor:
-    """[N, 3, 3] body to world."""
+    """Return the rotation from body to world, [N, 3, 3]."""
     x, y, z, w = q.unbind(-1)
     rows = [
         1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w),
@@ -39,7 +39,7 @@ def rotation(q: Tensor) -> Tensor:
 
 
 def turn(v: Tensor, axis: Tensor, back: bool = False) -> Tensor:
-    """Vectors [N, ..., 3] from the world into the frame whose x axis is `axis` [N, 2], or back."""
+    """Rotate vectors [N, ..., 3] from the world into the frame whose x axis is `axis` [N, 2], or back."""
     shape = (-1, *[1] * (v.dim() - 2))
     c, s = axis[:, 0].view(shape), (-axis[:, 1] if back else axis[:, 1]).view(shape)
     x, y, z = v.unbind(-1)
@@ -47,7 +47,7 @@ def turn(v: Tensor, axis: Tensor, back: bool = False) -> Tensor:
 
 
 class TorchSim:
-    """Drones of a snapshot, and `step` to fly them on."""
+    """Drones of a snapshot, which `step` advances."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.load(snapshot)
@@ -66,7 +66,7 @@ class TorchSim:
         self.axis = unit(self.goal[:, :2] - self.start[:, :2])
 
     def step(self, action: Tensor, crowd_pos: Tensor, crowd_vel: Tensor) -> Result:
-        """Fly one decision of one physics step among these obstacles; returns observation, reward and flags."""
+        """Fly one decision of one physics step among these obstacles; return observation, reward and flags."""
         command = turn(2 * ref.SPEED_LIMIT * action.clamp(0, 1) - ref.SPEED_LIMIT, self.axis, back=True)
         self.fly(command)
         self.steps += 1
@@ -86,7 +86,7 @@ class TorchSim:
         }
 
     def fly(self, command: Tensor) -> None:
-        """One physics step under Lee's controller (Lee, Leok & McClamroch, CDC 2010), without position and yaw hold."""
+        """Make one physics step under Lee's controller (Lee, Leok & McClamroch, CDC 2010), without position and yaw hold."""
         rot = rotation(self.quat)
         acc = ref.VELOCITY_GAIN * (command - self.vel) + GRAVITY
         b3 = unit(acc)
@@ -117,7 +117,7 @@ class TorchSim:
         return torch.cat([turn(unit(to_goal), self.axis), flat, to_goal[:, 2:], turn(self.vel, self.axis)], -1)
 
     def nearest(self, offset: Tensor, flat: Tensor, vel: Tensor) -> tuple[Tensor, Tensor]:
-        """The five nearest obstacles within range [N, 5, 10], and the mean log of the distances to their surfaces [N]."""
+        """Return the five nearest obstacles within range [N, 5, 10], and the mean log distance to their surfaces [N]."""
         n = len(offset)
         if offset.shape[1] < ref.NEAREST:
             return torch.zeros(n, ref.NEAREST, 10), torch.full((n,), math.log(ref.RANGE))
@@ -139,7 +139,7 @@ class TorchSim:
         return ((flat <= 0.5 * self.width + ref.RADIUS) & level).any(1)
 
     def reward(self, distance: Tensor, mover_logs: Tensor) -> Tensor:
-        """NavRL's reward."""
+        """Return NavRL's reward."""
         towards = (self.vel * unit(self.goal - self.pos)).sum(-1)
         beams = distance.clamp(min=1e-6).log().mean((1, 2))
         ends = torch.stack([self.start[:, 2], self.goal[:, 2]])
@@ -149,7 +149,7 @@ class TorchSim:
 
 
 def rotate(quat: Tensor, turn_b: Tensor) -> Tensor:
-    """Attitudes after a rotation by the vectors `turn_b` in the body frame."""
+    """Return the attitudes after a rotation by the vectors `turn_b` in the body frame."""
     angle = turn_b.norm(dim=-1, keepdim=True)
     v = torch.sinc(angle / (2 * math.pi)) * turn_b / 2
     w = torch.cos(angle / 2)
@@ -159,7 +159,7 @@ def rotate(quat: Tensor, turn_b: Tensor) -> Tensor:
 
 
 def cast(grid: Tensor, slot: Tensor, pos: Tensor, yaw: Tensor) -> Tensor:
-    """[N, 36, 4] beam lengths: all azimuths walk the grid at once, each for its four elevations.
+    """Return the beam lengths [N, 36, 4]: all azimuths walk the grid at once, each for its four elevations.
 
     A walk leaps by the free distance stored in a cell, goes cell by cell next to columns (Amanatides & Woo 1987), and is
     dropped when its beams have ended. Positions are in cells, distances in metres.
@@ -199,7 +199,7 @@ def cast(grid: Tensor, slot: Tensor, pos: Tensor, yaw: Tensor) -> Tensor:
 
 
 def reach_to_ground(x: Tensor, y: Tensor, z: Tensor, dx: Tensor, dy: Tensor) -> Tensor:
-    """[R, 4] horizontal reach of beams by range and by the ground, which lies under the map only."""
+    """Return the horizontal reach of beams [R, 4], limited by range and by the ground, which lies under the map only."""
     limit = (ref.RANGE * COSINE).repeat(len(x), 1)
     for k in (SLOPE < 0).nonzero().flatten().tolist():
         ground = z / -SLOPE[k]
@@ -213,7 +213,7 @@ def on_map(ix: Tensor, iy: Tensor) -> Tensor:
 
 
 def shorten(limit: Tensor, enter: Tensor, leave: Tensor, z: Tensor, height: Tensor) -> Tensor:
-    """Reach of four beams after crossing a column between two distances: its side, its top, or as before."""
+    """Return the reach of four beams after crossing a column between two distances: its side, its top, or as before."""
     enter, leave, z, height = (a[:, None] for a in (enter, leave, z, height))
     below = z + enter * SLOPE < height
     top = torch.where(SLOPE < 0, (height - z) / torch.where(SLOPE < 0, SLOPE, -1.0), math.inf)

@@ -33,6 +33,8 @@ class BaseAgent(nn.Module):
 
     observes: tuple[str, ...] = ()
     """Names of the observations that it reads, in the order of an exported file's inputs."""
+    about: str = ""
+    """One sentence about a published policy, which is shown below its results."""
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()

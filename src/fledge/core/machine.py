@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fledge.core.errors import ConfigError
@@ -14,7 +15,7 @@ from fledge.core.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = ("torch", "warp-lang", "numpy")  # whose versions decide how fast things are
+PACKAGES = ("torch", "warp-lang", "numpy")  # packages on which measured speeds depend
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8  # options of mallopt
 
 
@@ -73,7 +74,18 @@ def available_bytes(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
-    return meminfo("MemAvailable") or 2**62
+    return min(meminfo("MemAvailable") or 2**62, _left_in_cgroup())
+
+
+def _left_in_cgroup(folder: str = "/sys/fs/cgroup") -> int:
+    """Return the memory that a container's limit leaves (cgroup v2); a very large number without a limit."""
+    try:
+        limit, used = (int(Path(folder, name).read_text()) for name in ("memory.max", "memory.current"))
+        lines = Path(folder, "memory.stat").read_text().splitlines()
+        reclaimable = next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+    except (OSError, ValueError):  # no such cgroup, or the limit is "max"
+        return 2**62
+    return max(limit - used + reclaimable, 0)
 
 
 def total_bytes(device: torch.device) -> int:

@@ -82,7 +82,7 @@ def eval_env(
 
 
 def default_env(task: Task) -> Any:
-    """The task's `default` preset, or its plain defaults."""
+    """Return the task's `default` preset, or its plain defaults."""
     names = [name for name in task.presets.names("env") if name == "default"]
     return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
 
@@ -97,8 +97,8 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """An override of the env; ConfigError for other settings, which an evaluation does not have."""
+    """Return an override of the env; raise ConfigError for other settings, which an evaluation does not have."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
-        raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
+        raise ConfigError(f"{word!r} is not a setting of an evaluation: give settings of the env, env.key=value.")
     return word

@@ -96,7 +96,7 @@ def export_policy(
 
 
 def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
-    """A policy's description with switches changed by `policy.key=value` words; its weights stay as they are."""
+    """Return a policy's description with switches changed by `policy.key=value` overrides; its weights stay the same."""
     changed = dict(description)
     for word in words:
         key, _, value = word.removeprefix("policy.").partition("=")

@@ -16,7 +16,7 @@ from fledge.tasks.base import Task
 from fledge.tasks.view.trajectory import Trajectory
 
 COLOUR = "#1b9e5a"
-LEFT_OUT = ("by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
+LEFT_OUT = ("about", "by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
 
 
 class Evaluation:
@@ -89,6 +89,19 @@ class Evaluation:
             raise ConfigError("No episodes were recorded: call fledge.evaluate(..., picture=True).")
         title = "" if self.is_cross_table else f"{self.rows[policy]['policy']}, {self.rows[policy]['world']}"
         return use_figures(self.task.view.draw(recorded, title))
+
+    def flight(self, number: int = 0) -> Any:
+        """Return a detailed matplotlib Figure of one recorded episode; of a duel, with the space-time graph.
+
+        Args:
+            number: Place of the episode in `trajectories`.
+        """
+        if self.task is None or not 0 <= number < len(self.trajectories):
+            have = len(self.trajectories)
+            raise ConfigError(
+                f"Episode {number} was not recorded ({have} were): call fledge.evaluate(..., picture=True)."
+            )
+        return use_figures(self.task.view.draw_closely(self.trajectories[number]))
 
     @property
     def trajectories(self) -> list[Trajectory]:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-SECONDS_BETWEEN_LINES = 10.0  # on a console that is no terminal
+SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
 
 class Logger(Protocol):
-    """Takes metrics."""
+    """Interface of all loggers."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
@@ -123,7 +123,7 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
         mode, note = "offline", "There is no W&B key on this machine: logging offline, `wandb sync` uploads it later."
     try:
         return WandbLogger(wandb.init(project=project, dir=str(folder), mode=mode, config=dict(config))), note
-    except Exception as error:  # no network, a wrong key, a full disk: none is worth a run
+    except Exception as error:  # no network, a wrong key, a full disk: none of these should stop a run
         return None, f"wandb.mode={mode}, but wandb did not start ({error}): training continues without it."
 
 

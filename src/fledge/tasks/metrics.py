@@ -68,6 +68,10 @@ class TaskMetrics:
     """Figures of `episode_metrics` that a table shows -> heading."""
     legend: str = ""
     """Explanation below that table."""
+    outcome_legend: str = ""
+    """Explanation below a table of outcomes: what each heading of `labels` and the env's label mean."""
+    class_legend: str = ""
+    """Explanation of `classes`."""
     eval_preset: str | None = None
     """Env preset that a report leads with, before the env that the policy was trained in."""
     benchmarks: Mapping[str, Benchmark] = {}

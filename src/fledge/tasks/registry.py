@@ -81,7 +81,7 @@ def with_reference(task: Task) -> Task:
 
     A task that no importable module holds, such as one of a notebook's cell, gets a reference that begins with `LOCAL`.
     """
-    if task.reference != task.name:
+    if task.reference != task.name or task.name.startswith("gym:"):
         return task
     known = _named_task(task.name) if task.name in task_names() else None
     if known is not None and _same(known, task):

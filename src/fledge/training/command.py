@@ -157,8 +157,9 @@ def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | No
 
 def new_folder() -> Path:
     """Return runs/<time>, with a number behind it if there is one already."""
-    base = Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    return next(path for path in (base, *(Path(f"{base}-{n}") for n in itertools.count(2))) if not path.exists())
+    name = time.strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
 def local_code(task: Task, overrides: Sequence[str]) -> str:

@@ -135,6 +135,11 @@ class TrainConfig:
     """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
 
     @property
+    def made_by(self) -> tuple[str | None, list[str]] | None:
+        """The preset and the overrides that `make_config` made this config from; None for a resumed run."""
+        return vars(self).get("origin")
+
+    @property
     def learner(self) -> type[Learner]:
         return find_learner(self.algo)
 
@@ -215,6 +220,7 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     presets += preset_layers(task, preset, given and find_learner(given).policy_form)
     kind = config_class(task, chosen_algo(presets, words, task))
     cfg = build_config(kind, presets, words, aliases_of(task), groups_of(task))
+    vars(cfg)["origin"] = (preset, list(words))
     return with_named_code(settled(cfg, task, words), words)
 
 

@@ -67,9 +67,10 @@ def train(
                 stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
                     with monitor.timer("checkpoint_save"):
-                        state = run.state_dict()  # gathers: every rank takes part
                         if outputs:
-                            outputs.save(state)
+                            outputs.save(run.state_dict())
+                        else:
+                            run.parts.send(run.rank_state(), run.iteration)
                 if stop:
                     break
             if on_interrupt and stopped():

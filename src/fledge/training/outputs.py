@@ -19,7 +19,9 @@ from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
+from fledge.core.settings import flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
+from fledge.evaluation.run_info import train_command, update_run_info, write_run_info
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
@@ -75,7 +77,21 @@ class RunOutputs:
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
+        self.write_info()
         self.run.recorder.capture.folder = self.folder
+
+    def write_info(self) -> None:
+        """Write run.json: the command, the preset, the machine, and the settings that differ from the defaults."""
+        cfg, task = self.run.cfg, self.run.task
+        defaults = {**flat_settings(type(cfg)()), "device": cfg.device}  # auto is resolved by now
+        changed = {key: value for key, value in self.run.settings.items() if defaults.get(key) != value}
+        usual = {key: defaults.get(key) for key in changed}
+        if cfg.made_by is None:  # resumed
+            return update_run_info(self.folder, changed, usual)
+        preset, overrides = cfg.made_by
+        command = train_command(task.reference, preset, overrides, self.folder)
+        chosen = task.presets.default(cfg.learner.policy_form) if preset is None else preset
+        write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """Return the state to start from, if any; open the metric files at the right step."""
@@ -161,12 +177,14 @@ class RunOutputs:
                 self.rollouts.save(whole, self.run.iteration)
 
     def save(self, state: dict[str, Any]) -> None:
+        """Save a state of the run, in the background with the other ranks' parts."""
         for number, weights in self.run.curriculum.take_new_selves().items():
             policy = {**{name: state[name] for name in ENTRIES}, "model": weights}
             self.saver.save_async(policy, past_self_file(self.folder, number))
         state["log"] = {"recent": [list(pair) for pair in self.recent], "unlogged": list(self.unlogged)}
         metric = self.last.get(f"{self.primary_metric}_recent")
-        self.newest = self.history.save(state, self.run.iteration, metric=metric)
+        complete = self.run.parts.receiver(self.run.iteration)
+        self.newest = self.history.save(state, self.run.iteration, metric=metric, complete=complete)
 
     def finish(self, metrics: dict[str, float]) -> dict[str, float]:
         """Wait until everything is on disk and print how to continue; raises if the last checkpoint failed."""

@@ -1,6 +1,7 @@
 """A run: everything that one rank needs to train, and how it is saved and restored exactly.
 
-A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
+A run lives in a folder: `config.yaml` (resolved), `run.json` (how it was started), `metrics.csv`, `metrics.jsonl`,
+`tensorboard/`, `checkpoints/`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from fledge.training.config import RENAMED, CollectMode, TrainConfig
 from fledge.training.curriculum import make_curriculum
 from fledge.training.learner_checks import check_report, check_state, learner_error
 from fledge.training.live import FrameCapture, RecordingWrapper
+from fledge.training.rank_parts import RankParts
 from fledge.training.ranks import Ranks
 
 EXACT = "bit for bit"  # how a run continues if nothing that is computed has changed
@@ -55,6 +57,7 @@ class TrainingState:
         self.cfg, self.ranks = cfg, ranks
         self.device = pick_device(cfg.device, torch.cuda.device_count(), ranks.local)
         self.settings = flat_settings(cfg)
+        self.parts = RankParts(ranks)
         self.iteration = self.frames = 0
         self.seconds = 0.0
         # All ranks build the same weights, then draw their own actions and minibatches.
@@ -143,21 +146,22 @@ class TrainingState:
 
     # ---- saving ------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole run on rank 0, with the other ranks' states gathered; an empty dict elsewhere."""
+    def rank_state(self) -> dict[str, Any]:
+        """Return the part of the run's state that only this rank has."""
         own = {"collector": self.collector.state_dict(), "rng": torch.get_rng_state()}
         own |= check_state(self.learner.rank_state(), f"rank_state() of algo={self.cfg.algo}", {*own, "cuda_rng"})
         if self.device != "cpu":
             own["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        everyone = self.ranks.gather(own)
-        if not self.ranks.is_first:
-            return {}
+        return own
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the run, with `rank_state()` of this rank alone in `ranks`; `parts` brings the others'."""
         env = {k.removeprefix("env."): v for k, v in self.settings.items() if k.startswith("env.")}
         return {
             "model": self.policy.state_dict(),
             "learner": check_state(self.learner.state_dict(), f"state_dict() of algo={self.cfg.algo}"),
             "curriculum": self.curriculum.state_dict(),
-            "ranks": everyone,
+            "ranks": [self.rank_state()],
             "iteration": self.iteration,
             "frames": self.frames,
             "seconds": self.seconds,
@@ -197,6 +201,7 @@ class TrainingState:
         return f"with changed {', '.join(changes['changes'])}" if changes["changes"] else EXACT
 
     def close(self) -> None:
+        self.parts.close()
         self.collector.shutdown()
         self.learner.close()
 

@@ -198,7 +198,7 @@ def test_the_arguments_of_play() -> None:
 # ---- the socket --------------------------------------------------------------------------------------------------------
 
 
-def test_who_only_watches_decides_nothing_while_somebody_flies(begin: Callable[..., Match]) -> None:
+def test_a_spectator_decides_nothing_while_a_person_flies(begin: Callable[..., Match]) -> None:
     match = begin("you", "placeholder")
     match.enter(ANN)
     match.enter(EVE)

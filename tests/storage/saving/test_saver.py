@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fledge.storage import AsyncCheckpointSaver, load_checkpoint
 from fledge.storage.format.flattening import flatten
 from fledge.storage.saving import pipeline as pipeline_module
 from fledge.storage.saving import saver as saver_module
+from fledge.storage.saving import staging_buffer
 from fledge.storage.saving.staging import split
 from tests.storage.states import assert_same, awkward_state, copy_state, state_at, train_step, training
 
@@ -408,7 +408,6 @@ def test_a_state_that_something_else_changes_while_it_is_copied_is_not_saved_tor
     copying, go = threading.Event(), threading.Event()
     with AsyncCheckpointSaver() as saver:
         model(torch.ones(1, 50)).sum().backward()
-        optimizer.step()
         optimizer.step()  # seen
         right = saver._pipeline.stager.copy
 
@@ -430,25 +429,107 @@ def test_a_state_that_something_else_changes_while_it_is_copied_is_not_saved_tor
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_made_ready_is_what_the_first_save_uses(tmp_path: Path) -> None:
+def prepared(saver: AsyncCheckpointSaver, nbytes: int) -> None:
+    """Wait until the saver has prepared at least `nbytes`."""
+    pipeline = saver._pipeline
+    with pipeline.changed:
+        assert pipeline.changed.wait_for(lambda: pipeline.free and pipeline.free[0]._prepared >= nbytes, 30)
+
+
+def test_memory_is_prepared_while_the_model_is_built_and_the_first_save_uses_it(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        model = torch.nn.Sequential(*[torch.nn.Linear(1000, 1000) for _ in range(2)])
+        nbytes = 2 * (1000 * 1000 + 1000) * 4
+        prepared(saver, 3 * nbytes)
+        buffer = saver._pipeline.free[0]
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 1000)).sum().backward()
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        want = [leaf.source.clone() for leaf in flatten(state)[1]]
+        saver.save_async(state, tmp_path / "x.pt")
+        with torch.no_grad():
+            model[0].weight.data.zero_()
+        assert saver._pipeline.buffers == [buffer]
+        assert 3 * nbytes <= saver.get_stats()["buffer_bytes"] <= 3 * nbytes + 2**22
+        saver.drain()
+        assert all(map(torch.equal, want, [leaf.source for leaf in flatten(load_checkpoint(tmp_path / "x.pt"))[1]]))
+        torch.nn.Linear(2000, 2000)  # after the first save, nothing more is prepared
+        assert saver._pipeline._to_prepare == 0
+
+
+def test_a_model_that_was_there_first_has_memory_prepared_at_its_first_step(tmp_path: Path) -> None:
     model = torch.nn.Linear(500, 500)
     optimizer = torch.optim.Adam(model.parameters())
     with AsyncCheckpointSaver() as saver:
-        for _ in range(2):
-            model(torch.ones(1, 500)).sum().backward()
-            optimizer.step()
-        while not saver.get_stats()["buffer_bytes"]:
-            time.sleep(0.001)
-        ready = saver.get_stats()["buffer_bytes"]
-        saver.save_async({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x.pt")
-        assert saver.get_stats()["buffer_bytes"] == ready
+        model(torch.ones(1, 500)).sum().backward()
+        optimizer.step()
+        prepared(saver, 3 * 4 * 500 * 501)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        now, later, _ = split(flatten(state)[1], [], saver._seen)
+        assert {leaf.path[0] for leaf in now} == {"model"}
+        assert len(later) == 6  # Adam's moments and steps are copied in the background after the first step already
+
+
+def test_memory_that_was_prepared_but_is_not_needed_is_returned(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        torch.nn.Linear(2000, 2000)
+        prepared(saver, 3 * 4 * 2000 * 2000)
+        saver.save_async({"x": torch.ones(1000, 2000)}, tmp_path / "x.pt")
+        assert saver.get_stats()["buffer_bytes"] == 2**23  # 8 MB in pages of 2 MiB
+        saver.drain()
+        assert torch.equal(load_checkpoint(tmp_path / "x.pt")["x"], torch.ones(1000, 2000))
+
+
+def test_models_that_were_freed_do_not_count(tmp_path: Path) -> None:
+    with AsyncCheckpointSaver() as saver:
+        for _ in range(10):
+            torch.nn.Linear(1000, 1000)  # 12 MB with Adam
+        prepared(saver, 3 * 4 * 1000 * 1000)
+        assert saver.get_stats()["buffer_bytes"] < 2 * 3 * 4 * 1000 * 1000
+
+
+def test_a_module_that_cannot_be_hashed_is_built_all_the_same() -> None:
+    class Unhashable(torch.nn.Linear):
+        __hash__ = None  # type: ignore[assignment]
+
+    with AsyncCheckpointSaver():
+        Unhashable(10, 10)
+
+
+def test_little_free_memory_is_not_filled_before_the_first_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_module, "available_bytes", lambda device: 2**25)
+    with AsyncCheckpointSaver() as saver:
+        torch.nn.Linear(2000, 2000)  # 48 MB with Adam
+        prepared(saver, 2**23)
+        assert saver.get_stats()["buffer_bytes"] <= 2**24  # not far above a quarter of what is free
+
+
+def test_shutdown_does_not_wait_for_memory_to_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    chunks: list[int] = []
+
+    def write_pages(address: int, nbytes: int) -> None:
+        chunks.append(nbytes)
+        begun.set()
+        go.wait(30)
+
+    monkeypatch.setattr(staging_buffer, "_write_pages", write_pages)
+    saver = AsyncCheckpointSaver()
+    torch.nn.Linear(2000, 2000)
+    assert begun.wait(30)
+    saver._pipeline._closed = True  # as shutdown does
+    go.set()
+    assert saver.shutdown(30)
+    assert len(chunks) == 1
 
 
 def test_a_saver_that_is_shut_down_leaves_optimisers_alone() -> None:
+    from torch.nn.modules.module import _global_parameter_registration_hooks as parameter_hooks
     from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
 
-    before = len(hooks)
+    before = len(hooks), len(parameter_hooks)
     saver = AsyncCheckpointSaver()
-    assert len(hooks) == before + 1
+    assert (len(hooks), len(parameter_hooks)) == (before[0] + 1, before[1] + 1)
     saver.shutdown()
-    assert len(hooks) == before
+    assert (len(hooks), len(parameter_hooks)) == before

@@ -164,7 +164,9 @@ def unpack_lz4(path: Path) -> bytes:
             while not decompressor.eof and (part := packed.read(LZ4_PART)):
                 content.write(decompressor.decompress(part))
                 if content.tell() > limit:
-                    raise FormatError(f"{path} expands more than {MAX_EXPANSION} times: it is a bomb.")
+                    raise FormatError(
+                        f"{path} expands more than {MAX_EXPANSION} times: it may be a decompression bomb."
+                    )
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
         raise FormatError(f"{path} is not a whole LZ4 frame ({error}): it is truncated or altered.") from error
     if not decompressor.eof:

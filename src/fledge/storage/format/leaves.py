@@ -213,7 +213,7 @@ def check_description(kind: Any, dtype: Any, shape: Any) -> int:
         raise damaged(f"a leaf of kind {str(kind)[:40]!r} and dtype {str(dtype)[:40]!r} is unknown")
     well_formed = isinstance(shape, list) and len(shape) <= MAX_DIMS
     if not well_formed or not all(type(n) is int and 0 <= n <= MAX_DIM for n in shape):
-        raise damaged(f"shape {str(shape)[:80]} is not up to {MAX_DIMS} sizes of 0 to 2^48")
+        raise damaged(f"shape {str(shape)[:80]} is not a list of at most {MAX_DIMS} sizes from 0 to 2^48")
     if math.prod(n or 1 for n in shape) > MAX_DIM:  # also for empty tensors: torch overflows
         raise damaged(f"shape {str(shape)[:80]} has more than 2^48 elements")
     if kind == "bytes":

@@ -184,3 +184,17 @@ def leaf_numbers(node: Node) -> list[int]:
     found: list[int] = []
     unflatten(node, found.append)
     return found
+
+
+def shift_leaves(node: Node, by: int) -> Node:
+    """Return a tree whose leaf numbers are larger by `by`, to make it a part of another tree."""
+    if isinstance(node, list):
+        return [shift_leaves(item, by) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((tag, body),) = node.items()
+    if tag == "leaf":
+        return {"leaf": body + by}
+    if tag == "dict":
+        return {"dict": {key: shift_leaves(item, by) for key, item in body.items()}}
+    return {tag: shift_leaves(body, by)}

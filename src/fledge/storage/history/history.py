@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ from fledge.storage.saving.saver import AsyncCheckpointSaver
 logger = logging.getLogger("fledge.storage")
 LATEST = "latest"
 Delta = Literal["none", "weights_only", "all"]
+Complete = Callable[[Node, Sequence[Leaf]], tuple[Node, Sequence[Leaf]]]
 
 
 def latest_name(prefix: str) -> str:
@@ -107,7 +108,13 @@ class CheckpointHistory:
         remove_stale(self.folder)
 
     def save(
-        self, state: dict[str, Any], step: int, metric: float | None = None, metadata: dict[str, Any] | None = None
+        self,
+        state: dict[str, Any],
+        step: int,
+        metric: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        complete: Complete | None = None,
     ) -> CheckpointHandle:
         """Save a state as the newest checkpoint; when the handle is durable, `latest` names it.
 
@@ -116,6 +123,8 @@ class CheckpointHistory:
             step: Training step; the file is named after it, and replaces one of the same step.
             metric: Value that `keep_best` ranks by.
             metadata: Plain values stored with it.
+            complete: Called in the background with the tree and the leaves that `flatten` made of the state; returns both
+                with what other processes add.
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             keys = list(state) if isinstance(state, dict) else type(state).__name__
@@ -124,7 +133,7 @@ class CheckpointHistory:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
         note = {"step": int(step), "metric": None if metric is None else float(metric), WEIGHTS_ONLY: False}
-        write = functools.partial(self._write, path, note, plain_copy(metadata or {}))
+        write = functools.partial(self._write, path, note, plain_copy(metadata or {}), complete)
         if self.saver is not None:
             return self.saver.submit(state, path, write)
         write(*stage_now(state), Plans())
@@ -133,9 +142,18 @@ class CheckpointHistory:
         return handle
 
     def _write(
-        self, path: Path, note: dict[str, Any], extra: dict[str, Any], node: Node, leaves: Sequence[Leaf], plans: Plans
+        self,
+        path: Path,
+        note: dict[str, Any],
+        extra: dict[str, Any],
+        complete: Complete | None,
+        node: Node,
+        leaves: Sequence[Leaf],
+        plans: Plans,
     ) -> Written:
         """Write the file, then update `latest`, then clean up; runs in the background."""
+        if complete is not None:
+            node, leaves = complete(node, leaves)
         try:
             make_folder(self.folder)
         except OSError as error:

@@ -29,7 +29,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class Policy:
-    """How many checkpoints a history keeps."""
+    """Numbers of checkpoints that a history keeps."""
 
     keep_whole: int = 3
     keep_best: int = 0

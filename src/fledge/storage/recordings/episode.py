@@ -47,7 +47,7 @@ class Episode:
     def __init__(self, recording: Recording, number: int, begin: Block) -> None:
         self.number = number
         self.outcome: str | None = None
-        """How it ended; None if the end is not in the file (yet)."""
+        """Outcome of the episode; None if its end is not in the file (yet)."""
         self.total_return: float | None = None
         self.length = 0
         """Number of frames so far, dropped ones included."""

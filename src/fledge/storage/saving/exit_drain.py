@@ -34,7 +34,7 @@ _alive: list[Drainable] = []
 _previous: dict[int, Any] = {}
 _owner = -1  # id of the process that registered the items
 _draining = False
-EXIT_PRIORITY = 100  # early: saving may need what later finalizers take down
+EXIT_PRIORITY = 100  # early: saving may need what later finalizers destroy
 
 
 def register(item: Drainable, signals: bool = True) -> None:

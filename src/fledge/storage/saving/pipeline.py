@@ -22,17 +22,20 @@ from typing import Any
 import torch
 
 from fledge.core.errors import StorageError
+from fledge.core.machine import available_bytes
 from fledge.storage.format.codecs import LADDER
 from fledge.storage.format.leaves import Leaf
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written
 from fledge.storage.saving.handle import CheckpointHandle
-from fledge.storage.saving.staging import Stager, StagingBuffer
+from fledge.storage.saving.staging import Stager
+from fledge.storage.saving.staging_buffer import StagingBuffer
 
 # Above the first share of one core the writer changes to faster codecs, below the second to denser ones, which take about 2.5
 # times as long. The latter needs several saves in a row: one long gap may be an evaluation.
 BUSY_SHARE, IDLE_SHARE, IDLE_SAVES = 0.02, 0.004, 3
 MAX_SPEED_BIAS = len(LADDER) - 1
+READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
 WRITER_NICE = 10  # training has priority when cores are short
 Write = Callable[[Node, Sequence[Leaf], Plans], Written]
 _pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
@@ -103,31 +106,38 @@ class Pipeline:
             self.buffers.append(StagingBuffer())
             return self.buffers[-1]
 
+    @property
+    def before_first_save(self) -> bool:
+        """True until the first buffer is taken; False in a forked child and after `close`."""
+        return not (self._wanted or self._closed)
+
     def prepare(self, nbytes: int) -> None:
-        """Prepare a staging buffer of this size in the background, before the first job."""
+        """Prepare a staging buffer of at least this size in the background, before the first job."""
         with self.changed:
-            self._to_prepare = nbytes
-            self.changed.notify_all()
+            if nbytes > self._to_prepare and self.before_first_save:
+                self._to_prepare = nbytes
+                self.changed.notify_all()
 
     def _make_ready(self) -> None:
-        """Allocate and touch the memory that `prepare` asked for: a first copy to untouched pages is ten times slower."""
+        """Provide the memory that `prepare` named; a later call names more, and continues where this one ended."""
         with self.changed:
             nbytes, self._to_prepare = self._to_prepare, 0
-            if not nbytes or self._closed or self._wanted:
+            if not nbytes or not self.before_first_save:
                 return
             self._preparing = True
-            buffer = self.free.pop() if self.free else StagingBuffer()
+            if not self.free:
+                self.free.append(StagingBuffer())
+                self.buffers.append(self.free[0])
+            buffer = self.free.pop()
         cpu = time.thread_time()
-        with contextlib.suppress(MemoryError):  # then the save itself fails with it
-            buffer.reserve(nbytes)
-            buffer.touch(lambda: not self._wanted)
+        with contextlib.suppress(MemoryError, OSError):  # then the save itself fails with it
+            most = int(READY_SHARE * (available_bytes(torch.device("cpu")) + buffer.nbytes))
+            buffer.prepare(min(nbytes, most), lambda: self.before_first_save)
         with self.changed:
             self.cpu_s += time.thread_time() - cpu
             self._preparing = False
             if not self._closed:
                 self.free.append(buffer)
-                if buffer not in self.buffers:
-                    self.buffers.append(buffer)
             self.changed.notify_all()
 
     def submit(self, job: Job) -> None:
@@ -211,7 +221,7 @@ class Pipeline:
     def forget(self, owner: str) -> None:
         """Empty the pipeline in a forked child; `owner` describes the process that continues with the jobs."""
         self.changed = threading.Condition(threading.RLock())
-        self.free, self.buffers, self._threads = [], [], []
+        self.free, self.buffers, self._threads, self._wanted = [], [], [], True
         for job in self._take_all():
             job.handle.leave_to(owner)
 

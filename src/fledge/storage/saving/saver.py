@@ -27,7 +27,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fledge.core.errors import ConfigError, InputError, StorageError
-from fledge.core.machine import available_bytes
 from fledge.storage.checkpoint import NATIVE, check_level, target_path, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format.flattening import flatten
@@ -37,7 +36,9 @@ from fledge.storage.format.writer import Plans, Written, plain_copy
 from fledge.storage.saving import exit_drain
 from fledge.storage.saving.handle import CheckpointHandle
 from fledge.storage.saving.pipeline import Job, Pipeline, Write
-from fledge.storage.saving.staging import owned_bytes, padded, split
+from fledge.storage.saving.preparation import Preparation
+from fledge.storage.saving.staging import split
+from fledge.storage.saving.staging_buffer import padded
 from fledge.storage.saving.summary import say, size_of, summary_of
 
 logger = logging.getLogger("fledge.storage")
@@ -45,7 +46,6 @@ CHOICES = {
     "full_queue": ("wait", "drop_oldest", "skip"), "on_error": ("warn", "raise"), "dtensor": ("full", "local", None)
 }  # fmt: skip
 WARN_EVERY = 10.0  # seconds between two warnings about a full queue; the stats count every wait
-READY_SHARE = 0.25  # share of the free memory that may be prepared before the first save
 
 
 class AsyncCheckpointSaver:
@@ -103,6 +103,7 @@ class AsyncCheckpointSaver:
         self._closed = False
         self._pid = os.getpid()
         self._pipeline = Pipeline(self._on_durable)
+        self._preparation = Preparation(self._pipeline, watch=find_optimizers)
         if find_optimizers:
             self._hooks.append(register_optimizer_step_pre_hook(self._on_step))
         exit_drain.register(self, handle_signals)
@@ -115,14 +116,13 @@ class AsyncCheckpointSaver:
             if not any(known is optimizer for known in self._optimizers):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
                 self._optimizers.append(optimizer)
+        self._preparation.expect(self._optimizers)
 
     def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note every optimiser that steps and has a state, and prepare memory for the first save."""
-        if optimizer not in self._seen and optimizer.state and not self._closed and os.getpid() == self._pid:
+        """Note every optimiser that steps, and prepare memory for the first save."""
+        if optimizer not in self._seen and not self._closed and os.getpid() == self._pid:
             self._seen.add(optimizer)
-            expected = sum(owned_bytes(known) for known in self._seen)
-            if not self._stalls and expected < READY_SHARE * available_bytes(torch.device("cpu")):
-                self._pipeline.prepare(expected)
+            self._preparation.expect(self._seen)
         self._before_step()
 
     def _before_step(self, *_: Any) -> None:
@@ -207,6 +207,7 @@ class AsyncCheckpointSaver:
             with pipeline.changed:
                 pipeline.free.append(buffer)
             raise
+        self._preparation.stop()
         self._stalls.append(time.perf_counter() - start)
         return handle
 
@@ -304,6 +305,7 @@ class AsyncCheckpointSaver:
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._optimizers = [], []
+        self._preparation.stop()
         exit_drain.unregister(self)
         if os.getpid() == self._pid:
             self._pipeline.close()

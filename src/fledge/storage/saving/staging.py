@@ -11,57 +11,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from fledge.core.errors import InputError
 from fledge.storage.format.leaves import PLAIN_TENSORS, TORCH_DTYPES, Leaf, entry_error, extent, is_dtensor
-
-ALIGN = 64
-TOUCH_BYTES = 2**18  # at a time: the longest that a save has to wait for
-
-
-class StagingBuffer:
-    """A reused buffer; leaves get consecutive, aligned parts of it."""
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-        self._pinned: torch.Tensor | None = None
-        self._used = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the buffer."""
-        return self._buffer.nbytes
-
-    def reserve(self, nbytes: int, pinned: bool = False) -> None:
-        """Make room for `nbytes` and discard the content; allocate only if the buffer is too small."""
-        self._used = 0
-        if nbytes <= self._buffer.nbytes and (self._pinned is not None or not pinned):
-            return
-        self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else None
-        self._buffer = self._pinned.numpy() if self._pinned is not None else np.empty(nbytes, np.uint8)
-
-    def touch(self, go_on: Callable[[], bool]) -> None:
-        """Write to every page, without the GIL, so that the system allocates the memory now; stop if not `go_on()`."""
-        for first in range(0, self.nbytes, TOUCH_BYTES):
-            if not go_on():
-                return
-            ctypes.memset(self._buffer.ctypes.data + first, 0, min(TOUCH_BYTES, self.nbytes - first))
-
-    def take(self, nbytes: int) -> np.ndarray:
-        """Return the next part of the buffer."""
-        start = self._used
-        self._used += padded(nbytes)
-        return self._buffer[start : start + nbytes]
-
-
-def padded(nbytes: int) -> int:
-    """Return the bytes that a leaf takes in a buffer."""
-    return -(-nbytes // ALIGN) * ALIGN
-
+from fledge.storage.saving.staging_buffer import StagingBuffer
 
 Watched = list[tuple[torch.Tensor, int]]
 
@@ -76,7 +33,7 @@ def split(
             tensors = _state_tensors(optimizer)
             places |= _places(tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_inference())
     for optimizer in attached:
-        places |= _places(_parameters(optimizer)) | _places(_state_tensors(optimizer))
+        places |= _places(parameters_of(optimizer)) | _places(_state_tensors(optimizer))
     now: list[Leaf] = []
     later: list[Leaf] = []
     watched: Watched = []
@@ -108,7 +65,8 @@ def _places(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return found
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the parameters of an optimiser that have ordinary memory."""
     return _in_memory(parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
@@ -125,13 +83,6 @@ def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
             if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
                 continue
         yield tensor
-
-
-def owned_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the staging bytes of an optimiser and its CPU parameters, plus a little for the rest of a checkpoint."""
-    tensors = (*_parameters(optimizer), *_state_tensors(optimizer))
-    sizes = [padded(t.nbytes) for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
-    return sum(sizes) + sum(sizes) // 32 + 2**16 if sizes else 0
 
 
 class Stager:

@@ -56,6 +56,7 @@ class AircombatMetrics(TaskMetrics):
 
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    outcome_legend = "win, loss: one side died. both die: in one step. spent: no missiles left. time: out of time."
     classes = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
 
     def classify(self, env: TensorEnv) -> Tensor:

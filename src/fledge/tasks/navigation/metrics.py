@@ -134,17 +134,25 @@ class NavigationMetrics(TaskMetrics):
     columns = {
         "outside_share": "outside",
         "detour": "detour",
-        "least_clearance": "least m",
+        "least_clearance": "clearance",
         "control_effort": "effort",
-        "mean_success_seconds": "s",
-        "shield_share": "changed",
-        "shield_change": "by",
+        "mean_success_seconds": "seconds",
+        "shield_share": "shielded",
+        "shield_change": "shield m/s",
     }
+    outcome_legend = (
+        "success: share of flights that reached the goal. The others ended by hitting a column or a mover, out of bounds, or "
+        "out of time. Env: where flights start and end, static/moving obstacles."
+    )
+    class_legend = (
+        "By the sides of the map that start and goal lie on: crossing (opposite sides, with walls: no way round), opposite, "
+        "adjacent, the same; inside: the start is in the forest."
+    )
     legend = (
-        "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
-        "share of the time over bare ground. detour: way over straight line (a flight ends within the goal's radius, so a "
-        "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
-        "mean change of the commanded velocity, m/s per second. Behind a shield: share of decisions changed, by m/s."
+        "outside: share of the time outside the forest. effort: mean change of the commanded velocity, m/s per second. Of "
+        "flights that reached the goal: detour, path length over the straight line (just below 1 when flying straight, as "
+        "a flight ends within the goal's radius); clearance, smallest distance to an obstacle in m; seconds. "
+        "With a shield: share of decisions that it changed, and by how many m/s."
     )
     eval_preset = "crossing"
     benchmarks = BENCHMARKS

@@ -33,6 +33,7 @@ class Shielded(BaseAgent):
         if shield not in SHIELDS:
             raise ConfigError(f"{shield!r} is not a known shield. Choose one of {', '.join(SHIELDS)}.")
         self.agent, self.kind, self.shield = agent, shield, SHIELDS[shield]()
+        self.about = agent.about
         self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
         self.reads, self.acts = getattr(agent, "reads", {}), getattr(agent, "acts", None)
         self._sums: Tensor | None = None  # decisions, changed ones, m/s of change

@@ -31,6 +31,10 @@ NAVRL_PREFIXES = {  # where each of our modules lies in NavRL's state dict
     "beta": "actor.module.0.module.beta_layer",
     "critic": "critic.module",
 }
+ABOUT = (
+    "NavRL (Xu et al., RA-L 2025, github.com/Zhefan-Xu/NavRL): a published LiDAR navigation policy, trained in Isaac Sim; it "
+    "flies here with the network and weights that its authors released."
+)
 WIDTHS = [AZIMUTHS * ELEVATIONS, DYNAMIC_OBSTACLE.size(), STATE.size()]  # of the inputs: lidar, obstacles, state
 
 
@@ -84,6 +88,7 @@ class NavRLPolicy(BaseAgent):
     """NavRL's actor and critic: actions in [0, 1]³ and values in reward units."""
 
     observes = READ
+    about = ABOUT
 
     def __init__(self) -> None:
         super().__init__()

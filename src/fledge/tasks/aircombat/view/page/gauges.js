@@ -1,4 +1,4 @@
-// Instruments of one side: speed, energy, missiles, what threatens, and the time to decide.
+// Instruments of one side: speed, energy, missiles, threats, and the time to decide.
 import { el, setText } from "./dom.js";
 
 const TOP_SPEED = 490; // m/s
@@ -41,7 +41,7 @@ export class Gauges {
     const told = graph.sides[this.side];
     const waits = told.incoming.map((missile) => missile.decide_s).filter((wait) => wait !== null);
     const seconds = waits.length ? Math.min(...waits) : told.incoming.length ? null : told.decide_s;
-    setText(this.decide.value, seconds === null ? "no hurry" : seconds <= 0 ? "too late" : `${seconds.toFixed(0)}${waits.length && seconds >= 20 ? "+" : ""} s`);
+    setText(this.decide.value, seconds === null ? "no threat" : seconds <= 0 ? "too late" : `${seconds.toFixed(0)}${waits.length && seconds >= 20 ? "+" : ""} s`);
     this.element.dataset.level = told.verdict.level;
     setText(this.verdict, told.verdict.text);
     const km = (metres) => (metres / 1000).toFixed(1);

@@ -1,0 +1,69 @@
+"""Preparation: estimate the size of a saver's first checkpoint, so that its memory is ready before the first save.
+
+Parameters are counted when modules register them, which is long before the first save; an optimiser's first step, or `attach`,
+tells which of them are trained. Adam's moments are assumed, which are twice as large as the parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from fledge.storage.format.leaves import PLAIN_TENSORS
+from fledge.storage.saving.pipeline import Pipeline
+from fledge.storage.saving.staging import parameters_of
+from fledge.storage.saving.staging_buffer import padded
+
+
+class Preparation:
+    """Watches models and optimisers until the first save, and has the pipeline prepare memory.
+
+    Args:
+        pipeline: The saver's.
+        watch: Count the parameters of models that are built from now on, unless there is a GPU: models are built on the CPU
+            and then moved there.
+    """
+
+    def __init__(self, pipeline: Pipeline, watch: bool) -> None:
+        self._pipeline = pipeline
+        self._built: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()  # bytes by module
+        self._counted = self._grown = 0  # bytes of parameters in `_built` at the last count, and since
+        self._hook = None
+        if watch and not torch.cuda.device_count():
+            self._hook = register_module_parameter_registration_hook(self._on_parameter)
+
+    def expect(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Prepare memory for a checkpoint of these optimisers and their CPU parameters."""
+        parameters = (parameter for optimizer in optimizers for parameter in parameters_of(optimizer))
+        cpu = (p for p in parameters if p.device.type == "cpu" and p.layout is torch.strided)
+        self._pipeline.prepare(expected_bytes(sum(padded(p.nbytes) for p in cpu)))
+
+    def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
+        """Count a parameter. Models that have been freed do not count.
+
+        The sum is taken only when it may have grown by an eighth. An error here must not stop the user's program.
+        """
+        if not self._pipeline.before_first_save:
+            return
+        with contextlib.suppress(RuntimeError, TypeError):  # another thread builds a model; a module cannot be hashed
+            if type(parameter) in PLAIN_TENSORS and parameter.device.type == "cpu":
+                self._built[module] = self._built.get(module, 0) + padded(parameter.nbytes)
+                self._grown += padded(parameter.nbytes)
+                if 8 * self._grown > self._counted:
+                    self._grown, self._counted = 0, sum(self._built.values())
+                    self._pipeline.prepare(expected_bytes(self._counted))
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+def expected_bytes(parameters: int) -> int:
+    """Return the likely size of a checkpoint with this many bytes of parameters: Adam's moments, and a little more."""
+    return 3 * parameters + parameters // 8 + 2**16 if parameters else 0
