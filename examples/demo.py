@@ -1,9 +1,9 @@
-"""`make demo`: learn to fly from nothing, in minutes, and show it.
+"""`make demo`: train a policy from scratch in minutes, and show it.
 
     python examples/demo.py --out demo
 
-Trains the `fast` preset, evaluates the result beside a straight-flying pilot and NavRL's released policy (the file when it
-is there, else its results recorded with `fledge eval`), and writes one HTML report.
+Trains the `fast` preset, evaluates the result beside a scripted policy that flies straight and NavRL's released policy (its
+file if present, else its recorded results), and writes one HTML report. NavRL: https://github.com/Zhefan-Xu/NavRL
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAVRL_FILES = ("../shared/data/navrl_checkpoint.pt", "navrl_checkpoint.pt")
 
 @click.command()
 @click.option("--out", default="demo", type=click.Path(path_type=Path), help="Folder for the run and the report.")
-@click.option("--episodes", default=EPISODES, show_default=True, help="Episodes per policy and world.")
+@click.option("--episodes", default=EPISODES, show_default=True, help="Episodes per policy and env.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     """Train the fast preset, evaluate it, and write a report."""
@@ -56,7 +56,7 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
 
 
 def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Trajectory]]:
-    """Figures of all policies in all worlds, and flights of the one just trained."""
+    """Return the figures of all policies in all envs, and flights of the trained one."""
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
     names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
         for preset, movers in WORLDS:
             request = EvalRequest([name], episodes=episodes)
             if ours and (preset, movers) == SHOWN:
-                request.picture = Path("unused")  # asks for paths to be recorded
+                request.picture = Path("unused")  # makes the evaluation record paths
             flight = eval_env(policy, preset, [f"env.moving_obstacles={movers}"], home)
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             trajectories = result.trajectories or trajectories

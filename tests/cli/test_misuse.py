@@ -28,7 +28,7 @@ from tests.cli.policy_files import call
         (["eval", "gap", "env.num_maps=100000000"], "GiB"),
         (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
         (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),
-        (["export", "gap", "out.onnx"], "nothing can be exported"),
+        (["export", "gap", "out.onnx"], "has no weights to export"),
         (["inspect", "missing.fledge"], "missing.fledge"),
         (["inspect", "."], "holds no checkpoints"),
         (["convert", "missing.pt", "x.fledge"], "no checkpoint at missing.pt"),

@@ -119,8 +119,8 @@ class TrainConfig:
     """Compress checkpoints (losslessly)."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
     """Checkpoints that may wait for the disk before training waits."""
-    save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
-    """Effort of the checkpoint codecs, 0 (store) to 9."""
+    save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
+    """Effort of the checkpoint codecs, 0 (store) to 9 (densest); 10 to 16, which LZ4 files have, mean 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
     """Store checkpoints as differences (smaller, but lost with their base): none, weights_only (alias thin) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
@@ -225,7 +225,7 @@ def make_config(task: Task | str, preset: str | None = None, overrides: Sequence
 
 
 def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
-    """Return the algorithm that overrides or presets choose; ConfigError if it is code that neither overrides nor `named` name."""
+    """Return the algorithm that overrides or presets choose; ConfigError if it is code that the user did not name."""
     named_in = [content.get("algo") for _, content in presets]  # NavRL's files have a section of this name
     found = ["ppo", *(algo for algo in named_in if isinstance(algo, str))]
     algo = value_given(overrides, "algo", task.presets.aliases) or found[-1]
@@ -267,7 +267,7 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
 
 
 def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_before: str = "") -> TrainConfig:
-    """Replace device `auto`, so that a resumed run knows its device; drop the ladder if overrides name another env.opponent."""
+    """Replace device `auto` by the device found; drop the ladder if overrides name another env.opponent."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
     opponent, ladder = (value_given(overrides, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))

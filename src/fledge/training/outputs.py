@@ -29,9 +29,12 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
 
-SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
+SUMMARY_EVERY = 100  # iterations between two summaries
+OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
+MAX_LEVEL = 9  # of the native codecs
 RECENT = 20  # iterations that the recent primary metric averages over
 
 
@@ -42,7 +45,7 @@ class RunOutputs:
         cfg = run.cfg
         self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
         for optimizer in run.learner.optimizers.values():
@@ -65,6 +68,7 @@ class RunOutputs:
         self.unlogged: list[dict[str, float]] = []  # episodes of the iterations since the last row of the log
         self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
+        self.memory_watch = MemoryWatch()
         if not quiet:
             with contextlib.redirect_stdout(sys.stderr):
                 print_model_info(run.policy)
@@ -156,9 +160,14 @@ class RunOutputs:
             self.unlogged.clear()
             for logger in self.loggers:
                 logger.log(run.iteration, row)
-        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+        if "memory_mb" in metrics and not run.cfg.off_policy:  # a replay grows until it is full
+            warning = self.memory_watch.add(run.iteration, metrics["memory_mb"])
+            if warning:
+                self.console.say(warning)
+        pause = OFF_POLICY_SUMMARY_S if run.cfg.off_policy else 0.0
+        if run.iteration % SUMMARY_EVERY == 0 and time.monotonic() - self.summed_up >= pause:
             self.summed_up = time.monotonic()
-            self.console.say(monitor.get_summary(window=100))
+            self.console.say(monitor.get_summary(window=SUMMARY_EVERY))
             self.console.say(self.saver.get_summary())
 
     def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:

@@ -1,4 +1,4 @@
-"""Paths and reach of missiles and fighters over time, for drawing. One thread per curve; a point every `steps` physics steps."""
+"""Paths and reach of missiles and fighters over time, for drawing. One thread per curve, a point every `steps` steps."""
 
 import warp as wp
 
@@ -30,7 +30,7 @@ class Shots:
 def reach_missile(
     first: int, p: Physics, speed: float, rudder: float, dt: float, steps: int, directions: Floats, out: Floats2d
 ):
-    """Write the distance from the launch along each direction (rad from the nose) [direction, time], m; -1 once the missile is spent.
+    """Write the distance from the launch along directions (rad from the nose) [direction, time], m; -1 once it is spent.
 
     The missile turns to the direction by at most `rudder`, and flies on.
     """
