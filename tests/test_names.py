@@ -253,7 +253,7 @@ def test_the_summary_of_the_monitor_has_a_title_and_columns() -> None:
         monitor.record("data_collection", seconds)
     monitor.record("policy_training", 0.1234)
     title, *lines = monitor.get_summary(window=100).splitlines()
-    assert title == "Performance Summary (last 100):"
+    assert title == "=== Performance Summary ==="
     assert len(lines) == 2
     for line, mean, std in zip(lines, ("15.00", "123.40"), ("5.00", "0.00"), strict=True):
         assert re.search(rf"{mean} ms \(± +{std} ms\)", line)
@@ -330,7 +330,7 @@ def test_prefix_sum_shows_its_lengths_and_sums() -> None:
     for length in (10, 20, 30):
         sums.add(length)
     assert list(sums.ar) == [20, 30]
-    assert list(sums.prefix_sum) == [20, 50]
+    assert list(sums.prefix_sum) == [0, 20, 50]
 
 
 IMAGE = (np.arange(24 * 24).reshape(24, 24) // 40 % 2).astype(np.uint8)

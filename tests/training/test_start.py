@@ -184,7 +184,7 @@ def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_
     again = start(f"reward={code}:good", "--folder", folder)
     assert again.exit_code == 2
     assert "nothing was saved yet" in again.output
-    assert f"--resume {folder} with the mended words" in again.output
+    assert f"--resume {folder} (in Python, resume=True) with corrected settings" in again.output
     page = CliRunner().invoke(main, ["report", folder])
     assert page.exit_code == 2
     assert "is a run without a checkpoint" in page.output

@@ -78,8 +78,9 @@ class _Config:
         is_section = any(name.startswith(f"{ours}.") for name in self.known)
         if not ours or (value is None and is_section):  # ignored, or an empty section
             return ""
-        if isinstance(value, str) and value in self.groups.get(ours, {}):
-            content = self.groups[ours][value]
+        name = preset_name(value, self.groups.get(ours, {}))
+        if name:
+            content = self.groups[ours][name]
             self.node = _merge(self.node, {ours: content} if is_section else content, f"{key}={value}")
             return ""
         if ours in self.groups:
@@ -138,6 +139,14 @@ class _Config:
         if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
             raise ConfigError(f"{source}{key}={value} does not fit: here it is always {ours[1:]}.")
         return ""
+
+
+def preset_name(value: Any, names: Collection[str]) -> str:
+    """Return the preset that a value names, "" if none: "RTX 3060" names rtx3060."""
+    if not isinstance(value, str):
+        return ""
+    plain = re.sub(r"[\s\"'_-]", "", value.lower())
+    return value if value in names else next((name for name in names if name == plain), "")
 
 
 def value_given(overrides: Sequence[str], key: str, aliases: Mapping[str, str] | None = None) -> str | None:

@@ -15,15 +15,15 @@ class EnvPlacement:
     device: str = "cpu"
     seed: int = 0
     num_threads: int | None = None
-    """CPU threads that simulate; None: one per core."""
+    """CPU threads of the simulation; None: one per core."""
     env_offset: int = 0
-    """Index of this env's first row in the whole population, where ranks share one."""
+    """Global index of this env's first row, if the envs of several ranks form one population."""
     total_envs: int | None = None
-    """Rows of the whole population; None: those of this env."""
+    """Number of rows of that population; None: the rows of this env."""
     rank: int = 0
-    """Process that asks, where each process has maps of its own."""
+    """Rank of the process; each rank has its own maps."""
     held_out: bool = False
-    """True for evaluation: maps and seeds that no training uses."""
+    """True for evaluation: use maps and seeds that training never uses."""
 
     def __post_init__(self) -> None:
         """Raise InputError for values that no env can have."""

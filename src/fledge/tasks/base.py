@@ -16,7 +16,7 @@ A task is one object with a core of 12 members:
 and three optional parts, each with defaults that work for any env:
 
     view                recordings, pictures, the browser, manual control                      tasks/view/base.py
-    metrics             episode metrics, classes of episodes, benchmarks, table headings       tasks/metrics.py
+    metrics             episode metrics, classes of episodes, benchmarks, queries, headings     tasks/metrics.py
     match               tasks in which two agents meet (`match.sides` is 2)                    tasks/match.py
 
 A user's own task is an object of this class, or of a subclass, in a Python file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,10 @@ class TaskMetrics:
     def env_label(self, cfg: Any) -> str:
         """Return a short label of the env for tables and pictures; "": the task's name."""
         return ""
+
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """Return the task's own calculations outside episodes by name, for commands such as `fledge envelope`."""
+        return {}
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return rows of `fledge eval` of other projects' policies, for comparison without their files."""

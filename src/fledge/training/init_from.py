@@ -23,13 +23,13 @@ def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
     return entries
 
 
-def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> list[str]:
+def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) -> list[str]:
     """Set `policy.*` to the network that `init_from` holds; return what that changed, as key=value.
 
-    Raise ConfigError if the user's own `words` contradict it, or this algorithm needs another network in this env.
+    Raise ConfigError if the user's own `overrides` contradict it, or this algorithm needs another network in this env.
     """
     entries = read_initial_policy(cfg.init_from, task)
-    found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
+    found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in overrides}, []
     for key, value in network_settings(cfg.policy, found).items():
         if value == getattr(cfg.policy, key):
             continue

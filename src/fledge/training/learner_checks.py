@@ -31,7 +31,7 @@ def check_weights(policy: nn.Module, algo: str, iteration: int) -> None:
     if bad := [name for name, weight in policy.named_parameters() if not bool(torch.isfinite(weight).all())]:
         raise NumericsError(
             f"NaN or infinity in the weights {', '.join(bad[:3])} after iteration {iteration} with algo={algo}. They were "
-            "not saved; resume from the newest checkpoint, with a smaller learning rate or mended code."
+            "not saved; resume from the newest checkpoint, with a smaller learning rate or corrected code."
         )
 
 

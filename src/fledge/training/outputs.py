@@ -29,9 +29,12 @@ from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHis
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
 
-SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
+SUMMARY_EVERY = 100  # iterations between two summaries
+OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
+MAX_LEVEL = 9  # of the native codecs
 RECENT = 20  # iterations that the recent primary metric averages over
 
 
@@ -42,7 +45,7 @@ class RunOutputs:
         cfg = run.cfg
         self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
         for optimizer in run.learner.optimizers.values():
@@ -65,6 +68,7 @@ class RunOutputs:
         self.unlogged: list[dict[str, float]] = []  # episodes of the iterations since the last row of the log
         self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
+        self.memory_watch = MemoryWatch()
         if not quiet:
             with contextlib.redirect_stdout(sys.stderr):
                 print_model_info(run.policy)
@@ -156,9 +160,14 @@ class RunOutputs:
             self.unlogged.clear()
             for logger in self.loggers:
                 logger.log(run.iteration, row)
-        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+        if "memory_mb" in metrics and not run.cfg.off_policy:  # a replay grows until it is full
+            warning = self.memory_watch.add(run.iteration, metrics["memory_mb"])
+            if warning:
+                self.console.say(warning)
+        pause = OFF_POLICY_SUMMARY_S if run.cfg.off_policy else 0.0
+        if run.iteration % SUMMARY_EVERY == 0 and time.monotonic() - self.summed_up >= pause:
             self.summed_up = time.monotonic()
-            self.console.say(monitor.get_summary(window=100))
+            self.console.say(monitor.get_summary(window=SUMMARY_EVERY))
             self.console.say(self.saver.get_summary())
 
     def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
@@ -195,12 +204,12 @@ class RunOutputs:
         for key, value in code_settings(run.cfg).items():
             text = value if isinstance(value, str) else f"[{','.join(value)}]"
             resume += f" {shlex.quote(f'{key}={text}')}"
-        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        evaluate = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
-            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
-        return f"Stopped: {at}.\n  go on:     {resume}\n  judge it:  {judge}"
+            return f"Finished: {at}.\n  evaluate:  {evaluate}\n  continue:  {resume} {more}"
+        return f"Stopped: {at}.\n  continue:  {resume}\n  evaluate:  {evaluate}"
 
     def close(self, discard: bool = False) -> None:
         """Finish everything; `discard` removes what a failed start has written."""

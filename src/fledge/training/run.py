@@ -1,4 +1,4 @@
-"""A run: everything that one rank needs to train, and how it is saved and restored exactly.
+"""TrainingState: everything that one rank needs to train, and how it is saved and restored exactly.
 
 A run lives in a folder: `config.yaml` (resolved), `run.json` (how it was started), `metrics.csv`, `metrics.jsonl`,
 `tensorboard/`, `checkpoints/`.

@@ -23,7 +23,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy, make_pilot
 
 PERSON = "you"
 MAX_NAME = 200  # letters
-MAX_SEED = 2**53 - 1  # what a browser can count to
+MAX_SEED = 2**53 - 1  # largest whole number that JavaScript represents exactly
 
 
 class Roster:

@@ -71,6 +71,11 @@ class AircombatMetrics(TaskMetrics):
     def env_label(self, cfg: AircombatConfig) -> str:
         return f"{cfg.scenario.value} vs {cfg.opponent}" if cfg.opponent else cfg.scenario.value
 
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        from fledge.tasks.aircombat.spacetime.query import check_envelope, query_envelope
+
+        return {"envelope": query_envelope, "envelope_check": check_envelope}
+
 
 class AircombatTask(Task):
     """Duels between two fighters with guided missiles."""

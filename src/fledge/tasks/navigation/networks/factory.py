@@ -42,7 +42,7 @@ def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpe
 
 
 class NavigationPolicies(PolicyFactory):
-    """Policies are described as
+    """Builds policies from descriptions:
     {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
@@ -61,12 +61,12 @@ class NavigationPolicies(PolicyFactory):
                 raise ConfigError("algo=dqn needs env.action_form=headings and env.grid_map=true, as in --preset dqn.")
             return {"kind": "grid_q", "hidden": hidden, "grid_size": env.grid_size, "headings": env.num_headings}
         if headings:
-            raise ConfigError(f"algo={algo} flies with env.action_form=velocity; headings are for dqn.")
+            raise ConfigError(f"algo={algo} needs env.action_form=velocity; headings are for algo=dqn.")
         if algo != "ppo" and policy.kind is not PolicyKind.features:
-            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's and planned are for ppo.")
+            raise ConfigError(f"algo={algo} needs policy.kind=features; navrl and planned are for algo=ppo.")
         planned = policy.kind is PolicyKind.planned
         if planned and not env.plan:
-            raise ConfigError("policy.kind=planned corrects the planner, which it must observe: set env.plan=true.")
+            raise ConfigError("policy.kind=planned needs the observation plan: set env.plan=true.")
         return {
             "kind": policy.kind.value if algo == "ppo" else "squashed",
             "hidden": hidden,
@@ -102,7 +102,7 @@ class NavigationPolicies(PolicyFactory):
         raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
 
     def load_interop(self, path: Path) -> BaseAgent:
-        """Load NavRL's policy from its released file."""
+        """Return NavRL's policy from its checkpoint."""
         return load_navrl_checkpoint(path)
 
     def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
@@ -114,12 +114,12 @@ class NavigationPolicies(PolicyFactory):
         return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return NavRL's env for NavRL's policy."""
+        """Return the config of NavRL's env for NavRL's policy."""
         if not isinstance(agent, NavRLPolicy):
             return None
         cfg = from_plain(NavigationConfig, Presets(TASK_FOLDER / "presets").load("env", "navrl"))
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Observe `pose` and `plan` where the agent reads them."""
+        """Return the config with the observations `pose` and `plan` enabled if the agent reads them."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

@@ -1,9 +1,9 @@
 """Small networks on hand-made features: actor-critics of the presets `fast` and `planned`, and the actor of SAC and TD3.
 
-The features are a function of NavRL's observation, nothing more:
+The features are computed from NavRL's observations alone:
 
 9    unit vector to goal (3), far and near distance, height to goal, velocity (3)
-H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's skin
+H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's surface
 5*14 per obstacle: offset (3), relative velocity (3), gap, closeness, time and miss distance of the closest
      approach, vertical clearance, width, box or cylinder, present
 """
@@ -54,7 +54,7 @@ class ExtraObservations:
 
 
 class FeaturePolicy(ActorCritic):
-    """A small shared MLP on hand-made features: the `fast` preset's network."""
+    """A small MLP on hand-made features, shared by actor and critic: the network of the preset `fast`."""
 
     observes = READ
 
@@ -89,14 +89,14 @@ class FeaturePolicy(ActorCritic):
 
 
 class PlannedPolicy(FeaturePolicy):
-    """A shared MLP that reads what the planner would do, and corrects it: before training it flies as the planner does.
+    """A shared MLP that reads the planner's command and corrects it; before training it flies like the planner.
 
         mean = the planner's command + correction * tanh(network(features, plan)),  in shares of the speed limit
 
     `plan` is an observation (`env.plan=true`): on a robot, run the planner beside the policy (`PlanReader`).
 
     Args:
-        correction: How far it may go from the planner's command, per axis.
+        correction: Largest correction of the planner's command per axis, as a share of the speed limit.
     """
 
     observes = (*READ, PLAN.name)
@@ -128,7 +128,7 @@ class PlannedPolicy(FeaturePolicy):
 
 
 class FeatureActor(SquashedActor):
-    """The squashed actor of SAC and TD3 on the same features."""
+    """Squashed actor of SAC and TD3 on the same features."""
 
     observes = READ
 
@@ -169,7 +169,7 @@ def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, see
 
 
 def num_features(beams: int, obstacles: int = NEAREST) -> int:
-    """Width of the feature vector."""
+    """Return the width of the feature vector."""
     return STATE_FEATURES + beams + obstacles * OBSTACLE_FEATURES
 
 

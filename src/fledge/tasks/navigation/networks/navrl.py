@@ -1,6 +1,6 @@
 """NavRL's network, exactly, and its released checkpoint (Xu et al., "NavRL", RA-L 2025; MIT licence).
 
-Inputs are the navigation observation (`tasks.navigation`). Three traps that cost success when missed:
+Inputs are the navigation observations. Three details matter for success:
 the trunk reads [lidar 128 | obstacles 64 | state 8], because TorchRL sorts keys; the Beta parameters are
 1 + softplus(x) + 1e-6; and the critic's output is normalised (value = output * std + mean).
 """
@@ -24,7 +24,7 @@ from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, exam
 from fledge.tasks.navigation.networks.lidar_encoder import AZIMUTHS, ELEVATIONS, LidarEncoder
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, STATE
 
-NAVRL_PREFIXES = {  # where each of our modules lies in NavRL's state dict
+NAVRL_PREFIXES = {  # our module -> prefix in NavRL's state dict
     "lidar": "feature_extractor.module.0.module",
     "obstacles": "feature_extractor.module.1.module.1",
     "trunk": "feature_extractor.module.3.module",
@@ -72,7 +72,7 @@ class NavRLNetwork(nn.Module):
         self.critic = nn.Linear(256, 1)
 
     def features(self, obs: Obs) -> Tensor:
-        """[B, 256] trunk output."""
+        """Return the trunk's output, [B, 256]."""
         lidar = self.lidar(obs["lidar"])
         obstacles = self.obstacles(obs["dynamic_obstacle"].flatten(1))
         return self.trunk(torch.cat([lidar, obstacles, obs["state"]], dim=-1))
@@ -103,7 +103,7 @@ class NavRLPolicy(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        """Return the actions, [B, 3]: the mean of the Beta distribution, or a sample of it."""
         if deterministic:
             return self.respond(obs)[0]
         alpha, beta, _ = self.network(obs)
@@ -151,7 +151,7 @@ class NavRLActorCritic(ActorCritic):
 
     @classmethod
     def from_navrl(cls, policy: NavRLPolicy) -> NavRLActorCritic:
-        """The same policy, ready to be trained further."""
+        """Return the same policy in the form for training."""
         own = cls()
         for ours, theirs in own._pairs(policy.network):
             ours.load_state_dict(theirs.state_dict())
@@ -159,7 +159,7 @@ class NavRLActorCritic(ActorCritic):
         return own
 
     def published(self) -> NavRLPolicy:
-        """The same policy in NavRL's published form, with Conv2d."""
+        """Return the same policy in NavRL's published form, with Conv2d."""
         policy = NavRLPolicy()
         for ours, theirs in self._pairs(policy.network):
             theirs.load_state_dict(ours.state_dict())
@@ -167,14 +167,14 @@ class NavRLActorCritic(ActorCritic):
         return policy.eval()
 
     def exported(self) -> nn.Module:
-        """The fast LiDAR encoder is for training; other programs get the Conv2d it equals."""
+        """Return the module to export: with Conv2d, which equals the fast LiDAR encoder."""
         return self.published().exported()
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         return example_flight(batch, (36, 4), 4.0, seed)
 
     def _pairs(self, net: NavRLNetwork) -> list[tuple[nn.Module, nn.Module]]:
-        """Our modules beside the published ones with the same parameters."""
+        """Return pairs of our modules and the published ones with the same parameters."""
         assert isinstance(self.head, BetaHead)
         return [
             *zip(self.lidar.convs, (net.lidar[0], net.lidar[2], net.lidar[4]), strict=True),
