@@ -110,7 +110,7 @@ def test_a_pilot_that_cannot_see_what_it_needs_is_refused_before_anything_is_flo
     ]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
-    assert "reads spacetime, which this env does not observe." in done.output
+    assert "reads spacetime, which this env does not observe" in done.output
 
 
 @pytest.mark.parametrize("spacetime", [True, False])
