@@ -24,7 +24,7 @@ import numpy as np
 SAVERS = ("FledgeAlone", "TorchSave", "DcpAsync")
 TURNS = 6
 EVERY, SAVES = 5, 3  # iterations between saves, and saves per process
-SMALL = ["ppo.rollout_steps=8", "ppo.epochs=1", "save_interval=8", "eval_interval=0", "ranks=2", "threads=1", "seed=1"]
+SMALL = ["ppo.rollout_steps=8", "ppo.epochs=1", "save_interval=20", "eval_interval=0", "ranks=2", "threads=1", "seed=1"]
 
 
 def measure_first_saves(folder: Path, size_mb: int = 156, turns: int = TURNS) -> dict[str, dict[str, Any]]:
@@ -51,7 +51,7 @@ def measure_first_saves(folder: Path, size_mb: int = 156, turns: int = TURNS) ->
     }
 
 
-def measure_train(folder: Path, iterations: int = 400) -> dict[str, Any]:
+def measure_train(folder: Path, iterations: int = 800) -> dict[str, Any]:
     """Return the percentiles of `perf/checkpoint_save` in `fledge train navigation --preset fast` on two ranks."""
     return _run("train", str(folder), f"total_frames={iterations * 1024 * 8}", *SMALL)
 

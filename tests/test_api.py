@@ -95,12 +95,8 @@ def test_any_run_can_be_opened_and_another_folder_is_refused(run: fledge.Run, tm
 
 
 def test_settings_are_nested_dotted_or_other_projects_names(tmp_path: Path) -> None:
-    found = fledge.train(
-        folder=tmp_path / "run",
-        ranks=1,
-        progress=False,
-        **{**SMALL, "total_frames": 64, "env.num_obstacles": 7, "ppo.lr": 1e-3, "policy": {"hidden": [16]}},
-    )
+    given = {"env": {"num_envs": 8, "num_maps": 1}, "env.num_obstacles": 7, "ppo.lr": 1e-3, "policy": {"hidden": [16]}}
+    found = fledge.train(folder=tmp_path / "run", ranks=1, progress=False, **{**SMALL, "total_frames": 64, **given})
     assert found.settings["env"]["static_obstacles"] == 7
     assert found.settings["ppo"]["lr"] == 1e-3
     assert found.settings["policy"]["hidden"] == [16]

@@ -33,6 +33,7 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import find_task
 from fledge.training.command import run_training
 from fledge.training.config import make_config, read_run_config
+from tests.reference.navrl_files import write_navrl_checkpoint
 
 ROOT = Path(__file__).parent.parent
 DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
@@ -70,6 +71,7 @@ RUN = {
     "fledge watch RUN --json": [],
 }
 RUN_SLOW = {
+    "fledge convert flights.frec crossing.webp": [],
     "fledge eval": ["--episodes", "16", "env.num_envs=16"],
     "fledge report": ["--episodes", "16", "env.num_envs=16"],
     "fledge export": [],
@@ -153,9 +155,13 @@ def test_a_preset_is_read(block: Block, tmp_path: Path) -> None:
     check_settings(make_config("navigation", str(tmp_path / "shown.yaml")))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))], ids=page_name
-)
+# the Python of README.zh.md is that of README.md (tests/test_readme.py)
+PYTHON_PAGES = [
+    page for page in PAGES if page.name != "README.zh.md" and any(b.language == "python" for b in blocks_of(page))
+]
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=page_name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "torchrl" in page.read_text() and page.name == "replay.md":
         pytest.importorskip("torchrl")
@@ -207,6 +213,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         words = [*small, "env.num_maps=1", "policy.hidden=[16]"]
         run_training(find_task("navigation"), None, words, Path("runs/mine"), None)
         run_training(find_task("examples/hover.py"), None, small, Path("runs/hover"), None)
+        write_navrl_checkpoint(Path("navrl_checkpoint.pt"))
         CliRunner().invoke(main, ["eval", "gap", "--episodes", "2", "--record", "flights.frec", "env.num_envs=2"])
         names = {word.partition("=")[2] or word for line in (*COMMANDS, *INLINE) for word in words_of(line)}
         for name in sorted(name for name in names if name.startswith("runs/")):

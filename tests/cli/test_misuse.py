@@ -24,7 +24,7 @@ from tests.cli.policy_files import call
         (["eval", "gap", "env.num_envs=many"], "env.num_envs takes a whole number"),
         (["eval", "gap", "env.min_height_m=5"], "env.min_height_m is 5.0, but must be at least 0 and less than 0.5."),
         (["eval", "gap", "ppo.lr=1"], "give settings of the world"),
-        (["eval", "gap", "num_envs=1"], "give settings of the world"),
+        (["eval", "gap", "numenvs=1"], "give settings of the world"),
         (["eval", "gap", "env.num_maps=100000000"], "GiB"),
         (["eval", "--navrl-checkpoint", "missing.pt"], "There is no checkpoint"),
         (["eval", "--navrl-checkpoint", __file__], "only plain tensors are allowed"),

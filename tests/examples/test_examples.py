@@ -95,8 +95,8 @@ def test_hover_turns_bodies_as_rigid_bodies_turn() -> None:
 
     from fledge.tasks.registry import find_task
 
-    find_task(str(HOVER))
-    hover = sys.modules["fledge_task_hover"]
+    env: Any = find_task(str(HOVER)).env
+    hover = sys.modules[env.__module__]
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.nn.functional.normalize(torch.randn(9, 4, generator=generator), dim=-1) for _ in range(2))
     v = torch.randn(9, 3, generator=generator)

@@ -33,6 +33,8 @@ class BaseAgent(nn.Module):
 
     observes: tuple[str, ...] = ()
     """Names of the observations that it reads, in the order of an exported file's inputs."""
+    task: str = ""
+    """Name of the task that it is written for, if it is loaded by name alone; empty: any task."""
     about: str = ""
     """One sentence about a published policy, which is shown below its results."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
-from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code, rule_of, walk
+from fledge.core.settings import (
+    changed_settings,
+    check_settings,
+    code_settings,
+    flat_settings,
+    refuse_code,
+    rule_of,
+    walk,
+)
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy
@@ -79,6 +88,17 @@ def eval_env(
         pairs = {key: {"trained": before[key], "flown": now[key]} for key in asked}
         changed = {f"env.{key}": pair for key, pair in pairs.items() if pair["trained"] != pair["flown"]}
     return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)
+
+
+def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
+    """Return a policy whose env names no code, for matches: they choose both sides, so they need no opponent or reward."""
+    if policy.env is None:
+        return policy
+    own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
+    kept = {
+        key: value for key, value in policy.env.settings.items() if key not in own or key not in ("opponent", "reward")
+    }
+    return dataclasses.replace(policy, env=TrainedEnv(kept, policy.env.decision_s))
 
 
 def default_env(task: Task) -> Any:

@@ -12,7 +12,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import flat_settings
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import Differences, eval_env
+from fledge.evaluation.env_config import Differences, eval_env, without_opponent
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy
 
@@ -31,7 +31,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
         raise ConfigError(f"{task.name} is evaluated in a cross-table in one env: leave out --vary and --movers.")
-    home = next((policy for policy in policies if policy.env is not None), policies[0])
+    home = without_opponent(next((policy for policy in policies if policy.env is not None), policies[0]))
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
     asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
     for word in words:

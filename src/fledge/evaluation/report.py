@@ -90,7 +90,7 @@ def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
     head = task.primary_metric
     labels = outcome_labels(rows[0], task) if rows else {}
     others = [name for name in labels if name != head]
-    names = ["policy", head, "95 % interval", *(labels[name] for name in others), "episodes"]
+    names = ["policy", labels.get(head, head), "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
         score, low, high = score_of(row, head)
@@ -194,7 +194,8 @@ def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> n
 def command_line(run: Path, request: EvalRequest, path: Path) -> str:
     """Return the command that writes this page; options with their defaults are left out."""
     words = ["fledge", "report", str(run), *request.overrides]
-    words += ["--task", request.task.reference] if request.task and is_code(request.task.reference) else []
+    task = getattr(request.task, "reference", request.task)
+    words += ["--task", task] if task and is_code(task) else []
     words += ["--out", str(path)] if path != run / "report.html" else []
     words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
     words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []

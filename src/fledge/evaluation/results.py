@@ -20,7 +20,7 @@ LEFT_OUT = ("about", "by_class", "changed", "headline", "recording", "recorded",
 
 
 class Evaluation:
-    """How policies did: one row for each policy and env config, or the cross-table of a two-player task.
+    """Results of policies: one row for each policy and env config, or the cross-table of a two-player task.
 
     With one policy and one env config, the attributes of its `PolicyResult` can be read here: `result.rate("success")`,
     `result.returns`.
@@ -121,7 +121,7 @@ class Evaluation:
 
     @property
     def note(self) -> str:
-        """What to know when reading the figures; often ""."""
+        """Warning about the figures, for example that most fights were the same; usually ""."""
         return same_fights(self.rows[0]) if self.is_cross_table else ""
 
     def __getattr__(self, name: str) -> Any:

@@ -12,8 +12,8 @@ from fledge.tasks.base import Task
 def results_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
     """Return the primary metric and the other outcomes of each evaluation; the title says in which env."""
     others = outcome_labels(rows[0], task)
-    others.pop(task.primary_metric, None)
-    columns = [*key_columns(rows), task.primary_metric, "95 %", *others.values()]
+    head = others.pop(task.primary_metric, task.primary_metric)
+    columns = [*key_columns(rows), head, "95 %", *others.values()]
     cells = []
     for row in rows:
         shares = [short(row[name]) if name in row else "" for name in others]

@@ -32,8 +32,8 @@ Weights = Mapping[str, Tensor]
 
 @dataclass
 class LeagueConfig:
-    ladder: list[str] = setting([], resume="restart")
-    """Opponents to beat, one after the other: scripted policies, policy files, runs; empty: env.opponent alone."""
+    ladder: list[str] = setting([], resume="restart", code=True)
+    """Opponents to beat in turn: scripted policies, policy files, runs, file.py:Class; empty: env.opponent alone."""
     advance: bool = setting(True, resume="restart")
     """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
@@ -73,7 +73,9 @@ class League:
         self.cfg, self.make_self = cfg, make_self
         pilots = [find_agent(name) for name in cfg.ladder]
         if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
-            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such scripted policy or file.")
+            raise ConfigError(
+                f"league.ladder names {missing[0]!r}, which is not a scripted policy, a run, a policy file, or file.py:Class."
+            )
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league needs at least one opponent.")
         if cfg.advance and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:

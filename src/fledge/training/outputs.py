@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
 import time
@@ -19,7 +20,7 @@ from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
-from fledge.core.settings import flat_settings
+from fledge.core.settings import code_settings, flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
 from fledge.evaluation.run_info import train_command, update_run_info, write_run_info
 from fledge.monitor import PerformanceMonitor, print_model_info
@@ -105,7 +106,7 @@ class RunOutputs:
             self.recent.extend((total, flown) for total, flown in noted["recent"])
             self.unlogged.extend(noted["unlogged"])
         elif cfg.init_from:
-            state = read_initial_policy(cfg.init_from)
+            state = read_initial_policy(cfg.init_from, self.run.task)
         step = int(state["iteration"]) if resume and state else None
         self.loggers = [FileLogger(self.folder, step), self.console]
         if cfg.tensorboard:
@@ -200,15 +201,15 @@ class RunOutputs:
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
-        resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
-        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
-        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        for key, value in code_settings(run.cfg).items():
+            text = value if isinstance(value, str) else f"[{','.join(value)}]"
+            resume += f" {shlex.quote(f'{key}={text}')}"
+        evaluate = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
-            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
-        limit = " max_minutes=0" if run.out_of_time else ""
-        return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
+            return f"Finished: {at}.\n  evaluate:  {evaluate}\n  continue:  {resume} {more}"
+        return f"Stopped: {at}.\n  continue:  {resume}\n  evaluate:  {evaluate}"
 
     def close(self, discard: bool = False) -> None:
         """Finish everything; `discard` removes what a failed start has written."""

@@ -46,12 +46,16 @@ print("x" * 100_000)
 
 
 def test_what_is_queued_when_a_thread_dies_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Event()
+
     def die(self: Pipeline, job: Any, cpu_seconds: float) -> None:
+        both.wait(60)
         raise SystemError("a fault of our own")
 
     monkeypatch.setattr(Pipeline, "_pace", die)  # outside of what a job may raise
     saver = AsyncCheckpointSaver(handle_signals=False)
     handles = [saver.save_async(state_at(step), tmp_path / str(step)) for step in range(2)]
+    both.set()
     for handle in handles:
         with pytest.raises(StorageError, match=r"thread ended \(SystemError: a fault of our own\)"):
             handle.wait(30)

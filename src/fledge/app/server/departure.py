@@ -8,7 +8,7 @@ AFTER_CLOSE = (
     'Cannot call "',
     "Unexpected ASGI message",
     "WebSocket is not connected",
-)  # how starlette and uvicorn begin
+)  # first words of these errors in starlette and uvicorn
 
 
 class Departure:
@@ -33,7 +33,7 @@ class Departure:
         async def inner(message: Any) -> None:
             try:
                 await send(message)
-            except OSError:  # of which uvicorn's ClientDisconnected is one
+            except OSError:  # includes uvicorn's ClientDisconnected
                 self.left = True
                 raise
 

@@ -73,7 +73,7 @@ def is_local(host: str) -> bool:
 
 
 def same_token(given: str, token: str) -> bool:
-    """Compare in constant time."""
+    """Return whether two tokens are equal; takes the same time for any two."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 

@@ -38,8 +38,8 @@ function figuresOf(run) {
     [known(run.frames, shortNumber(run.frames, 4) + done), "decisions"],
     [wholeNumber(run.frames_per_second), "decisions/s"],
     [duration(run.seconds), "of training"],
-    [wholeNumber(run.saves), "checkpoints saved"],
-    [known(run.stall_p99_ms, `${shortNumber(run.stall_p99_ms, 2)} ms`), "wait for a save (p99)"],
+    [run.saves ? wholeNumber(run.saves) : "–", "checkpoints saved"],
+    [known(run.saves ? run.stall_p99_ms : null, `${shortNumber(run.stall_p99_ms, 2)} ms`), "wait for a save (p99)"],
     [known(run.memory_mb, `${wholeNumber(run.memory_mb)} MB`), "memory"],
   ];
 }

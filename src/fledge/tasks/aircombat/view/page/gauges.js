@@ -36,7 +36,7 @@ export class Gauges {
     setText(this.energy.value, `${Math.round(100 * energy)}`);
     this.energy.bar.style.width = `${Math.min(100 * energy, 100)}%`;
     const flying = own.missiles.length;
-    setText(this.missiles.value, Number.isFinite(own.left) ? `${own.left}${flying ? ` + ${flying} in the air` : ""}` : "");
+    setText(this.missiles.value, Number.isFinite(own.left) ? `${own.left}${flying ? ` + ${flying} in flight` : ""}` : "");
     if (graph === null) return;
     const told = graph.sides[this.side];
     const waits = told.incoming.map((missile) => missile.decide_s).filter((wait) => wait !== null);

@@ -197,7 +197,7 @@ export class SpaceTimeGraph {
     ctx.lineTo(at - 5, y - 11);
     ctx.lineTo(at + 5, y - 11);
     ctx.fill();
-    const taken = Math.abs(at - (direction > 0 ? box.right : box.left)) < paper.measure(label, 11) + 8; // there its target is
+    const taken = Math.abs(at - (direction > 0 ? box.right : box.left)) < paper.measure(label, 11) + 8; // the target is drawn there
     const right = direction > 0 !== taken;
     paper.text(label, right ? box.right : box.left, y - 8, colour, { size: 11, align: right ? "right" : "left" });
   }

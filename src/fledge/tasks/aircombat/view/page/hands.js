@@ -4,7 +4,7 @@ const STICK_PER_S = 3.5; // a stick goes to its end within about a third of a se
 const BACK_PER_S = 7;
 const LEVER_PER_S = 0.9;
 const SEND_MS = 33;
-const AGAIN_MS = 250; // the same is sent again, in case it was lost
+const AGAIN_MS = 250; // unchanged controls are sent again, in case a message was lost
 
 export class Hands {
   constructor(controls, send) {

@@ -22,7 +22,7 @@ class Lobby extends HTMLElement {
     };
     const form = el("section", { class: "fl-panel fd-lobby" },
       el("h1", { text: "Air combat" }),
-      el("p", { class: "fl-note", text: "Fly one side yourself, watch two policies, or leave both seats to people: each person that opens the page takes an empty one." }),
+      el("p", { class: "fl-note", text: "Fly one side yourself, watch two policies, or leave both seats to people: each person who opens the page takes an empty one." }),
       el("div", { class: "fd-form" },
         ...SIDES.map((side) => el("label", { class: `fd-${side}` }, el("span", { text: side }), pick(side, people))),
         el("label", {}, el("span", { text: "start" }), pick("start", options.starts)),

@@ -11,7 +11,7 @@ export class TacticalMap {
   constructor(canvas) {
     this.paper = new Paper(canvas);
     this.labels = new Labels(this.paper);
-    this.covered = []; // what stands above the map: [left, top, right, bottom] in pixels
+    this.covered = []; // panels above the map: [left, top, right, bottom] in pixels
     this.head = this.foot = 0; // pixels at the top and bottom to keep free of aircraft
     this.mode = "both"; // both: north up, all in view. own: own aircraft in the middle, its nose up
     this.zoom = 1;
@@ -175,7 +175,7 @@ export class TacticalMap {
       );
       const colour = hitBy(graph.sides[me], curve) === null ? paper.colours.good : paper.colours.bad;
       paper.line(points, colour, 1.3, [4, 4], 0.8);
-      if (curve.name === "hold") continue; // the nose says so
+      if (curve.name === "hold") continue; // the direction of the nose shows it
       const far = points.reduce((best, p) => (Math.hypot(p[0] - points[0][0], p[1] - points[0][1]) > Math.hypot(best[0] - points[0][0], best[1] - points[0][1]) ? p : best));
       this.labels.add(curve.name, far[0], far[1] - 5, colour, { rank: 3 });
     }

@@ -160,7 +160,7 @@ class DuelMatch extends HTMLElement {
       const names = [...this.facts.names];
       const shown = seat.person ? (seat.yours ? "you" : seat.here ? "another person" : "an empty seat") : seat.name;
       if (!names.includes(shown)) names.unshift(shown);
-      row.append(choice(`Who flies ${SIDES[side]}`, names, shown, (name) => name !== shown && this.link.send({ do: "give", seat: side, to: name })));
+      row.append(choice(`Pilot of ${SIDES[side]}`, names, shown, (name) => name !== shown && this.link.send({ do: "give", seat: side, to: name })));
       if (!seat.yours && (!seat.person || !seat.here)) row.append(button("Take over", () => this.takeOver(side), { title: `Fly ${SIDES[side]} yourself from here on` }));
       if (seat.yours) row.append(button("Invite", () => this.link.send({ do: "give", seat: 1 - side, to: "you" }), { title: "Leave the other seat to a person who opens this page" }));
       return row;
