@@ -87,6 +87,8 @@ class PPO(ActorCritic):
         """
         if isinstance(data, bool):
             return super().train(data)
+        if "learner" not in vars(self):  # of a copy
+            self.learner = self.learner_class(self.network, self.cfg)
         rollout = self._rollout(data)
         size = rollout["log_prob"].numel()
         if self.num_minibatches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import concurrent.futures
+import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -489,6 +490,15 @@ def test_train_with_a_bool_or_nothing_sets_the_mode() -> None:
         policy.train({"reward": 1})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="lacks"):
         policy.train(TensorDict({"reward": torch.zeros(3, 2)}, [3, 2]))
+
+
+def test_a_copy_of_the_policy_learns_by_itself() -> None:
+    collector = make_collector(batches=1)
+    other, before = copy.deepcopy(collector.policy), weights(collector.policy)
+    for data in collector:
+        other.train(data)
+    assert torch.equal(weights(collector.policy), before)
+    assert not torch.equal(weights(other), before)
 
 
 def test_a_native_rollout_and_its_view_with_envs_first_teach_the_same() -> None:
