@@ -375,6 +375,7 @@ def test_close_saves_are_packed_quicker_and_rare_ones_denser(
         return path.stat().st_size
 
     monkeypatch.setattr(pipeline_module, "BUSY_SHARE", 0.0)  # as if any work were too much
+    monkeypatch.setattr(pipeline_module, "IDLE_SHARE", 0.0)
     sizes = [stored(f"{i}") for i in range(5)]
     assert sizes[0] == sizes[1]  # one save alone says nothing
     assert sizes[1] < sizes[2] < sizes[3] < sizes[4]
