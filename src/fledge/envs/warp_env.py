@@ -14,26 +14,23 @@ without `out`, checks of loaded states, the NaN guard and the memory check. A su
 
 from __future__ import annotations
 
-import json
 import math
-import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 import warp as wp
 from tensordict import TensorDict
 
-from fledge.core.errors import FormatError, InputError, MemoryBudgetError, NumericsError
+from fledge.core.errors import InputError, MemoryBudgetError, NumericsError
 from fledge.core.machine import available_bytes, default_threads
-from fledge.core.overrides import from_plain, to_plain
 from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
 from fledge.envs.launch import Call, Launcher, Program
+from fledge.envs.nan_dump import load_dump, save_dump
 
 MAX_BINDINGS = 1024  # sets of caller's buffers whose launches are kept
 Tensors = dict[tuple[str, ...], torch.Tensor]  # buffers by path
@@ -303,41 +300,3 @@ class WarpEnv(TensorEnv):
         """Return an env that can load this state."""
         place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
         return cls(cfg, **place)
-
-
-# ---- dumps of the NaN guard: plain arrays and JSON; nothing in them is executed ------------------------------------
-
-
-def save_dump(path: Path, cfg: Any, state: Mapping[str, Any], action: Action) -> None:
-    """Write all that repeats one step: config, state before it, action."""
-    arrays: dict[str, Any] = {}
-    scalars: dict[str, Any] = {}
-    for name, value in state.items():
-        if not isinstance(value, Mapping):
-            scalars[name] = value
-            continue
-        scalars[name] = {k: v for k, v in value.items() if not isinstance(v, torch.Tensor)}
-        arrays |= {f"{name}.{k}": v.cpu().numpy() for k, v in value.items() if isinstance(v, torch.Tensor)}
-    parts = {"": action} if isinstance(action, torch.Tensor) else dict(action.items())
-    arrays |= {f"action.{k}": v.cpu().numpy() for k, v in parts.items()}
-    meta = json.dumps({"config": to_plain(cfg), "state": scalars}).encode()
-    arrays["meta"] = np.frombuffer(meta, dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **arrays)
-
-
-def load_dump(path: str | Path, kind: type) -> tuple[Any, dict[str, Any], Action]:
-    """Return the config, the state before the step, and the action of a dump."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {k: file[k] for k in file.files}
-        meta = json.loads(bytes(arrays.pop("meta")))
-        cfg: Any = from_plain(kind, meta["config"])
-        state: dict[str, Any] = dict(meta["state"])
-        action: dict[str, torch.Tensor] = {}
-        for name, array in arrays.items():
-            part, key = name.split(".", 1)
-            (action if part == "action" else state[part])[key] = torch.as_tensor(array)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path} is not a dump of the NaN guard: {error}.") from error
-    return cfg, state, action[""] if set(action) == {""} else action
