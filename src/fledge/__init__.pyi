@@ -13,12 +13,12 @@ from fledge.collect import HalvesDataCollector as HalvesDataCollector
 from fledge.collect import PipelinedDataCollector as PipelinedDataCollector
 from fledge.collect import SyncDataCollector as SyncDataCollector
 from fledge.collect import set_exploration_type as set_exploration_type
-from fledge.compat.checkpoints import load_checkpoint as load_checkpoint
+from fledge.compat.async_checkpoint import load_checkpoint as load_checkpoint
+from fledge.compat.base_agent import PlaceholderAgent as PlaceholderAgent
+from fledge.compat.base_agent import create_agent as create_agent
+from fledge.compat.compressed_learner import PPOWithCompression as PPOWithCompression
+from fledge.compat.gym_wrapper import GymWrapper as GymWrapper
 from fledge.compat.lidar_transform import CompressedLidarTransform as CompressedLidarTransform
-from fledge.compat.midrange.agents import PlaceholderAgent as PlaceholderAgent
-from fledge.compat.midrange.agents import create_agent as create_agent
-from fledge.compat.midrange.gym_wrapper import GymWrapper as GymWrapper
-from fledge.compat.ppo import PPOWithCompression as PPOWithCompression
 from fledge.compat.rollouts import compress_rollout as compress_rollout
 from fledge.compat.rollouts import decompress_minibatch as decompress_minibatch
 from fledge.compat.rollouts import decompress_rollout as decompress_rollout
