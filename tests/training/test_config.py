@@ -357,7 +357,7 @@ def test_a_saved_config_is_read_as_it_was_with_overrides_on_top(tmp_path: Path) 
 
 def test_a_saved_config_alone_runs_no_code(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: ./evil.py\n")
-    with pytest.raises(ConfigError, match=r"is not run unless you name it: add --task ./evil.py"):
+    with pytest.raises(ConfigError, match=r"is not run unless you name it: .*add --task .*evil.py"):
         read_run_config(tmp_path)
 
 
