@@ -75,7 +75,7 @@ def run(
         torch.set_num_threads(1)
         parity = check_results(cfg, compression_level)
         keep_freed_memory()
-        times, compression, torch_threads = _time(cfg, threads, compression_level, rounds, say)
+        times, sizes, torch_threads = _time(cfg, threads, compression_level, rounds, say)
     finally:
         torch.set_num_threads(before)
     names = ("num_envs", "decimation", "num_maps", "static_obstacles", "moving_obstacles")
@@ -91,7 +91,7 @@ def run(
         "settings": settings,
         "parity": parity,
         "collectors": {kind: _figures(rows, times["synchronous"], cfg) for kind, rows in times.items()},
-        "compression": compression,
+        **sizes,
     }
 
 
@@ -103,8 +103,8 @@ def bench_config(num_envs: int, rollout_steps: int, seed: int) -> TrainConfig:
 
 def _time(
     cfg: TrainConfig, threads: int, level: int, rounds: int, say: Callable[[str], None]
-) -> tuple[dict[str, Times], dict[str, float], int]:
-    """Return the seconds of every iteration of every collector, the figures of compression, and torch's threads."""
+) -> tuple[dict[str, Times], dict[str, Any], int]:
+    """Return the seconds of every iteration of every collector, sizes in memory, and torch's number of threads."""
     loops: dict[str, Loop] = {}
     times: dict[str, Times] = {kind: [] for kind in LABELS}
     try:
@@ -120,7 +120,8 @@ def _time(
             say(f"timing, round {number + 1} of {rounds}")
             for kind, loop in loops.items():
                 times[kind].append(loop.iterate())
-        return times, _compression(loops["compressed"], times["compressed"]), torch_threads
+        compression = _compression(loops["compressed"], times["compressed"])
+        return times, {"compression": compression, "memory": _memory(loops["synchronous"])}, torch_threads
     finally:
         for loop in loops.values():
             loop.close()
@@ -151,6 +152,18 @@ def _compression(loop: Loop, rows: Times) -> dict[str, float]:
         "decode_s": round(whole - begun, 4),
         "decode_eighth_s": round(part - whole, 4),
     }
+
+
+def _memory(loop: Loop) -> dict[str, int]:
+    """Return the bytes of the rollouts that are in memory with return_same_td=True, and with False, which copies them."""
+    rollout = loop.collector.latest
+    sizes = [_storage_bytes([rollout]), _storage_bytes([rollout, rollout.clone()])]
+    return dict(zip(("same_td_bytes", "copied_td_bytes"), sizes, strict=True))
+
+
+def _storage_bytes(rollouts: list[Any]) -> int:
+    storages = [tensor.untyped_storage() for rollout in rollouts for tensor in rollout.values(True, True)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _figures(rows: Times, beside: Times, cfg: TrainConfig) -> dict[str, float]:
@@ -192,13 +205,15 @@ def render(result: Mapping[str, Any]) -> list[Any]:
             f"{row['collect_s']:.2f}",
             f"{row['learn_s']:.2f}",
         )
-    packed = result["compression"]
+    packed, memory = result["compression"], result["memory"]
     parity = ", ".join(f"{kind} {row['values']:,} values" for kind, row in result["parity"].items())
     return [
         view,
         f"compressed LiDAR: {packed['bytes_before'] / 1e6:,.1f} MB in {packed['bytes_after'] / 1e6:,.1f} MB "
         f"({packed['ratio']:.1f} times smaller); {packed['encode_s']:.3f} s to compress, "
         f"{packed['decode_s']:.3f} s to decode, {packed['decode_eighth_s']:.3f} s for every eighth env",
+        f"rollouts in memory: {memory['same_td_bytes'] / 1e6:,.1f} MB, "
+        f"with return_same_td=False {memory['copied_td_bytes'] / 1e6:,.1f} MB",
         f"same results, bit for bit: {parity}",
         machine_line(result["machine"], "end"),
     ]

@@ -17,7 +17,7 @@ exclude_patterns = ["_build", "_ext"]
 # Markdown
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4  # [text](page.md#heading) is checked down to ####
-highlight_language = "console"
+highlight_language = "commands"  # of blocks without a language
 smartquotes = False  # -- is an option, not a dash
 
 # API pages: docstrings use single backticks for code
@@ -37,4 +37,4 @@ html_css_files = ["fledge.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-copybutton_exclude = ".linenos, .gp, .c1"  # copy commands without the comments behind them
+copybutton_exclude = ".linenos, .gp, .c"  # copy commands without the comments behind them

@@ -1,11 +1,11 @@
-"""An algorithm of your own: advantage actor-critic (A2C, Mnih et al. 2016) in one file.
+"""A custom algorithm: advantage actor-critic (A2C, Mnih et al. 2016) in one file.
 
     fledge train gym:CartPole-v1 algo=examples/a2c.py:A2C
     fledge train navigation algo=examples/a2c.py:A2C algo_config.lr=1e-3
 
-It trains in any world, on any number of ranks, is saved, resumed bit for bit (name the algorithm again: `--resume RUN
-algo=examples/a2c.py:A2C`), evaluated and exported like the built-in ones. CartPole's return rises above 400 within a minute.
-`--help-config` lists its settings, `algo_config.*`. The contract is in `fledge/learn/base.py`.
+It trains on any task and any number of ranks, and is saved, evaluated and exported like the built-in algorithms. A run is
+resumed bit for bit if you name the algorithm again: `--resume RUN algo=examples/a2c.py:A2C`. CartPole's return rises above
+400 within a minute. `--help-config` lists its settings, `algo_config.*`. The contract is in `fledge/learn/base.py`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class A2CConfig:
     rollout_steps: int = setting(16, at_least=1)
     """Decisions per env and iteration."""
     lr: float = setting(2e-3, above=0)
-    """RMSprop's learning rate at the start; falls linearly to 0."""
+    """Learning rate of RMSprop at the start; decays linearly to 0."""
     gamma: float = setting(0.99, at_least=0, at_most=1)
-    """Discount per decision."""
+    """Discount factor per decision."""
     gae_lambda: float = setting(0.95, at_least=0, at_most=1)
-    """Decay of the advantage estimate: 0 relies on the critic, 1 on the returns."""
+    """Lambda of generalised advantage estimation: 0 relies on the critic, 1 on the returns."""
     value_coef: float = setting(0.5, at_least=0)
     """Weight of the value loss."""
     entropy_coef: float = setting(0.01, at_least=0)
     """Weight of the entropy bonus."""
     max_grad_norm: float = setting(0.5, above=0)
-    """Gradients are scaled down to this norm."""
+    """Largest norm of the gradient."""
 
 
 class A2C(Learner):
     """One gradient step on each rollout."""
 
     config = A2CConfig
-    policy_form = "ppo"  # learns with an ActorCritic, as PPO does
+    policy_form = "ppo"  # trains an ActorCritic, like PPO
 
     def __init__(self, policy: ActorCritic, cfg: A2CConfig, ranks: int = 1) -> None:
         check_settings(cfg, "algo_config.")
@@ -63,7 +63,7 @@ class A2C(Learner):
         advantage, target = gae(*steps, cfg.gamma, cfg.gae_lambda)
         moments = torch.stack([target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()])
         mean, square, adv_mean, adv_square = self.average(moments)
-        policy.value_norm.update_preserving(mean, square, policy.critic)  # values are learned in units of the returns
+        policy.value_norm.update_preserving(mean, square, policy.critic)  # the critic learns normalised returns
         advantage = (advantage - adv_mean) / ((adv_square - adv_mean**2).clamp(min=0).sqrt() + 1e-8)
 
         inputs = rollout["input"].flatten(0, 1)
@@ -84,7 +84,7 @@ class A2C(Learner):
         return finite_report(("policy_loss", "value_loss", "entropy", "grad_norm"), parts)
 
     def average(self, values: torch.Tensor) -> torch.Tensor:
-        """Average over ranks, in place."""
+        """Average tensors over ranks, in place."""
         if self.ranks > 1:
             torch.distributed.all_reduce(values)
             values.div_(self.ranks)

@@ -1,11 +1,12 @@
-"""AsyncCheckpointSaver in a plain PyTorch loop, which may be killed at any moment and goes on exactly.
+"""AsyncCheckpointSaver in a plain PyTorch loop that can be killed at any moment and resumes exactly.
 
-    python examples/checkpoint_saver.py --folder run --kill-at 170     dies in step 170, without a word
-    python examples/checkpoint_saver.py --folder run                   "resumed at step 150": the last one on disk
-    python examples/checkpoint_saver.py --folder other                 the same last line, without ever having died
+    python examples/checkpoint_saver.py --folder run --kill-at 170     is killed in step 170
+    python examples/checkpoint_saver.py --folder run                   "resumed at step 150": the last checkpoint on disk
+    python examples/checkpoint_saver.py --folder other                 the same last line, without interruption
 
-A regression on synthetic data, a checkpoint every 50 steps. What the loop needs to go on lies in one dict: weights,
-optimiser, step, and the generator that draws the batches. `save_async` returns at once; the file is written behind it.
+A regression on synthetic data with a checkpoint every 50 steps. One dict holds all that the loop needs to resume: weights,
+optimiser, step, and the generator that draws the batches. `save_async` returns at once; the file is written in the
+background.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ def main() -> None:
         print(f"resumed at step {first}")
 
     loss = torch.zeros(())
-    with AsyncCheckpointSaver(max_queue_size=3) as saver:  # leaving the block waits until all is on disk
-        saver.attach(optimizer)  # then its next step() waits until what it changes has been copied
+    with AsyncCheckpointSaver(max_queue_size=3) as saver:  # the end of the block waits until all files are on disk
+        saver.attach(optimizer)  # then its next step() waits until the weights have been copied
         for step in range(first, args.steps):
             x = torch.randn(1024, 8, generator=batches)
             loss = (model(x) - x.prod(-1, keepdim=True).tanh() - x.sum(-1, keepdim=True)).square().mean()
             optimizer.zero_grad()
             loss.backward()
             if step == args.kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)  # a power cut, as far as this process can tell
+                os.kill(os.getpid(), signal.SIGKILL)  # like a power failure for this process
             optimizer.step()
             if (step + 1) % 50 == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The last file that is complete: a file appears under its name only when all of it is on disk."""
+    """Return the newest checkpoint, None without one; a file gets its name only when it is complete on disk."""
     found = sorted(folder.glob("step_*.fledge"))
     return found[-1] if found else None
 

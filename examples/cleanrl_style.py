@@ -1,16 +1,17 @@
-"""PPO in one file, in the manner of CleanRL, on a Gymnasium vector env of ours.
+"""PPO in one file, in the style of CleanRL, on a Gymnasium vector env of Fledge.
 
     python examples/cleanrl_style.py
 
-Nothing of Fledge is imported: Gymnasium finds the env by its ID, and settings of the world are keywords. Prints how flights
-through a light forest end as it learns: nine in ten reach their goal at the end, after two or three minutes on two busy cores.
+The script imports nothing of Fledge: Gymnasium finds the env by its ID, and settings of the env are keywords. It prints how
+flights through a light forest end during training: finally nine in ten reach their goal, after two or three minutes on two
+busy cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import gymnasium
@@ -18,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
-
-OUTCOMES = ("success", "collision_static", "collision_moving", "out_of_bounds", "timeout")  # 1, 2, ...
 
 
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
@@ -30,7 +29,7 @@ def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
 
 
 class Agent(nn.Module):
-    """Actor and critic on flat observations, read in units of their running mean and deviation."""
+    """Actor and critic on flat observations, normalised by their running mean and standard deviation."""
 
     def __init__(self, inputs: int, actions: int) -> None:
         super().__init__()
@@ -42,7 +41,7 @@ class Agent(nn.Module):
         self.count = 1e-4
 
     def normalize(self, x: Tensor, learn: bool = False) -> Tensor:
-        if learn:  # Chan et al.: joins mean and variance of two samples
+        if learn:  # combines mean and variance of two samples (Chan et al.)
             share = len(x) / (self.count + len(x))
             gap = x.mean(0) - self.mean
             self.var += share * (x.var(0, unbiased=False) - self.var) + share * (1 - share) * gap.square()
@@ -62,7 +61,7 @@ def flat(obs: dict[str, np.ndarray]) -> Tensor:
 
 
 def last_values(agent: Agent, infos: dict[str, Any], truncated: np.ndarray) -> Tensor:
-    """Values of the last observations of episodes that the clock cut off: they would have gone on from there."""
+    """Return the values of the last observations of truncated episodes, for bootstrapping."""
     finals = [infos["final_obs"][i] for i in np.flatnonzero(truncated)]
     return agent.value(agent.normalize(flat({k: np.stack([f[k] for f in finals]) for k in finals[0]})))
 
@@ -76,9 +75,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(args.seed)
 
-    world: dict[str, Any] = {"static_obstacles": 60, "moving_obstacles": 0, "num_maps": 16, "decimation": 5}
-    world |= {"starts": "mixed", "reward": {"time": 0.5}, "seed": args.seed}
-    envs = gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=args.num_envs, **world)
+    settings: dict[str, Any] = {"static_obstacles": 60, "moving_obstacles": 0, "num_maps": 16, "decimation": 5}
+    settings |= {"starts": "mixed", "reward": {"time": 0.5}, "seed": args.seed}
+    envs = gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=args.num_envs, **settings)
     assert isinstance(envs.single_action_space, gymnasium.spaces.Box)
     low, high = (torch.as_tensor(x) for x in (envs.single_action_space.low, envs.single_action_space.high))
     obs, _ = envs.reset()
@@ -89,7 +88,7 @@ def main() -> None:
     x, raw = torch.zeros(T + 1, N, F), torch.zeros(T, N, A)
     log_prob, reward, value, ended = (torch.zeros(T + 1, N) for _ in range(4))
     x[0] = agent.normalize(inputs, learn=True)
-    ends: deque[int] = deque(maxlen=500)
+    ends: deque[str] = deque(maxlen=500)
     updates, begun = args.total_steps // (T * N), time.time()
 
     for update in range(1, updates + 1):
@@ -127,7 +126,7 @@ def main() -> None:
             nn.utils.clip_grad_norm_(agent.parameters(), 1.0)
             optimizer.step()
         x[0] = x[T]
-        shares = {name: round(ends.count(k) / max(len(ends), 1), 2) for k, name in enumerate(OUTCOMES, 1)}
+        shares = {name: round(count / len(ends), 2) for name, count in Counter(ends).most_common()}
         print(f"{update * T * N:9,d} decisions, {update * T * N / (time.time() - begun):,.0f}/s  {shares}", flush=True)
     envs.close()
 

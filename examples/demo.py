@@ -1,9 +1,9 @@
-"""`make demo`: learn to fly from nothing, in minutes, and show it.
+"""`make demo`: train a policy from scratch in minutes, and show it.
 
     python examples/demo.py --out demo
 
-Trains the `fast` preset, evaluates the result beside a straight-flying pilot and NavRL's released policy (the file when it
-is there, else its results recorded with `fledge eval`), and writes one HTML report.
+Trains the `fast` preset, evaluates the result beside a scripted policy that flies straight and NavRL's released policy (its
+file if present, else its recorded results), and writes one HTML report. NavRL: https://github.com/Zhefan-Xu/NavRL
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+import fledge
 from fledge.core.errors import FledgeError
 from fledge.core.terminal import make_console, say
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
@@ -26,7 +27,6 @@ from fledge.evaluation.tables import results_table as table
 from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 from fledge.tasks.view.trajectory import Trajectory
-from fledge.training.command import run_training
 from fledge.training.config import read_run_config
 
 EPISODES = 1024
@@ -37,15 +37,15 @@ NAVRL_FILES = ("../shared/data/navrl_checkpoint.pt", "navrl_checkpoint.pt")
 
 @click.command()
 @click.option("--out", default="demo", type=click.Path(path_type=Path), help="Folder for the run and the report.")
-@click.option("--episodes", default=EPISODES, show_default=True, help="Episodes per policy and world.")
+@click.option("--episodes", default=EPISODES, show_default=True, help="Episodes per policy and env.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
     """Train the fast preset, evaluate it, and write a report."""
     console = make_console(stderr=True)
     run = out / time.strftime("run-%Y%m%d-%H%M%S")
     console.rule(Text("1 of 2  learning to fly", "bold"))
-    result = run_training(["navigation"], "fast", list(overrides), run, None)
-    assert result is not None
+    settings = dict(word.split("=", 1) for word in overrides)
+    result = fledge.train("navigation", "fast", run, **settings).final_metrics
     console.rule(Text("2 of 2  flying on unseen maps", "bold"))
     rows, trajectories = evaluate_all(run, episodes, console)
     task = find_task("navigation")
@@ -56,7 +56,7 @@ def main(out: Path, episodes: int, overrides: tuple[str, ...]) -> None:
 
 
 def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[str, Any]], list[Trajectory]]:
-    """Figures of all policies in all worlds, and flights of the one just trained."""
+    """Return the figures of all policies in all envs, and flights of the trained one."""
     navrl = next((f for f in NAVRL_FILES if Path(f).is_file()), None)
     names = [(str(run), "this run"), *([(navrl, "NavRL")] if navrl else []), ("straight", "straight ahead")]
     rows: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def evaluate_all(run: Path, episodes: int, console: Console) -> tuple[list[dict[
         for preset, movers in WORLDS:
             request = EvalRequest([name], episodes=episodes)
             if ours and (preset, movers) == SHOWN:
-                request.picture = Path("unused")  # asks for paths to be recorded
+                request.picture = Path("unused")  # makes the evaluation record paths
             flight = eval_env(policy, preset, [f"env.moving_obstacles={movers}"], home)
             result = fly_with_progress(policy, flight.cfg, request, console, label)
             trajectories = result.trajectories or trajectories

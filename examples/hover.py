@@ -1,10 +1,11 @@
-"""A quadrotor learns to hover: a world of your own, in one file and plain torch.
+"""A quadrotor learns to hover: a custom task in one file, in plain torch.
 
     fledge train examples/hover.py --folder runs/hover                     about two minutes on two busy cores
     fledge eval runs/hover --task examples/hover.py --picture hover.png    success 1.000 of 1024 flights
 
-Quadrotors start tilted and off their target, in gusts. At first they crash; in the end each is near the target after about
-two seconds and stays, most within a few centimetres. `--resume`, `fledge report` and `fledge export` work as ever.
+Quadrotors start tilted and away from their target, in gusts. At first they crash; after training each is near the target
+within about two seconds and stays there, most within a few centimetres. `--resume`, `fledge report` and `fledge export` work
+as for built-in tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COLOURS = {"success": "#1b9e5a", "astray": "#e08e1b", "crash": "#d1495b"}
 @dataclass
 class HoverConfig:
     num_envs: int = setting(1024, at_least=1, resume="restart")
-    """Quadrotors simulated at once."""
+    """Number of quadrotors simulated in parallel."""
     dt_s: float = setting(0.02, above=0, at_most=0.05)
     """Time between two decisions, s."""
     tilt_deg: float = setting(45.0, at_least=0, at_most=90)
@@ -44,13 +45,13 @@ class HoverConfig:
     offset_m: float = setting(1.0, at_least=0, at_most=1.4)
     """Largest distance from the target at the start, along each axis, m."""
     gust: float = setting(1.0, at_least=0)
-    """Standard deviation of the air's random pushes, m/s²."""
+    """Standard deviation of the random acceleration by gusts, m/s²."""
 
 
 class HoverEnv(TorchEnv):
-    """Rigid bodies with thrust along their own z axis, whose turning rates follow commands with a lag.
+    """Rigid bodies with thrust along their z axis, whose angular rates follow commands with a lag.
 
-    An episode is a success if all of its last second was flown within NEAR of the target.
+    An episode is a success if the quadrotor was within NEAR of the target during its whole last second.
     """
 
     outcomes = {0: "running", 1: "crash", 2: "astray", 3: "success"}
@@ -71,7 +72,7 @@ class HoverEnv(TorchEnv):
         self.put("pos", mask, self.target + self.cfg.offset_m * draw[:, 3:6])  # [N, 3] m, world
         self.put("vel", mask, draw[:, 6:9])  # [N, 3] m/s, world
         self.put("rates", mask, 2.0 * draw[:, 9:12])  # [N, 3] rad/s, body
-        self.put("near_s", mask, zero[:, 0])  # [N] s, how long it has been near the target
+        self.put("near_s", mask, zero[:, 0])  # [N] s, time near the target
 
     def observe(self) -> dict[str, Tensor]:
         s, up = self.state, torch.tensor([0.0, 0.0, 1.0], device=self.device).expand(self.num_envs, 3)
@@ -99,31 +100,31 @@ class HoverEnv(TorchEnv):
 
 
 def turn(angle: Tensor) -> Tensor:
-    """The quaternion of a turn about a vector by its length, rad."""
+    """Return the quaternion of a rotation about a vector by its length, rad."""
     half = angle.norm(dim=-1, keepdim=True) / 2
     return torch.cat([half.cos(), angle * torch.sinc(half / math.pi) / 2], -1)
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """The quaternion that turns by b, then by a."""
+    """Return the quaternion that rotates by b, then by a."""
     (w, u), (p, v) = (q.split([1, 3], -1) for q in (a, b))
     return torch.cat([w * p - (u * v).sum(-1, True), w * v + p * u + torch.linalg.cross(u, v)], -1)
 
 
 def rotate(quat: Tensor, v: Tensor) -> Tensor:
-    """Vectors turned by unit quaternions."""
+    """Return vectors rotated by unit quaternions."""
     twice = 2.0 * torch.linalg.cross(quat[:, 1:], v)
     return v + quat[:, :1] * twice + torch.linalg.cross(quat[:, 1:], twice)
 
 
 class HoverView(TaskView):
-    """Frames that recordings keep, and their picture."""
+    """Frames of recordings, and their picture."""
 
     def snapshot(self, env: Any, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return {name: env.state[name][list(ids)].cpu().numpy() for name in ("pos", "vel", "quat")}
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
-        """Paths seen from the side, and the distance to the target over time."""
+        """Draw paths seen from the side, and the distance to the target over time."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(11, 5), layout="constrained")

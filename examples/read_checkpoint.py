@@ -1,10 +1,10 @@
-"""Reads a checkpoint without Fledge: an ordinary zip, a JSON manifest, and bytes.
+"""Read a checkpoint without Fledge: it is a zip file with a JSON manifest and bytes.
 
     python examples/read_checkpoint.py run/checkpoint_100.pt.fledge     prints every tensor's name, dtype, shape and sum
 
-Files of compression level 0 need zipfile, json and NumPy alone; the other codecs need the blosc2 and pcodec packages.
-Checksums are not checked (docs/reference/checkpoint_format.md has all of the format); bfloat16 comes as uint16, float8 as
-uint8; a delta needs its base beside it.
+Files of compression level 0 need only zipfile, json and NumPy; other levels need the packages blosc2 and pcodec.
+Checksums are not checked (docs/reference/checkpoint_format.md describes the whole format). bfloat16 is returned as uint16,
+float8 as uint8. A delta needs its base file in the same folder.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 
-def read(path):  # 30 lines: {name of the leaf: array}
+def read(path):  # returns {name of the leaf: array}
     archive = zipfile.ZipFile(path)
     manifest = json.loads(archive.read("manifest.json"))
     base = read(Path(path).parent / manifest["base"]["file"]) if manifest["base"] else {}
@@ -30,7 +30,7 @@ def read(path):  # 30 lines: {name of the leaf: array}
         shape = [leaf["shape"][axis] for axis in leaf.get("order", range(len(leaf["shape"])))]
         size, member = int(np.prod(shape)) * dtype.itemsize, archive.read(leaf["name"])
         data, place = member[:size] if leaf["codec"] == "raw" else b"", 0
-        while len(data) < size:  # chunks: a length, then what the codec packed
+        while len(data) < size:  # chunks: a length, then the compressed bytes
             (length,) = struct.unpack_from("<I", member, place)
             chunk, place = member[place + 4 : place + 4 + length], place + 4 + length
             if leaf["codec"] == "pco":
@@ -42,7 +42,7 @@ def read(path):  # 30 lines: {name of the leaf: array}
 
                 data += blosc2.decompress2(chunk)
         words = np.frombuffer(data, f"<u{word}")
-        if "base_name" in leaf:  # the zig-zag code of the difference to the base's words
+        if "base_name" in leaf:  # a delta: zig-zag code of the difference from the base's words
             old = base[leaf["base_name"]].transpose(leaf.get("order")).reshape(-1).view(words.dtype)
             words = old + ((words >> 1) ^ (0 - (words & 1)))
         array = words.view(dtype).reshape(shape)

@@ -2,8 +2,8 @@
 
     python examples/replay_buffer.py
 
-Prints the mean return of the last episodes as it learns, from about 20 to 400 and more of 500 in a minute or two of one core,
-and at the end what the transitions take in memory beside their raw size.
+Prints the mean return of the last episodes during training, which rises from about 20 to more than 400 of 500 in one or two
+minutes on one core, and finally the memory of the stored transitions beside their raw size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # quickest for networks this small
+    torch.set_num_threads(1)  # fastest for small networks
     chance = np.random.default_rng(args.seed)
     env = gymnasium.make("CartPole-v1")
     network = nn.Sequential(nn.Linear(4, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 2))
@@ -53,7 +53,7 @@ def main() -> None:
             episode[key].append(value)
         obs = following
         if terminated or truncated:
-            # One whole episode; the observation after its last step makes next_obs, which is not stored twice.
+            # One whole episode; next_obs is not stored, but made from obs and the observation after the last step.
             buffer.add({key: np.stack(values) for key, values in episode.items()} | {"final_obs": obs})
             returns.append(float(np.sum(episode["reward"])))
             episode = {key: [] for key in episode}
@@ -72,7 +72,7 @@ def main() -> None:
 def learn(
     network: nn.Module, target: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
 ) -> None:
-    """One step of double DQN on n-step returns: `discount` is gamma to the power of the steps that were summed."""
+    """Take one step of double DQN on n-step returns; `discount` is gamma to the power of the number of summed steps."""
     with torch.no_grad():
         best = network(batch["next_obs"]).argmax(-1, keepdim=True)
         future = target(batch["next_obs"]).gather(-1, best)[:, 0]

@@ -1,10 +1,10 @@
-"""TorchRL's collector, advantages and PPO loss on our navigation env.
+"""TorchRL's collector, advantages and PPO loss on the navigation env.
 
     pip install torchrl
     python examples/torchrl_ppo.py
 
-Prints how flights through a light forest end as it learns: a good half reach their goal at the end, after three minutes on two
-busy cores.
+Prints how flights through a light forest end during training: finally more than half reach their goal, after three minutes
+on two busy cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = ["lidar", "direction", "dynamic_obstacle"]  # [N, 1, ...]; state is flat 
 
 
 def network(inputs: int, outputs: int) -> nn.Sequential:
-    """Layer norm stands in for statistics of the observations."""
+    """Return a network whose layer norm replaces running statistics of the observations."""
     return nn.Sequential(
         nn.Linear(inputs, 128), nn.LayerNorm(128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, outputs)
     )
@@ -49,11 +49,11 @@ def main() -> None:
     torch.manual_seed(args.seed)
 
     task = find_task("navigation")
-    world = from_plain(task.config, {**LIGHT_FOREST, "num_envs": args.num_envs})
+    cfg = from_plain(task.config, {**LIGHT_FOREST, "num_envs": args.num_envs})
     flatten = FlattenObservation(-3, -1, in_keys=["lidar", "dynamic_obstacle"])
     flatten_direction = FlattenObservation(-2, -1, in_keys=["direction"])
     join = CatTensors([*KEYS, "state"], "observation", del_keys=True)
-    tensor_env = task.make_env(world, EnvPlacement(seed=args.seed))
+    tensor_env = task.make_env(cfg, EnvPlacement(seed=args.seed))
     env = TransformedEnv(TorchRLEnv(tensor_env), Compose(flatten, flatten_direction, join))
 
     inputs, actions = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]

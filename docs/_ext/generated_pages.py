@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from docutils import nodes
+from pygments.lexer import RegexLexer
+from pygments.token import Comment, Text
 
 MARKER = re.compile(r"^<!-- (commands|settings|api)(?:: ([^>]*?))? -->$", re.MULTILINE)
 
@@ -24,6 +27,12 @@ def escape(text: str) -> str:
     parts = re.split(r"(`[^`]+`)", text)
     parts[::2] = [re.sub(r"([*_<>\[\]])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
+
+
+class CommandLexer(RegexLexer):
+    """Command lines with comments; words such as `eval` have no colour of their own."""
+
+    tokens = {"root": [(r"(?<!\S)#.*", Comment), (r"[^\s]+|\s+", Text)]}
 
 
 def cell(text: str) -> str:
@@ -106,11 +115,14 @@ def api(argument: str) -> str:
     return "\n".join([*lines, "```"])
 
 
+COLON = "\ue000"  # stands for a colon while napoleon reads a docstring
 SECTION = re.compile(r"\s*(Args|Returns|Raises|Yields|Example|Examples|Note|Attributes):\s*$")
 
 
 def plain_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Turn our docstrings, which are plain text with `code`, into reStructuredText: code as code, other marks escaped."""
+    if what in ("attribute", "property", "data") and lines:
+        lines[0] = lines[0].replace(":", COLON)  # napoleon would read "text: more" there as "type: description"
     result: list[str] = []
     previous, block = "", -1  # the last line that is not empty; indentation of the lines around an indented block
     for line in lines:
@@ -129,7 +141,31 @@ def plain_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
             line = "".join(parts)
         result.append(line)
         previous = line if line.strip() else previous
-    lines[:] = result
+    lines[:] = returns_as_field(result)
+
+
+def restore_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = [line.replace(COLON, ":") for line in lines]
+
+
+def returns_as_field(lines: list[str]) -> list[str]:
+    """Turn a `Returns:` section into a field; napoleon would read "The run: its folder" in it as "type: description"."""
+    for start, line in enumerate(lines):
+        if line.strip() == "Returns:":
+            indent = len(line) - len(line.lstrip())
+            end = start + 1
+            while end < len(lines) and (not lines[end].strip() or len(lines[end]) - len(lines[end].lstrip()) > indent):
+                end += 1
+            text = " ".join(part.strip() for part in lines[start + 1 : end])
+            return [*lines[:start], f"{' ' * indent}:returns: {text.strip()}", "", *lines[end:]]
+    return lines
+
+
+def dashes(app: Any, doctree: Any, docname: str) -> None:
+    """Replace the two hyphens that Sphinx puts behind the name of a parameter by a dash."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text.astext() == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
 
 
 MAKERS: dict[str, Callable[[str], str]] = {"commands": commands, "settings": settings, "api": api}
@@ -141,6 +177,9 @@ def fill(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
+    app.add_lexer("commands", CommandLexer)
     app.connect("source-read", fill)
+    app.connect("doctree-resolved", dashes)
     app.connect("autodoc-process-docstring", plain_to_rst, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", restore_colons, priority=600)
     return {"parallel_read_safe": True}

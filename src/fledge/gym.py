@@ -6,12 +6,12 @@
     envs = gymnasium.make_vec("fledge/Navigation-v0", num_envs=64, static_obstacles=100, seed=3)
     env = gymnasium.make("fledge/Navigation-v0")
 
-Importing this module registers one ID for each registered task. Gymnasium imports it by itself where the ID names it:
-`gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=64)`. (Since its version 1.0 it looks for no plugins.)
+Importing this module registers one ID for each registered task. Gymnasium imports it itself if the ID names it:
+`gymnasium.make_vec("fledge.gym:fledge/Navigation-v0", num_envs=64)`. (Gymnasium has no plugins since its version 1.0.)
 
 Keywords are the settings of the task's env, dotted or nested ({"reward.crash": 5.0}, reward={"crash": 5.0}), enums by name,
 and `preset`, `seed`, `device` and `num_threads`. (max_episode_steps of gymnasium.make is its own wrapper's, in decisions.)
-Where a task trains against somebody, so does its ID: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
+Where a task trains against an opponent, so does its ID: `gymnasium.make("fledge/Aircombat-v0", opponent="crank")`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def env_id(task: str) -> str:
-    """The ID of a registered task: of `air_combat`, fledge/AirCombat-v0."""
+    """Return the ID of a registered task: fledge/AirCombat-v0 for `air_combat`."""
     return f"fledge/{''.join(part[:1].upper() + part[1:] for part in task.replace('-', '_').split('_'))}-v0"
 
 
 def make_vector(task: str, num_envs: int = 1, **settings: Any) -> GymnasiumVectorEnv:
-    """Many envs of a task behind Gymnasium's vector interface."""
+    """Return many envs of a task behind Gymnasium's vector interface."""
     from fledge.envs.adapters.gymnasium import GymnasiumVectorEnv
 
     make_env = env_maker(find_task(task), {**settings, "num_envs": num_envs})
@@ -46,7 +46,7 @@ def make_vector(task: str, num_envs: int = 1, **settings: Any) -> GymnasiumVecto
 
 
 def make_single(task: str, **settings: Any) -> GymnasiumEnv:
-    """One env of a task."""
+    """Return one env of a task behind Gymnasium's interface."""
     from fledge.envs.adapters.gymnasium import GymnasiumEnv
 
     if "num_envs" in settings:
@@ -57,7 +57,7 @@ def make_single(task: str, **settings: Any) -> GymnasiumEnv:
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes a task's env for a seed, by default the one that was asked for."""
+    """Makes a task's env for a seed, by default its own."""
 
     task: Task
     cfg: Any
@@ -71,10 +71,10 @@ class EnvMaker:
 
 
 def env_maker(task: Task, given: Mapping[str, Any]) -> EnvMaker:
-    """What makes a task's env from keywords.
+    """Return a callable that makes a task's env from keywords.
 
     Raises:
-        ConfigError: for a setting that there is not, or a value that does not fit it.
+        ConfigError: for an unknown setting, or a value that does not fit.
     """
     from fledge.core.config_help import field_help, unknown_key
     from fledge.core.overrides import build_config, nested

@@ -1,4 +1,4 @@
-"""Fledge's tasks in which agents meet as PettingZoo parallel envs.
+"""Fledge's two-player tasks as PettingZoo parallel envs.
 
     from fledge.pettingzoo import parallel_env
 
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 
 def parallel_env(task: str = "aircombat", **settings: Any) -> PettingZooEnv:
-    """One episode of a task, all sides flown by the caller."""
+    """Return one episode of a task in which the caller controls all sides."""
     from fledge.envs.adapters.pettingzoo import PettingZooEnv
 
     found = find_task(task)
     if found.match.sides < 2:
         raise ConfigError(
-            f"In {task} nobody meets anybody: use fledge.gym. Worlds for two are those such as aircombat."
+            f"Task {task!r} has one agent per episode, but a parallel env needs at least two: use fledge.gym, or a task "
+            "such as aircombat."
         )
     for name in ("num_envs", "opponent"):
         if name in settings:
             raise ConfigError(
-                f"{name} is for fledge.gym; a parallel env is one episode, all sides flown by the caller."
+                f"{name} cannot be set here: a parallel env is one episode in which the caller controls all sides. "
+                "fledge.gym takes it."
             )
     maker = env_maker(found, {**settings, "num_envs": found.match.sides})
     maker = dataclasses.replace(maker, cfg=found.match.match_config(maker.cfg, 1))

@@ -300,3 +300,13 @@ def test_the_advisor_measures_a_small_training(tmp_path: Path) -> None:
     assert measured["packed"]["bytes"] < measured["packed"]["raw_bytes"]
     assert said
     save_plot(result, tmp_path / "advice.png")
+
+
+@pytest.mark.parametrize(("gigabytes", "yes"), [(4.0, True), (12.0, False), (0.0, False)])
+def test_the_tree_asks_for_less_than_8_gb_of_device_memory(gigabytes: float, yes: bool) -> None:
+    measured = numbers()
+    measured["packed"]["device_bytes"] = gigabytes * 1e9
+    branches = {branch["question"]: branch for branch in decide(measured, 0.01)["branches"]}
+    asked = branches["Does the device have less than 8 GB of memory?"]
+    assert asked["yes"] is yes
+    assert (f"{gigabytes} GB" in asked["because"]) is bool(gigabytes)

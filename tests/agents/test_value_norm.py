@@ -168,7 +168,7 @@ def test_popart_moves_the_averages_as_a_plain_update_does() -> None:
 
 @torch.no_grad()
 def test_a_plain_update_moves_predictions() -> None:
-    """What PopArt is there for."""
+    """PopArt prevents this."""
     norm, layer, x = ValueNorm(), random_layer(), torch.randn(64, 5)
     before = norm.denormalize(layer(x))
     norm.update(*moments([2.0, 6.0]))

@@ -129,7 +129,7 @@ class Browser:
         )
 
     def dark(self, on: bool) -> None:
-        """What the system is said to prefer."""
+        """Set the colour scheme that the browser reports as preferred."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if on else "light"}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 

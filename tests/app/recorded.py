@@ -37,7 +37,7 @@ def record_flights(path: Path, **facts: Any) -> Path:
 
 
 def record_duel(path: Path) -> Path:
-    """A recording of a fight between two pilots, with missiles and a kill."""
+    """Record a fight between two scripted policies in which missiles fly and a fighter is killed."""
     fight = Roster(find_task("aircombat")).begin(["envelope", "pursuit"], "head_on", seed=3)
     while fight.over is None and fight.time_s < 90:
         fight.step()
@@ -47,7 +47,7 @@ def record_duel(path: Path) -> Path:
 
 
 def record_generic(path: Path, episodes: int = 2) -> Path:
-    """A recording of a task that is not installed: two things on a plane, one of them launched, and a figure."""
+    """Record an unknown task: two objects on a plane, one of them launched, and a figure."""
     frame = {"pos": np.zeros((2, 2), np.float32), "shot_pos": np.zeros((2, 1, 2), np.float32),
              "shot_alive": np.zeros((2, 1), bool), "fuel_kg": np.zeros((), np.float32)}  # fmt: skip
     with RecordingWriter(path, "elsewhere.py:task", frame, 0.5, facts={"policy": "<b>bold</b>"}) as writer:

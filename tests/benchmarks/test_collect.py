@@ -50,7 +50,7 @@ def result(few_maps: None) -> dict[str, Any]:
 
 
 def test_a_run_returns_machine_settings_parity_and_all_collectors(result: dict[str, Any]) -> None:
-    assert set(result) == {"machine", "settings", "parity", "collectors", "compression", "threads_after"}
+    assert set(result) == {"machine", "settings", "parity", "collectors", "compression", "memory", "threads_after"}
     assert result["threads_after"] == 3  # timing leaves torch's thread count as it was
     assert list(result["collectors"]) == ["synchronous", "pipelined", "halves", "compressed"]
     assert result["settings"]["num_envs"] == 32
@@ -73,6 +73,10 @@ def test_figures_of_a_row_belong_together(result: dict[str, Any]) -> None:
         assert row["share_collect"] + row["share_learn"] == pytest.approx(1, abs=0.002)
     packed = result["compression"]
     assert packed["ratio"] == pytest.approx(packed["bytes_before"] / packed["bytes_after"], abs=0.01)
+
+
+def test_a_copied_rollout_takes_twice_the_memory(result: dict[str, Any]) -> None:
+    assert result["memory"]["copied_td_bytes"] == 2 * result["memory"]["same_td_bytes"] > 0
 
 
 def test_rendering_shows_every_collector_and_the_ratios(result: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ class Strong(NumpyDuel):
 
 
 class Wide(TorchDuel):
-    """Nobody hits."""
+    """A duel in which no missile hits."""
 
     def judge(self, on: Any, fight: Any, victim: Any) -> None:
         super().judge(on, fight[:0], victim[:0])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fledge.cli
+from fledge.tasks.registry import find_task, task_names
 from tests.cli.policy_files import call
 
 
@@ -54,3 +55,11 @@ def test_bench_says_where_the_benchmarks_are() -> None:
 @pytest.mark.parametrize("path", sorted((Path(fledge.cli.__file__).parent).glob("*.py")), ids=lambda path: path.stem)
 def test_a_command_has_a_file_of_its_own(path: Path) -> None:
     assert len(re.findall(r"^@main.command", path.read_text(), re.MULTILINE)) <= 1
+
+
+@pytest.mark.parametrize("task", [*task_names(), "gym:CartPole-v1"])
+def test_the_help_of_train_names_every_preset_of_every_task(task: str) -> None:
+    text = " ".join(call("train", "--help").output.split())
+    name = task.partition(":")[0]
+    told = text.partition(f"for {name} ")[2].partition(";")[0]
+    assert told.split(", ") == find_task(task).presets.names("train")

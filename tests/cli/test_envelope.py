@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fledge.cli import main
+from fledge.tasks.registry import find_task
 
 KEYS = {
     "own_speed",
@@ -55,6 +56,11 @@ def test_it_prints_and_plots(tmp_path: Path) -> None:
     for words in ("R_max", "74.1 km", "R_tr", "17.4 km", "R_ne", "time to decide"):
         assert words in done.output
     assert picture.stat().st_size > 20_000
+
+
+def test_the_command_finds_its_functions_through_the_task() -> None:
+    assert set(find_task("aircombat").metrics.queries()) == {"envelope", "envelope_check"}
+    assert find_task("navigation").metrics.queries() == {}
 
 
 def test_the_check_prints_figures() -> None:

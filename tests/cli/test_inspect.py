@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import torch
+from tensordict import TensorDict
 
-from fledge.storage import CheckpointHistory, save_checkpoint
+from fledge.evaluation.run_info import write_run_info
+from fledge.storage import CheckpointHistory, RolloutStorage, save_checkpoint
 from tests.cli.policy_files import call
 
 
@@ -56,15 +58,49 @@ def test_inspect_shows_a_runs_step_metric_settings_and_checkpoints(tmp_path: Pat
         )
     done = call("inspect", str(tmp_path / "run"))
     assert done.exit_code == 0, done.output
-    assert "task navigation, step 20, metric 0.5, 20,000 decisions in 1.0 minutes" in done.output
+    assert "run of the task navigation; its newest checkpoint is checkpoint_000000020.fledge" in done.output
+    assert "trained: 20,000 decisions in 1 min 0 s (20 iterations), primary metric in training 0.500" in done.output
     assert "ppo.lr=0.125" in done.output
     assert "env.speed_limit=1.5" in done.output
     assert "ppo.clip" not in done.output
     assert re.search(r"checkpoint_0*10\.fledge +10 +0\.250 +weights", done.output)
-    assert re.search(r"checkpoint_0*20\.fledge +20 +0\.500 +whole", done.output)
+    assert re.search(r"checkpoint_0*20\.fledge +20 +0\.500 +everything", done.output)
     row = json.loads(call("inspect", str(tmp_path / "run"), "--json").stdout)
     assert (row["step"], row["metric"], len(row["checkpoints"])) == (20, 0.5, 2)
     assert row["config"]["ppo.lr"] == 0.125
+
+
+def test_inspect_of_a_task_in_a_file_runs_no_code_and_lists_what_differs(tmp_path: Path) -> None:
+    code = str(tmp_path / "own.py")
+    config = {"task": code, "ppo.lr": 0.125, "ppo.clip": 0.2, "env.gust": 1.0}
+    facts = {"iteration": 1, "frames": 10, "seconds": 119.7, "task": code, "config": config}
+    CheckpointHistory(tmp_path / "run" / "checkpoints").save({"model": {"w": torch.ones(3)}, **facts}, 1)
+    shown = call("inspect", str(tmp_path / "run")).output
+    assert "10 decisions in 2 min 0 s" in shown
+    before, after = shown.split("settings of the task, whose defaults are in its code")
+    assert "ppo.lr=0.125" in before
+    assert "ppo.clip" not in shown
+    assert "env.gust=1.0" in after
+    write_run_info(tmp_path / "run", "fledge train own.py", None, {"ppo.lr": 0.125}, {"ppo.lr": 0.0003}, "cpu")
+    shown = call("inspect", str(tmp_path / "run")).output
+    assert "command: fledge train own.py" in shown
+    assert "gust" not in shown  # the run itself noted that it has its default
+
+
+def test_inspect_of_a_large_checkpoint_fits_a_screen_unless_all_is_wanted(tmp_path: Path) -> None:
+    state = {"model": {f"w{n}": torch.ones(2) for n in range(90)}, "learner": {f"v{n}": n for n in range(60)}}
+    path = save_checkpoint(state, tmp_path / "a")
+    shown = call("inspect", str(path)).output
+    assert len(shown.splitlines()) < 20
+    assert re.search(r"model +90 +0 +720 ", shown)
+    assert re.search(r"learner +0 +60 ", shown)
+    assert "model/w89" in call("inspect", str(path), "--all").output
+
+
+def test_inspect_says_what_a_rollout_is(tmp_path: Path) -> None:
+    with RolloutStorage(tmp_path) as storage:
+        path = storage.save(TensorDict({"reward": torch.zeros(4, 2)}, batch_size=[4, 2]), 7)
+    assert "rollout of iteration 7, 4x2 (steps x envs)" in call("inspect", str(path.path)).output
 
 
 def test_inspect_shows_values_and_metadata_and_nothing_that_steers_a_terminal(tmp_path: Path) -> None:

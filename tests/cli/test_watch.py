@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fledge.app.runs.file_index import make_id
+from fledge.cli.watch import first_page
+from fledge.core.errors import FormatError
+from tests.app.recorded import record_generic
 from tests.app.runs.test_runs import make_run
 
 pytest.importorskip("nicegui")
@@ -62,3 +66,16 @@ def test_a_server_whose_training_is_gone_already_ends(tmp_path: Path) -> None:
     gone.wait()
     done = fledge("watch", str(tmp_path), "--port", "0", "--no-browser", "--with-parent", str(gone.pid))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_recording_is_opened_in_the_player_and_several_in_the_list(tmp_path: Path) -> None:
+    flights = record_generic(tmp_path / "a.frec")
+    other = tmp_path / "b.frec"
+    other.write_bytes(flights.read_bytes())
+    make_run(tmp_path / "run")
+    assert first_page([flights]) == f"/watch/{make_id(flights)}"
+    assert first_page([flights, other]) == "/watch"
+    assert first_page([tmp_path / "run"]) == first_page([tmp_path / "run", flights]) == "/"
+    other.write_bytes(b"something else")
+    with pytest.raises(FormatError, match="not a Fledge recording"):
+        first_page([other])

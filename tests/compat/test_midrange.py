@@ -11,7 +11,6 @@ import torch
 
 import fledge
 from fledge.compat.midrange.config import read_config
-from fledge.compat.midrange.env import MidrangeEnv
 from fledge.compat.tensor_env import TensorEnv
 from fledge.core.errors import ConfigError, InputError
 from fledge.tasks.aircombat.config import AircombatConfig, Scenario
@@ -27,8 +26,8 @@ CONFIG = {  # theirs, whole
 }
 
 
-def make(num_envs: int = 4, **config: Any) -> MidrangeEnv:
-    return MidrangeEnv({"spacetime": False, **config}, num_envs, device="cpu", num_threads=1)
+def make(num_envs: int = 4, **config: Any) -> TensorEnv:
+    return TensorEnv({"spacetime": False, **config}, num_envs, device="cpu", num_threads=1)
 
 
 def test_their_whole_config_is_our_defaults() -> None:
@@ -56,7 +55,7 @@ def test_their_settings_and_ours_change_what_they_name() -> None:
     assert cfg.scenario is Scenario.random
 
 
-def test_a_name_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no setting FIGHTER_THRUST\. Did you mean FIGHTER_MAX_THRUST\?"):
         read_config({"FIGHTER_THRUST": 1}, 1)
     with pytest.raises(ConfigError, match="BATTLEFIELD_SIZE is 20000"):
@@ -64,9 +63,9 @@ def test_a_name_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_envs is 0"):
         make(0)
     with pytest.raises(ConfigError, match="config is a list"):
-        MidrangeEnv([1], 1)  # type: ignore[arg-type]
+        TensorEnv([1], 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="max_entities_per_env is 10, but two fighters with 6 missiles each need 14"):
-        MidrangeEnv({"spacetime": False}, 1, 10)
+        TensorEnv({"spacetime": False}, 1, 10)
 
 
 def test_it_begins_where_theirs_begins() -> None:
@@ -131,7 +130,7 @@ def test_each_side_has_its_own_relative_angle() -> None:
     env.close()
 
 
-def shot_down(num_envs: int = 3) -> tuple[MidrangeEnv, Any]:
+def shot_down(num_envs: int = 3) -> tuple[TensorEnv, Any]:
     """P1 of the last duel shoots P2, which flies straight on; in the first, P2 shoots P1."""
     env = make(num_envs, BATTLEFIELD_SIZE=30_000)
     first, last = torch.zeros(num_envs, dtype=torch.bool), torch.zeros(num_envs, dtype=torch.bool)
@@ -233,7 +232,7 @@ def test_every_pilot_that_needs_no_graph_and_a_new_network_act_on_what_is_observ
 
 
 def test_pilots_that_read_the_space_time_graph_win_what_they_should() -> None:
-    env = MidrangeEnv(num_envs=2, device="cpu", num_threads=1)
+    env = TensorEnv(num_envs=2, device="cpu", num_threads=1)
     agent, opponent = fledge.create_agent("crank", "cpu", 2), fledge.create_agent("placeholder", "cpu", 2)
     obs, dones = env.reset(), env.done
     for _ in range(60):

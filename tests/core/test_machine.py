@@ -40,7 +40,7 @@ def test_torch_gets_the_threads_that_the_environment_says_else_its_share_of_the_
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch brings GNU OpenMP on Linux")
 @pytest.mark.parametrize(("asked", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_threads_that_wait_sleep_unless_the_user_says_otherwise(asked: str | None, found: str) -> None:
-    """What the OpenMP runtime itself has read, when torch loads it."""
+    """Return the settings that the OpenMP runtime read when torch loaded it."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     env |= {"OMP_DISPLAY_ENV": "TRUE"} | ({} if asked is None else {"OMP_WAIT_POLICY": asked})
     done = subprocess.run([sys.executable, "-c", "import fledge, torch"], capture_output=True, text=True, env=env)

@@ -39,7 +39,7 @@ class Inner:
 @dataclass
 class Outer:
     name: str = setting("a", choices=("a", "b"), resume="same")
-    """What it is called."""
+    """Its name."""
     steps: list[int] = setting([1, 2], at_least=0, items=(1, 3), resume="restart")
     """Steps taken."""
     colour: Colour = Colour.red
@@ -123,7 +123,7 @@ def test_a_list_as_default_is_every_configs_own() -> None:
 
 def test_help_shows_type_default_meaning_and_limits() -> None:
     shown = {key: str(help) for key, help in field_help(Outer).items()}
-    assert shown["name"] == "What it is called. (text, a or b)"
+    assert shown["name"] == "Its name. (text, a or b)"
     assert shown["steps"] == "Steps taken. (a list [a, b], 1 to 3 items, each at least 0)"
     assert shown["colour"] == "Which colour. (one of red or green)"
     assert shown["maybe"] == "A number, or nothing. (a number or null)"

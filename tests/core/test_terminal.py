@@ -16,7 +16,8 @@ from rich.table import Table
 import fledge.core.terminal
 from fledge.cli import main
 from fledge.core.errors import MissingExtraError
-from fledge.core.terminal import counting, doing, make_console, say
+from fledge.core.extras import install_command
+from fledge.core.terminal import counting, doing, duration, make_console, say
 from fledge.storage import save_checkpoint
 
 SRC = Path(fledge.core.terminal.__file__).parents[1]
@@ -82,7 +83,7 @@ def test_a_file_with_brackets_in_its_name_is_inspected_by_that_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_checkpoint({"w": torch.zeros(2)}, "[red].fledge")
-    assert "[red].fledge: native" in CliRunner().invoke(main, ["inspect", "[red].fledge"]).output
+    assert "[red].fledge: checkpoint" in CliRunner().invoke(main, ["inspect", "[red].fledge"]).output
 
 
 MODULES = [
@@ -103,14 +104,14 @@ def test_a_missing_package_is_told_with_the_command_that_brings_it(
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(MissingExtraError) as caught:
         importlib.import_module(module)
-    assert str(caught.value) == f"{package} is not installed: pip install 'fledge[{extra}]'."
+    assert str(caught.value) == f"{package} is not installed: {install_command(extra)}"
     assert isinstance(caught.value, ImportError)
 
 
 def test_export_without_onnx_names_the_extra_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     done = CliRunner().invoke(main, ["export", "fledge-nav", str(tmp_path / "policy.onnx")])
-    assert (done.exit_code, done.stderr) == (2, "fledge: onnx is not installed: pip install 'fledge[export]'.\n")
+    assert (done.exit_code, done.stderr) == (2, f"fledge: onnx is not installed: {install_command('export')}\n")
 
 
 def test_training_without_wandb_names_the_extra_whole_and_prints_no_empty_line(
@@ -121,7 +122,7 @@ def test_training_without_wandb_names_the_extra_whole_and_prints_no_empty_line(
     words += ["ppo.rollout_steps=16", "ppo.minibatch=32", "tensorboard=false", "--folder", str(tmp_path / "run")]
     done = CliRunner().invoke(main, ["train", *words])
     assert done.exit_code == 0, done.output
-    assert "wandb is not installed (pip install 'fledge[wandb]')" in done.stderr
+    assert f"wandb is not installed ({install_command('wandb')})" in done.stderr
     assert all(line.strip() for line in done.stderr.splitlines()), done.stderr
 
 
@@ -133,3 +134,19 @@ def test_a_flight_tells_names_with_brackets_and_prints_no_empty_line(
     done = CliRunner().invoke(main, ["eval", "straight", "--episodes", "16", "--picture", "[a].png", *words])
     assert done.exit_code == 0, done.output
     assert done.stderr == "picture: [a].png\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 0 s"),
+        (119.6, "2 min 0 s"),
+        (3599.7, "1 h 0 min"),
+        (3600 + 59 * 60 + 40, "2 h 0 min"),
+        (86399, "1 d 0 h"),
+        (86400 + 5400, "1 d 2 h"),
+    ],
+)
+def test_durations_are_rounded_before_they_are_split(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -319,12 +319,12 @@ FAULTS: list[tuple[type[Walk], str]] = [
     (MaskDoesNothing, "left the envs inside the mask"),
     (MaskLeaks, "outside the mask"),
     (NonDeterministic, "differ"),
-    (IgnoresSeed, "the seed decides nothing"),
+    (IgnoresSeed, "the seed has no effect"),
     (FinalIsFirst, "first observation of the next episode"),
     (FinalIsPrevious, "observation before the last step"),
     (BothFlags, "both true"),
     (NeverTruncates, "No episode was truncated"),
-    (UnevenClock, "a clock cuts all at the same length"),
+    (UnevenClock, "a time limit truncates all at the same length"),
     (MiscountsLength, "episode_length"),
     (MiscountsReturn, "episode_return"),
     (NamelessOutcome, "does not name"),
@@ -365,9 +365,9 @@ def test_a_make_longer_that_is_no_longer_is_named() -> None:
 
 
 def test_a_make_env_that_ignores_what_it_is_asked_for_is_named() -> None:
-    with pytest.raises(EnvCheckError, match="num_envs = 3"):
+    with pytest.raises(EnvCheckError, match="num_envs=3"):
         check_tensor_env(lambda num_envs, seed: Walk(3, seed), steps=48)
-    with pytest.raises(EnvCheckError, match="seed = 5"):
+    with pytest.raises(EnvCheckError, match="seed=5"):
         check_tensor_env(lambda num_envs, seed: Walk(num_envs, 5), steps=48)
 
 

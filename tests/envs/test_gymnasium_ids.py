@@ -23,6 +23,7 @@ from fledge.tasks.registry import find_task, task_names
 
 NAME = "fledge/Navigation-v0"
 SMALL: dict[str, Any] = {"num_maps": 2, "static_obstacles": 40, "moving_obstacles": 8, "num_threads": 1}
+FIGURES = ("outcome", "outcome_code", "episode_return", "episode_length")
 QUICK = SMALL | {"max_episode_steps": 5, "dynamics": "first_order"}
 
 
@@ -54,6 +55,12 @@ print(obs["lidar"].shape, len(env.step(env.action_space.sample())))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["8 (8, 1, 36, 4) (8,)", "(1, 36, 4) 5"], done.stderr
+
+
+def test_gymnasium_finds_ids_of_other_packages_by_import_alone() -> None:
+    # Gymnasium 1.0 removed its entry-point group gymnasium.envs. If it returns, register the IDs there too.
+    assert not hasattr(gymnasium.envs.registration, "load_plugin_envs")
+    assert not hasattr(gymnasium.envs.registration, "load_env_plugins")
 
 
 def test_importing_the_ids_loads_no_simulator_before_an_env_is_made() -> None:
@@ -143,7 +150,7 @@ def test_the_single_env_flies_what_a_vector_of_one_flies_episode_by_episode() ->
         if terminated or truncated:
             ends += 1
             assert same(obs, infos["final_obs"][0])
-            assert info == {k: infos["final_info"][k][0] for k in ("outcome", "episode_return", "episode_length")}
+            assert info == {k: infos["final_info"][k][0] for k in FIGURES}
             obs, _ = one.reset()
     assert ends >= 4
     one.close()

@@ -99,7 +99,8 @@ def test_the_end_says_how_it_came_and_empties_the_agents() -> None:
     assert terminated == {"p1": False, "p2": False}
     assert env.agents == []
     for agent in ("p1", "p2"):
-        assert env.env.outcomes[infos[agent]["outcome"]] == "timeout"
+        assert infos[agent]["outcome"] == "timeout"
+        assert env.env.outcomes[infos[agent]["outcome_code"]] == "timeout"
         assert infos[agent]["episode_length"] == 3
     assert env.step({}) == ({}, {}, {}, {}, {})
     with pytest.raises(InputError, match=r"The episode is over: call reset\(\)"):
@@ -110,11 +111,11 @@ def test_the_end_says_how_it_came_and_empties_the_agents() -> None:
 
 
 def test_misuse_gets_a_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"num_envs is for fledge\.gym"):
+    with pytest.raises(ConfigError, match=r"num_envs cannot be set here.*fledge\.gym takes it"):
         parallel_env(num_envs=4)
-    with pytest.raises(ConfigError, match=r"opponent is for fledge\.gym"):
+    with pytest.raises(ConfigError, match=r"opponent cannot be set here"):
         parallel_env(opponent="crank")
-    with pytest.raises(ConfigError, match="In navigation nobody meets anybody"):
+    with pytest.raises(ConfigError, match="Task 'navigation' has one agent per episode"):
         parallel_env("navigation")
     with pytest.raises(ConfigError, match=r"no setting scenrio\. Did you mean scenario"):
         parallel_env(scenrio="random")

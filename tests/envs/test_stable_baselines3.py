@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 pytest.importorskip("stable_baselines3")
 
@@ -117,8 +118,16 @@ def test_its_ppo_and_wrappers_learn_on_it() -> None:
     env.close()
 
 
-def test_one_observation_is_an_array_and_discrete_actions_fly() -> None:
+def test_one_observation_stays_a_dict_which_the_documented_policy_takes() -> None:
     env = StableBaselinesVecEnv(FromGymnasium("CartPole-v1", 4))
+    assert isinstance(env.observation_space, spaces.Dict)
+    assert env.reset()["obs"].shape == (4, 4)
+    PPO("MultiInputPolicy", env, n_steps=8, batch_size=16, n_epochs=1, device="cpu").learn(32)
+    env.close()
+
+
+def test_one_observation_is_an_array_where_the_caller_says_so_and_discrete_actions_fly() -> None:
+    env = StableBaselinesVecEnv(FromGymnasium("CartPole-v1", 4), dict_obs=False)
     assert env.reset().shape == (4, 4)
     model = DQN("MlpPolicy", env, learning_starts=20, train_freq=1, batch_size=8, device="cpu")
     model.learn(100)
@@ -133,6 +142,10 @@ def test_what_it_cannot_do_it_says() -> None:
         env.set_attr("cfg", None)
     with pytest.raises(InputError, match="cannot be called in single envs"):
         env.env_method("reset")
+    with pytest.raises(
+        InputError, match=r'needs an env with one observation, but this env has state, .*"MultiInputPolicy"'
+    ):
+        StableBaselinesVecEnv(env.env, dict_obs=False)
     env.close()
 
     class TwoActions(NavigationEnv):

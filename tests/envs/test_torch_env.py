@@ -14,6 +14,7 @@ from fledge.core import random
 from fledge.core.errors import InputError
 from fledge.core.random import Purpose
 from fledge.core.specs import TensorSpec
+from fledge.envs.base import TensorEnv
 from fledge.envs.checker import check_tensor_env
 from fledge.envs.torch_env import OBSERVING, TorchEnv, philox
 
@@ -70,6 +71,15 @@ def test_a_world_of_four_methods_passes_the_checker() -> None:
     summary = check_tensor_env(make, make_longer=lambda **given: make(max_steps=30, **given))
     assert summary.terminated > 5
     assert summary.truncated > 5
+
+
+def test_a_with_block_closes_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TensorEnv] = []
+    monkeypatch.setattr(Drift, "close", lambda env: closed.append(env))
+    with make() as env:
+        env.reset()
+        assert not closed
+    assert closed == [env]
 
 
 def test_philox_on_tensors_is_the_hosts_philox_bit_for_bit() -> None:
@@ -192,7 +202,7 @@ def test_states_of_other_envs_are_refused() -> None:
         make(seed=1).load_state_dict(state)
     with pytest.raises(InputError, match="env_offset 0; this one has 8"):
         make(env_offset=8).load_state_dict(state)
-    with pytest.raises(InputError, match="of 8 envs, this env has 2"):
+    with pytest.raises(InputError, match="has 8 envs, this env has 2"):
         make(num_envs=2).load_state_dict(state)
     with pytest.raises(InputError, match="not a state of a Drift: it has no state, counters"):
         env.load_state_dict({"seed": 0, "env_offset": 0, "begun": True})

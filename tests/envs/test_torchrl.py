@@ -59,7 +59,7 @@ class Script:
 
 
 def truth(steps: int, **options: Any) -> list[TensorDict]:
-    """What the env itself returns under the script: reset, then steps."""
+    """Return the outputs of the env itself for the scripted actions: reset, then steps."""
     env = make(**options)
     results = [env.reset()] + [env.step(Script.action(t)) for t in range(steps)]
     env.close()

@@ -51,8 +51,8 @@ def test_figures_of_all_columns_come_as_json_with_a_picture(tmp_path: Path) -> N
 def test_the_table_names_whose_figures_are_whose() -> None:
     done = CliRunner().invoke(main, ["benchmark", "density", "--only", "straight", *FEW])
     assert done.exit_code == 0, done.output
-    assert "MOTAR (theirs)" in done.output
-    assert "A decision of 2 drones at once: straight" in done.output
+    assert "MOTAR (published)" in done.output
+    assert "Time of a decision for 2 drones at once: straight" in " ".join(done.output.split())
 
 
 def test_misuse_gets_one_sentence() -> None:
@@ -96,7 +96,7 @@ def test_two_files_of_one_name_have_a_line_each(tmp_path: Path) -> None:
     assert labels(loaded[1:]) == ["mine.fledge", "planner(fast=1)", "fledge-nav+orca"]
 
 
-def test_everybody_can_be_told_apart_in_the_picture() -> None:
+def test_every_policy_has_its_own_line_style_in_the_picture() -> None:
     benchmark = TASK.metrics.benchmarks["p2m"]
     figures = {"title": "", "rows": [], "published": benchmark.published}
     lines = draw(figures, list(benchmark.worlds), "success").axes[0].get_lines()

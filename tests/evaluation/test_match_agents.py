@@ -1,4 +1,4 @@
-"""Who takes part in a cross-table: told apart, in a world that fits, each with a memory of its own."""
+"""Agents of a cross-table: distinct names, a fitting env config, separate memory."""
 
 import dataclasses
 import json
@@ -64,19 +64,19 @@ def test_labels_tell_entrants_apart() -> None:
 def test_an_opponent_of_the_world_has_no_meaning_where_all_meet() -> None:
     policies = [load_policy("placeholder", TASK)]
     for word in ("env.opponent=crank", "opponent=crank"):
-        with pytest.raises(ConfigError, match=r"opponent=crank has no meaning in a cross-table.*name crank among"):
+        with pytest.raises(ConfigError, match=r"opponent=crank has no effect in a cross-table.*add crank to"):
             match_env(policies, EvalRequest([], [word]))
     cfg = match_env(policies, EvalRequest([], ["env.scenario=chase", "env.opponent="]))
     assert cfg.scenario is Scenario.chase
-    with pytest.raises(ConfigError, match="one world"):
+    with pytest.raises(ConfigError, match="in one env"):
         match_env(policies, EvalRequest([], vary=("env.scenario", ["chase"])))
 
 
-def test_who_does_not_fit_the_world_is_named_before_anybody_has_fought() -> None:
+def test_an_agent_that_does_not_fit_the_env_config_is_named_before_the_first_fight() -> None:
     few = dataclasses.replace(QUICK, missile=MissileConfig(carried=3))
     described = TASK.policy.describe(TASK, "ppo", few, AircombatPolicyConfig(hidden=[8], tokens=4))
     agents = [("straight", PlaceholderPilot()), ("runs/three", TASK.policy.build(described))]
-    with pytest.raises(ConfigError, match=r"runs/three does not fit this world: .*missiles of shape \(6, 10\)"):
+    with pytest.raises(ConfigError, match=r"runs/three does not fit this env: .*missiles of shape \(6, 10\)"):
         cross_table(agents, TASK, QUICK, 2)
 
 
@@ -106,6 +106,6 @@ def test_fights_that_are_all_the_same_one_are_told() -> None:
     agents = [("one", PlaceholderPilot()), ("other", PlaceholderPilot())]
     result = cross_table(agents, TASK, cfg, 64, num_threads=1)
     assert result["table"][0][1]["distinct"] < 3
-    assert same_fights(result).startswith("Of 64 fights of one against other, ")
+    assert same_fights(result).startswith("Only 1 of 64 fights of one against other are distinct")
     result["table"][0][1]["distinct"] = 20
     assert same_fights(result) == ""

@@ -73,7 +73,7 @@ def test_the_judge_sees_both_sides_of_a_match() -> None:
     assert (weak[1]["opponent"]["name"], weak[1]["start"]["name"], weak[1]["random_start"]) == ("one", "hard", None)
 
 
-def test_a_cross_table_tells_how_everybody_fought_and_fits_80_columns() -> None:
+def test_a_cross_table_has_the_behaviour_of_each_agent_and_fits_80_columns() -> None:
     cfg = AircombatConfig(scenario=Scenario.mixed, max_episode_s=90.0)
     result = cross_table([("pursuit", PursuitPilot()), ("straight", PlaceholderPilot())], TASK, cfg, 32, num_threads=1)
     pursuit, straight = result["behaviour"]

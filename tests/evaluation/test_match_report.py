@@ -48,7 +48,7 @@ def test_members_of_an_older_run_are_found_by_its_metrics() -> None:
     assert found == {"easy": 0.0, "hard": 3e6, "self 1": 4e6}
 
 
-def test_the_tree_names_everybody_with_ratings() -> None:
+def test_the_tree_names_every_opponent_with_its_rating() -> None:
     joined = {str(k): {"fights": 200.0 * k, "rating": 1000.0 + 40 * k} for k in range(3)}
     figure = tree_figure({**LEAGUE, "joined": joined}, curve())
     said = [text.get_text() for text in figure.axes[0].texts]
@@ -103,7 +103,8 @@ def test_a_run_of_fights_gets_a_page_that_stands_alone(tmp_path: Path, monkeypat
     page = (run / "report.html").read_text()
     assert not re.findall(r"(?:src|href)='(?!data:)", page)
     for words_in_it in (
-        "Who beats whom",
+        "Wins against each other",
+        "How it was made",
         "How they fight",
         "Which starts they survive",
         "Where they are weak",

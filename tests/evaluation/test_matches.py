@@ -91,7 +91,7 @@ def test_more_fights_than_fit_at_once_come_in_waves() -> None:
 
 
 def test_an_odd_number_of_fights_is_refused() -> None:
-    with pytest.raises(ConfigError, match="even number"):
+    with pytest.raises(ConfigError, match="must be even"):
         play(PlaceholderPilot(), RandomPilot(), TASK, settings(), 7)
 
 

@@ -117,7 +117,7 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
 
 
 def test_a_task_that_shows_nothing_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="shows nothing to record"):
+    with pytest.raises(ConfigError, match="has no frames to record"):
         save_recording(tmp_path / "a.frec", TASK, [Trajectory({}, {}, "success")], 1.0, {})
 
 
@@ -244,7 +244,7 @@ def test_a_file_that_is_no_recording_is_called_so(content: bytes, words: list[st
     path.write_bytes(content)
     done = CliRunner().invoke(main, [str(path) if word == "FILE" else word for word in words])
     assert done.exit_code == 1
-    assert f"{path} is no recording" in done.output
+    assert f"{path} is not a recording" in done.output
 
 
 def test_a_strangers_words_neither_steer_the_terminal_nor_break_json_or_acmi(tmp_path: Path) -> None:

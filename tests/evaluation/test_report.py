@@ -1,21 +1,31 @@
 """The report is one page that stands alone."""
 
-import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fledge.evaluation.comparison import EvalRequest, save_picture
 from fledge.evaluation.episodes import evaluate
-from fledge.evaluation.report import Report, command_line, curves_figure, details_table, smooth, write_report
+from fledge.evaluation.report import (
+    Report,
+    command_line,
+    curves_figure,
+    details_table,
+    env_notes,
+    smooth,
+    trained_in,
+    write_report,
+)
+from fledge.evaluation.run_info import write_run_info
+from fledge.evaluation.run_section import run_section
 from fledge.evaluation.tables import detail_tables as details
 from fledge.tasks.metrics import env_label
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.pilots import GapPilot
 from fledge.tasks.navigation.task import NavigationTask
+from fledge.tasks.policy_loader import load_policy
 from fledge.tasks.registry import find_task
 
 TASK = NavigationTask()
@@ -73,16 +83,40 @@ def test_the_weak_class_of_flights_is_told_in_page_and_table() -> None:
     for text in ("<th>opposite</th>", "<td>.580</td>", "<td>1.000</td>", "<th>outside</th>", "<td>0.61</td>"):
         assert text in page
     assert page.index("opposite") < page.index("same")
-    (view,) = details([row], TASK)
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(view)
-    text = console.export_text()
-    for part in (".580", "1.000", "0.61", "1.04", "0.44", "11.5", "outside", "opposite"):
-        assert part in text
     crossing = {**row, "world": "crossing 350/80", "by_class": {"crossing": {"success": 0.5}}}
-    assert len(details([row, crossing], TASK)) == 2  # tables stay narrow
-    assert "…" not in text
-    assert max(len(line) for line in text.splitlines()) <= 80
+    by_class, metrics = details([row, crossing], TASK)
+    assert by_class.rows == [[row["policy"], row["world"], ".580", ".580", "1.000"]]  # one class is the whole: no row
+    assert metrics.rows[0][2:] == ["0.61", "1.04", "0.44", "11.5"]
+
+
+def test_the_env_of_the_training_comes_first_and_is_named() -> None:
+    ours = load_policy("fledge-nav")
+    assert trained_in(ours) == "crossing 350/80"
+    asked = EvalRequest([], [])
+    assert env_notes(["crossing 350/80", "edges 350/80"], asked, ours) == {
+        "crossing 350/80": "the env that it was trained in",
+        "edges 350/80": "the benchmark env of navigation",
+    }
+    varied = EvalRequest([], [], vary=("env.moving_obstacles", ["0", "80"]))
+    notes = env_notes(["crossing 350/0", "crossing 350/80", "edges 350/0"], varied, ours)
+    assert [text.startswith("the env that it was trained in") for text in notes.values()] == [True, True, False]
+
+
+def test_the_page_says_how_the_run_was_made(tmp_path: Path) -> None:
+    ours = load_policy("fledge-nav")
+    before = "".join(run_section(tmp_path, ours, []))
+    assert "<td>env.starts</td><td>crossing</td><td>edges</td>" in before  # without run.json: settings of the env
+    write_run_info(tmp_path, "fledge train navigation ppo.lr=0.1", "fast", {"ppo.lr": 0.1}, {"ppo.lr": 0.0007}, "cpu")
+    page = "".join(run_section(tmp_path, ours, [{"frames": 3e6, "seconds": 119.7, "step": 9.0}]))
+    for text in (
+        "fledge train navigation ppo.lr=0.1",
+        "<td>ppo.lr</td><td>0.1</td><td>0.0007</td>",
+        "3,000,000 decisions in 2 min 0 s, 25,063 per second (9 iterations)",
+        ">fast<",
+        "cores",
+    ):
+        assert text in page, text
+    assert "env.starts" not in page
 
 
 def test_smoothing_keeps_a_constant_and_the_length() -> None:

@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+from fledge.cli import main
+from fledge.core.code import find_object
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.export import export_policy
 from fledge.tasks.navigation.env import NavigationEnv
+from fledge.tasks.navigation.planner.reader import PlanReader
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 
 pytest.importorskip("onnxruntime")
@@ -68,7 +72,7 @@ def pilot_for(deploy: Any, env: NavigationEnv, i: int, path: Path) -> Any:
 
 
 class Robot:
-    """What a robot would know of drone i: its odometry, and where beams and detector found something, in the world."""
+    """Return what a robot knows of drone i: odometry, and hits of beams and detections in the world frame."""
 
     def __init__(self, env: NavigationEnv, i: int) -> None:
         self.pos, self.vel = (env.state[name][i].numpy().astype(float) for name in ("pos", "vel"))
@@ -187,11 +191,64 @@ def test_golden_vectors_are_what_the_file_puts_out(policy: LoadedPolicy, exporte
 def test_the_example_runs_without_fledge_and_torch(exported: tuple[Path, Path], tmp_path: Path) -> None:
     text = SCRIPT.read_text()
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) == {
-        "__future__", "json", "sys", "numpy", "onnxruntime"
+        "__future__", "json", "sys", "typing", "numpy", "onnxruntime"
     }  # fmt: skip
     done = subprocess.run([sys.executable, SCRIPT, exported[0]], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"reached the goal after \d+\.\d s", done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return an exported policy that reads a plan, and what the command printed."""
+    path = tmp_path_factory.mktemp("planned") / "nav.onnx"
+    done = CliRunner().invoke(main, ["export", "fledge-nav", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return path, done.output
+
+
+def test_export_says_which_input_is_computed_and_by_what(planned: tuple[Path, str]) -> None:
+    import onnxruntime
+
+    text = onnxruntime.InferenceSession(str(planned[0])).get_modelmeta().custom_metadata_map["contract"]
+    plan = json.loads(text)["observation"]["plan"]
+    assert plan["computed_from"] == ["state", "lidar", "dynamic_obstacle", "pose"]
+    assert find_object(plan["computed_by"]) is PlanReader
+    assert f"input plan is not a sensor reading: compute it from {', '.join(plan['computed_from'])}" in planned[1]
+
+
+def test_the_example_flies_a_policy_that_reads_a_plan(
+    deploy: Any, planned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["deploy.py", str(planned[0])])
+    deploy.main()
+    assert re.search(r"reached the goal after \d+\.\d s", capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_example_commands_what_a_planning_policy_does_in_the_env(deploy: Any, planned: tuple[Path, str]) -> None:
+    nav = load_policy("fledge-nav")
+    settings = ["env.num_maps=2", "env.pose=true"]
+    cfg = dataclasses.replace(eval_env(nav, overrides=settings).cfg, num_envs=1)
+    env = nav.task.make_env(cfg, EnvPlacement(seed=5, held_out=True))
+    assert isinstance(env, NavigationEnv)
+    out = env.reset()
+    pilot = pilot_for(deploy, env, 0, planned[0])
+    for _ in range(40):
+        robot, action = Robot(env, 0), nav.agent.act(out["obs"])
+        assert isinstance(action, torch.Tensor)
+        cloud = robot.points(out["obs"]["lidar"][0])
+        command = pilot.command(cloud, robot.pos, robot.vel, robot.yaw, robot.movers())
+        assert np.abs(command - robot.commanded(action[0])).max() < 0.01  # m/s
+        out = env.step(action)
+    env.close()
+
+
+def test_without_fledge_the_example_names_the_input_that_is_missing(
+    deploy: Any, planned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, PlanReader.__module__, None)
+    with pytest.raises(SystemExit, match="also reads the input `plan`, which Fledge's planner computes"):
+        deploy.Pilot(str(planned[0]), np.zeros(3), np.array([9.0, 0.0, 0.0]))
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 2), (["--help"], 0)])

@@ -28,6 +28,7 @@ TESTED = {
     "stable_baselines3_ppo",
     "cleanrl_style",
     "torchrl_ppo",
+    "trpo",
 }
 SMALL = ["env.num_envs=16", "ranks=1", "ppo.rollout_steps=8", "ppo.minibatch=64", "tensorboard=false"]
 
@@ -94,8 +95,8 @@ def test_hover_turns_bodies_as_rigid_bodies_turn() -> None:
 
     from fledge.tasks.registry import find_task
 
-    find_task(str(HOVER))
-    hover = sys.modules["fledge_task_hover"]
+    env: Any = find_task(str(HOVER)).env
+    hover = sys.modules[env.__module__]
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.nn.functional.normalize(torch.randn(9, 4, generator=generator), dim=-1) for _ in range(2))
     v = torch.randn(9, 3, generator=generator)
@@ -172,6 +173,16 @@ def test_a2c_learns_to_balance_a_pole(tmp_path: Path) -> None:
     algo = f"algo={EXAMPLES / 'a2c.py'}:A2C"
     result = json.loads(fledge("train", "gym:CartPole-v1", algo, *words, "--folder", tmp_path / "pole", "--json"))
     assert result["return_recent"] > 100  # a policy that knows nothing has about 20
+
+
+def test_trpo_keeps_to_its_trust_region_and_learns(tmp_path: Path) -> None:
+    words = ["seed=1", "ranks=1", "threads=1", "total_frames=16384", "env.num_envs=32", "tensorboard=false"]
+    algo = f"algo={EXAMPLES / 'trpo.py'}:TRPO"
+    result = json.loads(fledge("train", "gym:CartPole-v1", algo, *words, "--folder", tmp_path / "pole", "--json"))
+    rows = [json.loads(line) for line in (tmp_path / "pole" / "metrics.jsonl").read_text().splitlines()]
+    kl = next(name for name in rows[0] if name.endswith("kl"))
+    assert all(0 <= row[kl] <= 0.01 for row in rows)
+    assert result["return_recent"] > 35  # a policy that knows nothing has about 20
 
 
 # ---- parts of ours in other people's loops ---------------------------------------------------------------------------

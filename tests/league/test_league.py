@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused() -> None:
         make(ladder=[])
     with pytest.raises(ConfigError, match="The run's ladder"):
         make(ladder=["hard"]).load_state_dict(make().state_dict())
-    with pytest.raises(InputError, match="3 opponents"):
+    with pytest.raises(InputError, match=r"results has shape \(4, 3\)"):
         make().learn(torch.zeros((4, 3)), lambda: WEIGHTS)
 
 

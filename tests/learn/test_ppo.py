@@ -59,8 +59,8 @@ def test_a_learner_of_stale_rollouts_equals_the_plain_one_on_a_rollout_of_its_ow
     policy = FeaturePolicy(hidden=(16,))
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     reports = []
-    for lagged in (False, True):
-        learner = PPO(copy.deepcopy(policy), cfg, stale_policy=lagged)
+    for stale in (False, True):
+        learner = PPO(copy.deepcopy(policy), cfg, stale_policy=stale)
         torch.manual_seed(1)
         reports.append(learner.update(rollout.clone(), progress=0.5))  # which moves the ceiling of the spread
     assert reports[1] == pytest.approx(reports[0], rel=1e-4, abs=1e-6)
@@ -73,12 +73,12 @@ def test_a_learner_of_stale_rollouts_stays_close_to_its_present_weights() -> Non
     rollout = SyncDataCollector(make_env(), policy, 8 * 16).rollout()
     with torch.no_grad():
         policy.head.layer.bias[0] += 0.3  # learned since
-    plain, lagged = (PPO(copy.deepcopy(policy), cfg, stale_policy=lagged) for lagged in (False, True))
+    plain, stale = (PPO(copy.deepcopy(policy), cfg, stale_policy=stale) for stale in (False, True))
     torch.manual_seed(1)
     assert plain.update(rollout.clone())["kl"] > 0.01
     torch.manual_seed(1)
-    assert lagged.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
-    density, value, following = lagged._evaluate_again(rollout)
+    assert stale.update(rollout.clone())["kl"] == pytest.approx(0.0, abs=1e-5)  # one step: measured before it
+    density, value, following = stale._evaluate_again(rollout)
     assert not torch.allclose(density, rollout["log_prob"])
     ended = rollout["terminated"] | rollout["truncated"]
     torch.testing.assert_close(following[:-1][~ended[:-1]], value[1:][~ended[:-1]])

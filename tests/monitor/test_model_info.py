@@ -1,4 +1,4 @@
-"""What a model weighs, counted by hand, and what its checkpoints are called."""
+"""Size of a model, counted by hand, and names of its checkpoints."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds; what works takes milliseconds
 
 
 def in_child(call: Callable[[], Any]) -> Any:
-    """What `call` returns in a forked child (as JSON takes it); an AssertionError if it fails or hangs there."""
+    """Return the result of `call` in a forked child, as JSON; raise AssertionError if it fails or hangs there."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What a buffer refuses, and the odd data it takes: every case here once gave a wrong result or an unclear error."""
+"""Data that a buffer refuses, and unusual data that it takes: each case once gave a wrong result or an unclear error."""
 
 from __future__ import annotations
 

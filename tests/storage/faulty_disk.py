@@ -160,7 +160,7 @@ class Calls:
 
 @dataclass
 class _File:
-    """What of a file is on the disk, and what is only in memory."""
+    """A file's bytes on the disk, and those that are only in memory."""
 
     synced: bytes
     now: bytes

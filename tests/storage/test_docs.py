@@ -1,4 +1,4 @@
-"""What docs/storage/checkpoints.md shows runs as it stands."""
+"""The programs in docs/storage/checkpoints.md run as they are."""
 
 from __future__ import annotations
 

@@ -51,6 +51,11 @@ def test_a_good_folder_is_healthy_and_stays_as_it_is(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_the_pointer_to_the_newest_checkpoint_is_not_counted_as_one(tmp_path: Path) -> None:
+    history_of(tmp_path, steps=1)
+    assert f"{tmp_path}: 1 good checkpoint\n" in CliRunner().invoke(main, ["doctor", str(tmp_path)]).output
+
+
 def test_what_is_damaged_left_over_or_points_at_nothing_is_found_and_mended(tmp_path: Path) -> None:
     history = history_of(tmp_path)
     newest = history.entries()[-1].path

@@ -23,7 +23,7 @@ T, N = 4, 3
 
 
 def there_and_back(folder: Path, data: Any, **part: Any) -> Any:
-    """What a storage gives back; a stream must give the same."""
+    """Return a rollout after saving and loading; sending and receiving must give the same."""
     with RolloutStorage(folder) as storage:
         storage.save(data, 1).wait(60)
         got = storage.load(1, **part)

@@ -1,4 +1,4 @@
-"""What an attack from outside found: each of these failed, crashed or misled once."""
+"""Inputs that an adversarial review found: each of these once failed, crashed or misled."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_evaluate_stays_what_one_calls_however_often_it_is_asked_for() -> None:
     assert callable(fledge.evaluate)
     assert callable(fledge.evaluate)
     with pytest.raises(ConfigError, match="needs at least 1"):
-        fledge.evaluate(None, None, None, 0)
+        fledge.evaluate("straight", episodes=0)
 
 
 def test_a_table_of_returns_loses_no_digits() -> None:
@@ -104,7 +104,7 @@ def test_resume_says_everything_that_changed_and_when_there_is_nothing_to_do(tmp
     run = str(tmp_path / "run")
     assert call("train", "gym:CartPole-v1", *TINY, "--folder", run).exit_code == 0
     assert "raise total_frames" in call("train", "--resume", run).stderr
-    refused("--preset is for a new run", "train", "--resume", run, "--preset", "ppo")
+    refused("A preset is for a new run", "train", "--resume", run, "--preset", "ppo")
     said = call("train", "--resume", run, "env.num_envs=4", "ppo.lr=0.001", "total_frames=96").stderr
     assert "another env.num_envs" in said
     assert "also changed" in said

@@ -166,6 +166,12 @@ def test_a_rung_may_be_the_policy_of_another_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ladder", ["ace", "missing.fledge", "../fledge-duel"])
-def test_a_rung_that_nobody_knows_is_refused(ladder: str) -> None:
-    with pytest.raises(FledgeError, match=r"no such scripted policy or file|missing\.fledge"):
+def test_an_unknown_opponent_in_the_ladder_is_refused(ladder: str) -> None:
+    with pytest.raises(FledgeError, match=r"not a scripted policy, a run, a policy file|missing\.fledge"):
         TrainingState(make_config("aircombat", "", [*WORDS, f"league.ladder=[{ladder}]"]), Ranks())
+
+
+def test_both_names_of_a_renamed_setting_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"league.mirror=0.1 and league.self_play=0.2 set the same setting"):
+        make_config("aircombat", None, ["league.mirror=0.1", "league.self_play=0.2"])
+    assert make_config("aircombat", None, ["league.mirror=0.1"]).league.self_play == 0.1

@@ -1,4 +1,4 @@
-"""Watching a training: frames only while somebody watches, and nothing that is learned depends on it."""
+"""Watching a training: frames are recorded only while a page is open, and learning does not depend on it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def fly(capture: FrameCapture, env: object, steps: int) -> None:
         capture.after_step(env.step(torch.full((8, 3), 0.9)))
 
 
-def test_nobody_watching_writes_nothing_and_a_watcher_who_leaves_ends_it(
+def test_nothing_is_written_without_a_watcher_or_after_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture, env = capture_on(tmp_path, monkeypatch)

@@ -304,7 +304,7 @@ def test_every_ending_says_what_was_saved_and_how_to_go_on(tmp_path: Path, capsy
     train(cfg, folder, Ranks())
     said = capsys.readouterr().err
     assert f"Stopped: iteration 1/3, 64 decisions; saved in {folder}." in said
-    assert f"fledge train --resume {folder} max_minutes=0" in said
+    assert f"continue:  fledge train --resume {folder}\n" in said
     cfg.max_minutes = 0.0
     train(cfg, folder, Ranks(), resume=True)
     finished = [f"Finished: iteration 3/3, 192 decisions; saved in {folder}.", f"fledge eval {folder}"]

@@ -157,6 +157,17 @@ def test_time_counts_what_was_trained_and_no_limit_is_none(minutes: float, secon
         assert run.out_of_time is out
 
 
+def test_a_resumed_run_has_all_its_minutes_again() -> None:
+    with running("max_minutes=2") as run:
+        run.seconds = 121.0
+        assert run.out_of_time
+        run.load_state_dict(run.state_dict())
+        assert not run.out_of_time
+        run.seconds += 121.0
+        assert run.out_of_time
+        assert run.seconds == 242.0  # the log counts all sessions
+
+
 # ---- curriculum ------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def test_the_network_of_init_from_is_taken_over_and_said(tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert "network of fledge-reflex: policy.hidden=[256, 256]" in done.output
     state, _ = CheckpointHistory(tmp_path / "r" / "checkpoints").load_latest()
-    assert state["policy"] == read_initial_policy("fledge-reflex")["policy"]
+    assert state["policy"] == read_initial_policy("fledge-reflex", find_task("navigation"))["policy"]
     assert "- 256\n  - 256" in (tmp_path / "r" / "config.yaml").read_text()
 
 
@@ -87,7 +87,7 @@ def test_a_run_starts_with_the_weights_of_another_and_targets_that_equal_them(tm
     outputs = start_run(run, tmp_path / "second", resume=False)
     assert outputs is not None
     outputs.close()
-    model = read_initial_policy(str(tmp_path / "first"))["model"]
+    model = read_initial_policy(str(tmp_path / "first"), find_task("navigation"))["model"]
     for name, value in run.policy.state_dict().items():
         if name != "head.log_std_max":  # follows the schedule, from its beginning
             assert torch.equal(value, model[name]), name
@@ -184,7 +184,7 @@ def test_a_run_that_saved_nothing_says_so_and_begins_anew_with_mended_words(tmp_
     again = start(f"reward={code}:good", "--folder", folder)
     assert again.exit_code == 2
     assert "nothing was saved yet" in again.output
-    assert f"--resume {folder} with the mended words" in again.output
+    assert f"--resume {folder} (in Python, resume=True) with corrected settings" in again.output
     page = CliRunner().invoke(main, ["report", folder])
     assert page.exit_code == 2
     assert "is a run without a checkpoint" in page.output

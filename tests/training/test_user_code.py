@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError, NumericsError
 from fledge.envs.placement import EnvPlacement
 from fledge.evaluation.episodes import evaluate
+from fledge.evaluation.tables import results_table
+from fledge.storage import CheckpointHistory
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
 from fledge.tasks.registry import find_task
@@ -63,7 +66,23 @@ def learner(path: Path, body: str) -> str:
 def test_a_learner_that_breaks_its_contract_gets_a_sentence(tmp_path: Path, body: str, said: str) -> None:
     algo = learner(tmp_path / "mine.py", body)
     with pytest.raises(FledgeError, match=said):
-        run_training([HOVER], None, [*SMALL, algo], tmp_path / "run", None)
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
+
+
+def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path: Path) -> None:
+    spoil = """
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 2:
+            torch.nn.init.constant_(next(self.policy.parameters()), float("nan"))
+        return {"loss": 0.0}
+"""
+    algo = learner(tmp_path / "mine.py", spoil.strip())
+    with pytest.raises(
+        NumericsError, match=r"NaN or infinity in the weights .* after iteration 2 .*They were not saved"
+    ):
+        run_training(find_task(HOVER), None, [*SMALL, algo], tmp_path / "run", None)
+    state, _ = CheckpointHistory(tmp_path / "run" / "checkpoints").load_latest()
+    assert state["iteration"] == 1
 
 
 def test_a_learner_may_return_a_tensor_of_one_number() -> None:
@@ -81,14 +100,13 @@ def test_a_state_that_would_overwrite_the_runs_own_is_refused() -> None:
 
 def test_a_run_goes_on_when_its_algorithm_has_moved_and_refuses_another_one(tmp_path: Path) -> None:
     old = learner(tmp_path / "mine.py", "return {'loss': 0.0}")
-    run_training([HOVER], None, [*SMALL, old], tmp_path / "run", None)
+    run_training(find_task(HOVER), None, [*SMALL, old], tmp_path / "run", None)
     (tmp_path / "mine.py").unlink()
     new = learner(tmp_path / "there" / "mine.py", "return {'loss': 0.0}")
-    done = run_training([HOVER], None, [new, "total_frames=64"], None, tmp_path / "run")
-    assert done is not None
-    assert done["frames"] == 64
+    done = run_training(find_task(HOVER), None, [new, "total_frames=64"], None, tmp_path / "run")
+    assert done.metrics["frames"] == 64
     with pytest.raises(ConfigError, match="a resumed run keeps its algorithm"):
-        run_training([HOVER], None, ["algo=ppo"], None, tmp_path / "run")
+        run_training(find_task(HOVER), None, ["algo=ppo"], None, tmp_path / "run")
 
 
 @pytest.mark.parametrize("part", ["presets", "policy", "curriculum", "view", "metrics", "match"])
@@ -163,3 +181,37 @@ def test_log_scalar_refuses_what_is_not_a_number() -> None:
     env = find_task(HOVER).make_env(find_task(HOVER).config(num_envs=2))
     with pytest.raises(InputError, match="takes a tensor or a number"):
         env.log_scalar("x", "fast")  # type: ignore[arg-type]
+
+
+def test_a_run_goes_on_when_the_file_of_its_task_and_its_neighbours_have_moved(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "my_scale.py").write_text("SCALE = 0.5\n")
+    text = Path(HOVER).read_text().replace("\nimport torch\n", "\nimport torch\n\nfrom my_scale import SCALE\n", 1)
+    (old / "my_hover.py").write_text(text)
+    run_training(find_task(str(old / "my_hover.py")), None, SMALL, tmp_path / "run", None)
+    old.rename(new)
+    with pytest.raises(ConfigError, match=r"no longer there, so add --task PATH/my_hover.py with its new place"):
+        run_training(None, None, ["total_frames=256"], None, tmp_path / "run")
+    done = run_training(find_task(str(new / "my_hover.py")), None, ["total_frames=256"], None, tmp_path / "run")
+    assert done.metrics["frames"] == 256
+
+
+def test_files_of_one_name_in_two_folders_have_their_own_neighbours(tmp_path: Path) -> None:
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "my_number.py").write_text(f"NUMBER = {value}\n")
+        (tmp_path / folder / "mine.py").write_text(
+            "from my_number import NUMBER\n\ndef later():\n    import my_number\n    return my_number.NUMBER\n"
+        )
+    a, b = (str(tmp_path / folder / "mine.py") for folder in "ab")
+    assert [find_object(f"{place}:NUMBER") for place in (a, b, a)] == [1, 2, 1]
+    assert find_object(f"{a}:later")() == 1
+    with pytest.raises(ConfigError, match=r"mine.py has no NUMBR. Did you mean NUMBER\?"):
+        find_object(f"{a}:NUMBR")
+
+
+def test_the_label_of_the_primary_metric_heads_its_column() -> None:
+    task = hover_like(metrics=TaskMetrics(labels={"success": "arrived"}), primary_metric="success")
+    row = {"policy": "a", "world": "w", "episodes": 2, "seed": 1, "success": 0.5, "success_ci95": (0.1, 0.9)}
+    assert "arrived" in results_table([row], task).columns

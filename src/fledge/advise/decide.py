@@ -18,6 +18,7 @@ from typing import Any
 WORTH_SPACE = 0.95  # compressed checkpoints must be at most this share of the raw ones
 SAME_SPACE = 1.03  # of two levels this close in size, the cheaper one
 LEAST_SAVE_S = 10.0  # seconds between checkpoints; a crash loses no more than that
+SMALL_DEVICE = 8e9  # bytes of memory below which compressing rollouts is worth a look
 MEMORY_SHARE = 0.25  # rollouts above this share of the free memory are worth compressing there
 MOST_SLOWDOWN = 0.25  # ... unless that would cost more than this
 SMALLER_BATCH = 0.5  # share of the envs that must fit for a smaller batch to be the simpler way
@@ -144,7 +145,16 @@ def _memory(measured: Measured, iteration: float) -> list[Branch]:
     critical = slowdown > MOST_SLOWDOWN
     sizes = f"rollouts take {need / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
     cost = f"it would save {saved / 2**20:.0f} MiB and make an iteration {slowdown:.0%} longer"
+    total = packed.get("device_bytes", 0)  # 0: unknown
     return [
+        Branch(
+            "Does the device have less than 8 GB of memory?",
+            0 < total < SMALL_DEVICE,
+            f"it has {total / 1e9:.1f} GB" if total else "its memory is unknown",
+            "the next answers tell whether a smaller batch or C is needed",
+            "A: leave rollouts as they are, if they fit",
+            {"device_bytes": total},
+        ),
         Branch(
             "Do rollouts fit the memory of the device?",
             fits,

@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.compressed import CompressedBatch, large_keys
-from fledge.core.machine import available_bytes, default_threads, meminfo
+from fledge.core.machine import available_bytes, default_threads, meminfo, total_bytes
 from fledge.storage import AsyncCheckpointSaver, RolloutStorage
 from fledge.storage.stream import pack_rollout, unpack_rollout
 
@@ -152,6 +152,7 @@ def measure_packed(rollout: TensorDictBase) -> dict[str, Any]:
         "bytes": batch.nbytes,
         "pack_s": pack,
         "decode_s": seconds_of(lambda: [batch.decode(envs=part) for part in parts]),
+        "device_bytes": total_bytes(device),
         "available_bytes": available_bytes(device)
         if device.type == "cuda"
         else meminfo("MemAvailable") or 0,  # 0: unknown

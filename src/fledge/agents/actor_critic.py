@@ -39,11 +39,11 @@ class ValueNorm(nn.Module):
         weight = self.weight.clamp(min=self.epsilon)
         mean = self.mean_avg / weight  # 0 before the first update
         variance = (self.square_avg / weight - mean**2).clamp(min=1e-2)
-        return mean, torch.where(self.weight == 0.0, 1.0, variance.sqrt())  # a look at it would wait for the GPU
+        return mean, torch.where(self.weight == 0.0, 1.0, variance.sqrt())  # reading it would wait for the GPU
 
     @torch.no_grad()
     def update(self, mean: Tensor, square: Tensor) -> None:
-        """Take the mean and mean square of a batch of returns into the averages."""
+        """Update the averages with the mean and mean square of a batch of returns."""
         self.mean_avg.mul_(self.beta).add_(mean, alpha=1 - self.beta)
         self.square_avg.mul_(self.beta).add_(square, alpha=1 - self.beta)
         self.weight.mul_(self.beta).add_(1 - self.beta)
@@ -58,7 +58,7 @@ class ValueNorm(nn.Module):
 
     @torch.no_grad()
     def update_preserving(self, mean: Tensor, square: Tensor, layer: nn.Linear) -> None:
-        """Update, and change `layer` so that its denormalised output stays (PopArt, van Hasselt et al. 2016)."""
+        """Update, and change `layer` so that its denormalised output stays the same (PopArt, van Hasselt et al. 2016)."""
         old_mean, old_std = self.mean_std()
         self.update(mean, square)
         new_mean, new_std = self.mean_std()
@@ -67,7 +67,7 @@ class ValueNorm(nn.Module):
 
 
 class ActorCritic(BaseAgent):
-    """Base: everything but the network itself."""
+    """Base of actor-critics; a subclass adds `head`, `critic`, `inputs`, `encode` and `forward`."""
 
     head: Head
     critic: nn.Linear
@@ -104,11 +104,11 @@ class ActorCritic(BaseAgent):
 
 
 class MLPActorCritic(ActorCritic):
-    """Two MLPs of their own, for the action and for the value, on all observations of an env.
+    """Two separate MLPs, one for the action and one for the value, that read all observations of an env.
 
     Args:
-        normalize: Keep a running mean and deviation of the observations and read them in those units.
-        beta: Beta instead of normal distributions where actions have bounds.
+        normalize: Normalise observations by their running mean and standard deviation.
+        beta: Use Beta instead of normal distributions for actions with bounds.
     """
 
     def __init__(

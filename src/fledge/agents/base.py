@@ -1,6 +1,6 @@
-"""BaseAgent: base of trained networks, scripted policies, past selves, and a person at a keyboard.
+"""BaseAgent: base class of everything that chooses actions: trained networks, scripted policies, human players.
 
-    agent.reset(mask)              new episodes begin where the mask is true: forget the old ones
+    agent.reset(mask)              begin new episodes where the mask is true
     action = agent.act(obs)        [B, ...], in the form of the env's action_spec: a tensor, or a dict of tensors
 
 Agents are modules: `to`, `train` and `eval` are torch's own and return the agent.
@@ -23,16 +23,20 @@ Action = Tensor | dict[str, Tensor]
 
 
 class BaseAgent(nn.Module):
-    """Chooses actions.
+    """Base class of agents.
 
     Args:
-        num_envs: For how many envs it acts at once; an agent without memory takes any number. A device may stand here
-            too: `BaseAgent("cpu")`.
-        device: Where it acts, as long as it has no parameters, which then say.
+        num_envs: Number of envs that it acts for at once; an agent without memory acts for any number. A device is accepted
+            here too: `BaseAgent("cpu")`.
+        device: Device of an agent without parameters; with parameters, theirs counts.
     """
 
     observes: tuple[str, ...] = ()
-    """Observations that it reads, in the order in which an exported file takes them."""
+    """Names of the observations that it reads, in the order of an exported file's inputs."""
+    task: str = ""
+    """Name of the task that it is written for, if it is loaded by name alone; empty: any task."""
+    about: str = ""
+    """One sentence about a published policy, which is shown below its results."""
 
     def __init__(self, num_envs: int | str | torch.device = 1, device: str | torch.device = "cpu") -> None:
         super().__init__()
@@ -41,7 +45,7 @@ class BaseAgent(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of its parameters; without any, the one it was moved to."""
+        """Device of the parameters; without parameters, the device that it was moved to."""
         return next((p.device for p in self.parameters()), self._place.device)
 
     @device.setter
@@ -61,17 +65,17 @@ class BaseAgent(nn.Module):
         """Begin new episodes, everywhere or where the mask [num_envs] is true. Agents without memory do nothing."""
 
     def bind(self, env: Any) -> None:
-        """Prepare to act in an env (a TensorEnv), before its first observation. Agents that need no settings ignore it."""
+        """Read the settings of an env (a TensorEnv) before its first observation. By default nothing is read."""
 
     def episode_state(self) -> dict[str, Any]:
-        """Return a copy of what it remembers of the present episodes, random streams included: plain values and tensors."""
+        """Return a copy of its memory of the current episodes and of its random streams: plain values and tensors."""
         return {}
 
     def load_episode_state(self, state: Mapping[str, Any]) -> None:
         """Continue from an `episode_state`."""
 
     def clone(self) -> Self:
-        """Return a copy with an episode state and random streams of its own, for matches against itself."""
+        """Return an independent copy with its own memory and random streams, for matches against itself."""
         other = copy.deepcopy(self)
         for value in vars(other).values():
             if isinstance(value, torch.Generator):
@@ -79,17 +83,17 @@ class BaseAgent(nn.Module):
         return other
 
     def figures(self) -> dict[str, float]:
-        """Return statistics of its own work since the last call, by name."""
+        """Return statistics by name, such as times of planning, since the last call."""
         return {}
 
     def get_name(self) -> str:
-        """Return its name in tables."""
+        """Return the name that tables show."""
         return type(self).__name__
 
-    # ---- as a file for other programs -----------------------------------------------------------------------------
+    # ---- export to other programs ---------------------------------------------------------------------------------
 
     outputs: tuple[str, ...] = ("action",)
-    """Names of what an exported file puts out."""
+    """Names of an exported file's outputs."""
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
         """Return the `outputs` of an exported file for a batch of observations, without exploration."""
@@ -98,7 +102,7 @@ class BaseAgent(nn.Module):
     def exported(self) -> nn.Module:
         """Return a module that maps the tensors of `observes`, in order, to a tuple of `outputs`."""
         if type(self).respond is BaseAgent.respond:
-            raise ConfigError(f"{self.get_name()} has no weights, so nothing can be exported: give a learned policy.")
+            raise ConfigError(f"{self.get_name()} has no weights to export: choose a trained policy.")
         return Exported(self)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
@@ -107,7 +111,7 @@ class BaseAgent(nn.Module):
 
 
 class Exported(nn.Module):
-    """The plainest `exported`: calls `respond` of an agent with its observations by name."""
+    """Default of `BaseAgent.exported`: passes its inputs, by name, to `respond` of an agent."""
 
     def __init__(self, agent: Any) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Make the general networks, which fit any env, from their descriptions.
+"""Build the networks that fit any env from their descriptions.
 
-A policy file keeps the description beside the weights. A task describes its own networks (`Task.policy`); the general ones are
+A policy file has the description beside the weights. A task describes its own networks (`Task.policy`); the general ones are
 
     {"kind": "mlp" | "mlp_squashed" | "mlp_q", "hidden": [64, 64], "observation": spec, "action": spec,
-     "normalize": true, "beta": false}            the last two of "mlp" alone; specs as `core.specs` describes them
+     "normalize": true, "beta": false}            the last two only for "mlp"; specs as in `core.specs`
 """
 
 from __future__ import annotations
@@ -30,21 +30,26 @@ def describe(
     normalize: bool = True,
     beta: bool = False,
 ) -> dict[str, Any]:
-    """Return the description of the general network that an algorithm learns with."""
+    """Return the description of the general network for an algorithm."""
     found = {"kind": KINDS[algo], "hidden": list(hidden)}
     specs = {"observation": describe_spec(observation), "action": describe_spec(action)}
     return found | specs | ({"normalize": normalize, "beta": beta} if algo == "ppo" else {})
 
 
 def build_from_description(description: Mapping[str, Any]) -> LearnedPolicy:
-    """Return a new policy; ConfigError if the network cannot have such actions, FormatError for another description."""
+    """Return a new policy with random weights.
+
+    Raises:
+        ConfigError: The network does not support such actions.
+        FormatError: The description is malformed.
+    """
     try:
         kind, hidden = str(description["kind"]), [int(h) for h in description["hidden"]]
         observation, action = spec_from(description["observation"]), spec_from(description["action"])
         if isinstance(observation, TensorSpec):
             raise TypeError("an observation is a dict")
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"This is not a policy's description: {description!r}.") from error
+        raise FormatError(f"The policy has a malformed description, {description!r}: the file is damaged.") from error
     if kind not in NETWORKS:
         raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(NETWORKS)}.")
     options = {"normalize": True, "beta": False} if kind == "mlp" else {}

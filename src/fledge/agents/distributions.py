@@ -12,8 +12,8 @@
 | num_values                          | CategoricalHead | index of the value, as a float       |
 | a dict of such                      | MixedHead       | those of its entries, side by side   |
 
-A discrete action whose spec names a `mask` is drawn among the allowed values only. Masks stand in the last `masks`
-columns of what the network reads, where the learner finds them again; `head(x, mask)` gets them [B, masks].
+If the spec of a discrete action names a `mask`, only allowed values are sampled. Masks are the last `masks` columns of the
+network's input, so that the rollout contains them; `head(x, mask)` gets them, [B, masks].
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORBIDDEN = -1e9  # logit of a masked value: its probability is 0 in float32, an
 
 
 class Head(nn.Module):
-    """Base of the heads."""
+    """Base class of heads."""
 
     width: int
     """Columns of `raw`."""
@@ -65,16 +65,16 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def limit_spread(self, log_std_max: float) -> None:
-        """Set the ceiling of the log standard deviation, where there is one."""
+        """Set the upper limit of the log standard deviation; heads without one ignore it."""
 
 
 def count_of(spec: TensorSpec) -> int:
-    """Return how many numbers an action has."""
+    """Return the number of values in an action."""
     return math.prod(spec.shape)
 
 
 class Scale:
-    """Between a learner's action in [-1, 1] and the env's [low, high]; where that is unbounded, they are the same."""
+    """Converts between a learner's actions in [-1, 1] and the env's [low, high]; unbounded actions stay unchanged."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.shape, self.bounded = spec.shape, spec.bounded
@@ -92,9 +92,9 @@ class Scale:
 
 
 class GaussianHead(Head):
-    """Normal distribution on [-1, 1], clipped at the env; spread depends on the state, under a falling ceiling.
+    """Normal distribution, clipped to [-1, 1] for the env; its deviation depends on the state and has an upper limit.
 
-    `first_mean` is the mean of the first number of an action before anything is learned.
+    `first_mean` is the initial mean of the first value of an action.
     """
 
     log_std_max: Tensor
@@ -141,7 +141,9 @@ class BetaHead(Head):
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
         if not spec.bounded:
-            raise ConfigError("A Beta distribution needs an action with bounds: take the Gaussian one.")
+            raise ConfigError(
+                "A Beta distribution needs an action with bounds: use the Gaussian one (policy.beta=false)."
+            )
         self.width, self.shape, self.low, self.span = count_of(spec), spec.shape, spec.low, spec.high - spec.low
         self.alpha, self.beta = nn.Linear(inputs, self.width), nn.Linear(inputs, self.width)
 
@@ -150,8 +152,8 @@ class BetaHead(Head):
         return 1.0 + F.softplus(self.alpha(x)) + 1e-6, 1.0 + F.softplus(self.beta(x)) + 1e-6
 
     def sample(self, params: Params) -> Tensor:
-        checked = params[0].device.type == "cpu"  # looking for NaN would wait for a GPU
-        # at the very edges the log-probability is minus infinity
+        checked = params[0].device.type == "cpu"  # checking for NaN would wait for a GPU
+        # at 0 and 1 the log-probability is minus infinity
         return self._beta(params, validate=checked).sample().clamp(1e-6, 1 - 1e-6)
 
     def mean(self, params: Params) -> Tensor:
@@ -173,7 +175,7 @@ class BetaHead(Head):
 
 
 class CategoricalHead(Head):
-    """Independent choices among `num_values` each, one per number of the action."""
+    """Independent choices, one for each value of the action, among `num_values` each."""
 
     def __init__(self, inputs: int, spec: TensorSpec) -> None:
         super().__init__()
@@ -206,12 +208,12 @@ class CategoricalHead(Head):
 
 
 class MixedHead(Head):
-    """A dict of actions: one head each, independent given the state."""
+    """A dict of actions, with one head for each entry; entries are independent given the state."""
 
     def __init__(self, inputs: int, specs: Mapping[str, TensorSpec], beta: bool = False) -> None:
         super().__init__()
         if not specs:
-            raise ConfigError("The action spec is an empty dict, but an action needs at least one entry.")
+            raise ConfigError("The action spec is an empty dict, but must have at least one entry.")
         self.heads = nn.ModuleDict({name: make_head(inputs, spec, beta) for name, spec in specs.items()})
         self.parts: list[Head] = [head for head in self.heads.values() if isinstance(head, Head)]
         self.names, self.widths = tuple(specs), [head.width for head in self.parts]
@@ -251,7 +253,7 @@ class MixedHead(Head):
 
 
 def make_head(inputs: int, spec: ActionSpec, beta: bool = False) -> Head:
-    """Make the head for an action: Gaussian or Beta, categorical, or mixed."""
+    """Return the head for an action spec: Gaussian or Beta, categorical, or mixed."""
     if not isinstance(spec, TensorSpec):
         return MixedHead(inputs, spec, beta)
     if spec.num_values is not None:

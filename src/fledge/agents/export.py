@@ -1,7 +1,7 @@
 """Policies for other programs: ONNX and TorchScript files that map observations to an action, checked for parity.
 
-What goes in and comes out is the policy's own affair: `BaseAgent.observes`, `outputs`, `exported` and `example_inputs`.
-What it means is the world's: its contract (`Task.contract`) travels in the file, as JSON.
+The policy defines inputs and outputs (`BaseAgent.observes`, `outputs`, `exported`, `example_inputs`). The task defines their
+meaning: its contract (`Task.contract`) is stored in the file as JSON.
 
     .onnx    metadata "contract": session.get_modelmeta().custom_metadata_map["contract"]
     .ts      extra file "contract.json": torch.jit.load(path, _extra_files={"contract.json": ""})
@@ -31,7 +31,7 @@ TOLERANCE = 1e-5
 
 
 def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Write an agent to `path` (.onnx or .ts), with its task's contract, and return the parity measured.
+    """Write an agent to `path` (.onnx or .ts), with its task's contract, and return the largest difference from the agent.
 
     If the file does not reproduce the agent to 1e-5, remove it and raise FledgeError.
     """
@@ -51,13 +51,15 @@ def export_agent(agent: BaseAgent, path: Path, contract: Mapping[str, Any] | Non
     error = parity(agent, module, path)
     if not error <= TOLERANCE:
         path.unlink()
-        raise FledgeError(f"The exported file differs from the policy by {error:.2e}, more than {TOLERANCE:.0e}.")
+        raise FledgeError(
+            f"The exported file differs from the policy by {error:.2e}, more than {TOLERANCE:.0e}, so it was removed."
+        )
     names = {"inputs": list(agent.observes), "outputs": list(agent.outputs)}
     return {"file": str(path), "bytes": path.stat().st_size, "max_difference": error, **names, "contract": told}
 
 
 def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's contract, limited to what this agent reads."""
+    """Return a task's contract, limited to the observations that this agent reads."""
     told = {
         "fledge": package_version("fledge"),
         **contract,
@@ -70,10 +72,10 @@ def contract_of(agent: BaseAgent, contract: Mapping[str, Any]) -> dict[str, Any]
 
 
 def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], path: Path) -> int:
-    """Write observations, and what the agent does on them, to an .npz: a test for the program that runs the exported file.
+    """Write observations and the agent's actions for them to an .npz, as a test for programs that run the exported file.
 
-    Arrays have the names of the file's inputs and outputs, one row each per case. Returns the number of cases. If the
-    exported file does not do the same, raise FledgeError and write nothing.
+    Arrays have the names of the file's inputs and outputs, with one row per case. Returns the number of cases. If the
+    exported file gives other actions, raise FledgeError and write nothing.
     """
     inputs = {name: observed[name].cpu() for name in agent.observes}
     expected, error = compare(agent.exported().eval(), file, inputs, agent.outputs)
@@ -112,7 +114,7 @@ def parity(agent: BaseAgent, module: nn.Module, path: Path) -> float:
 
 
 def compare(module: nn.Module, path: Path, inputs: dict[str, Tensor], names: Sequence[str]) -> tuple[list[Any], float]:
-    """Return what a module puts out, and its largest difference from what a written file does."""
+    """Return the outputs of a module, and their largest difference from those of a written file."""
     with torch.no_grad():
         expected = [out.numpy() for out in module(*inputs.values())]
     pairs = zip(expected, run_file(path, inputs, names), strict=True)
@@ -120,7 +122,7 @@ def compare(module: nn.Module, path: Path, inputs: dict[str, Tensor], names: Seq
 
 
 def run_file(path: Path, inputs: dict[str, Tensor], outputs: Sequence[str]) -> list[np.ndarray]:
-    """Run an exported file."""
+    """Run an exported file and return its outputs."""
     if path.suffix == ".ts":
         with torch.no_grad(), _quiet():
             return [out.numpy() for out in torch.jit.load(str(path))(*inputs.values())]

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """Make a layer with orthogonal weights and no bias at first."""
+    """Return a linear layer with orthogonal weights and zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain=gain)
     nn.init.zeros_(layer.bias)
@@ -17,7 +17,7 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 
 def mlp(inputs: int, hidden: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Make linear layers with orthogonal weights of gain sqrt(2), each followed by an activation."""
+    """Return linear layers with orthogonal weights of gain sqrt(2), each followed by an activation."""
     layers: list[nn.Module] = []
     for width, size in itertools.pairwise((inputs, *hidden)):
         layers += [linear(width, size, gain=2**0.5), nn.ReLU(inplace=True) if activation is nn.ReLU else activation()]
@@ -25,5 +25,5 @@ def mlp(inputs: int, hidden: Sequence[int], activation: type[nn.Module] = nn.ReL
 
 
 def value_layer(inputs: int) -> nn.Linear:
-    """Make the layer that predicts one number."""
+    """Return the layer that predicts a value."""
     return linear(inputs, 1, gain=1.0)

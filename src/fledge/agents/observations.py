@@ -22,7 +22,7 @@ CLIP = 10.0  # deviations at which normalised observations are clipped
 
 
 class Flattener:
-    """Turns a dict of observations into the vector above.
+    """Converts a dict of observations to the vector above.
 
     Attributes:
         keys: Observations read, in order.
@@ -38,7 +38,7 @@ class Flattener:
         self.specs = {name: observation[name] for name in self.keys}
         kinds = {
             name: 1 if name in last else spec.num_values or 1 for name, spec in self.specs.items()
-        }  # masks: as they are
+        }  # masks are not normalised
         widths = {name: math.prod(spec.shape) * kinds[name] for name, spec in self.specs.items()}
         self.last = frozenset(last)
         self.inputs, self.masks = sum(widths.values()), sum(widths[name] for name in last)
@@ -51,10 +51,10 @@ class Flattener:
         count = self.specs[name].num_values
         if count is not None and name not in self.last:
             value = F.one_hot(value.long(), count)
-        return (value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)).float()  # for any batch, traced too
+        return (value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)).float()  # any batch size, also when traced
 
     def split(self, x: Tensor) -> Tensor | None:
-        """Return the masks of encoded observations, if there are any."""
+        """Return the masks in encoded observations; None without masks."""
         return x[..., -self.masks :] if self.masks else None
 
     def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, mean: Tensor, square: Tensor, count: int) -> None:
-        """Take in the mean and mean square of `count` new vectors."""
+        """Update the sums with the mean and mean square of `count` new vectors."""
         total = self.count + count
         share = (count / total).to(mean.dtype)
         var = (square - mean.square()).clamp(min=0)

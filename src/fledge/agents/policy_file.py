@@ -1,12 +1,12 @@
-"""A policy as a file: a Fledge checkpoint with these entries, which are all that is needed to use it.
+"""Policy files: Fledge checkpoints with the entries that are needed to use a policy.
 
     model     the weights
     policy    the description of the network, which the task builds
-    task      the task's reference: its name, `gym:ID`, or code, which the user has to name
-    world     {"env": settings by dotted key, "decision_s": seconds per decision}: where it was trained, and is flown
+    task      reference of the task: its name, `gym:ID`, or code, which runs only if the user names it
+    world     {"env": settings by dotted key, "decision_s": seconds per decision}: the env that it was trained in
 
-Checkpoints of a run have them too, among others; older ones have the run's `config` instead of `world`. The third past self
-of a league's run, RUN#3, is such a file: RUN/selves/self_3.fledge. Older runs have past selves in their checkpoints.
+Checkpoints of a run have these entries too; older ones have the run's `config` instead of `world`. RUN#3 is the third past
+self of a league's run, the file RUN/selves/self_3.fledge; older runs have their past selves in the checkpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fledge.core.errors import ConfigError, FormatError
 from fledge.storage import CheckpointHistory, load_checkpoint, save_checkpoint
 
 ENTRIES = ("model", "policy", "task", "world")
-STORED = ("model?", "policy?", "task?", "world?", "config?")  # as paths into a checkpoint, which may lack any
+STORED = ("model?", "policy?", "task?", "world?", "config?")  # paths in a checkpoint; any may be missing
 
 
 def past_self_file(run: Path, number: int | str) -> Path:
@@ -29,13 +29,13 @@ def past_self_file(run: Path, number: int | str) -> Path:
 
 
 def is_past_self(path: Path) -> bool:
-    """Whether a path is RUN#3: a run's folder, then # and a number, and no file of that name."""
+    """Return whether a path is like RUN#3: a run's folder, # and a number, and no file has that name."""
     name = path.name.rpartition("#")[0]
     return bool(name) and not path.exists() and path.with_name(name).is_dir()
 
 
 def read_past_self(path: Path) -> dict[str, Any]:
-    """Read the entries above of RUN#3."""
+    """Return the entries above of a past self, RUN#3."""
     name, _, number = path.name.rpartition("#")
     run = path.with_name(name)
     entries, history = read_policy(run), CheckpointHistory(run / "checkpoints")
@@ -45,7 +45,7 @@ def read_past_self(path: Path) -> dict[str, Any]:
     pilots = league.get("pilots", len(league.get("names", ())) - len(selves))
     count = len(league.get("names", ())) - pilots
     if not number.isdecimal() or not 1 <= int(number) <= count:
-        raise ConfigError(f"{run} has {count} past selves, but {path} asks for number {number or 'nothing'}.")
+        raise ConfigError(f"{run} has {count} past selves, but {path} names number {number or 'nothing'}: choose one.")
     if (written := past_self_file(run, int(number))).exists():
         return read_policy(written)
     if (weights := selves.get(str(pilots + int(number) - 1))) is None:
@@ -54,7 +54,7 @@ def read_past_self(path: Path) -> dict[str, Any]:
 
 
 def read_policy(path: Path) -> dict[str, Any]:
-    """Read the entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
+    """Return the entries above from a run's folder (its newest checkpoint), a past self of it, or a file."""
     if is_past_self(path):
         return read_past_self(path)
     if path.is_dir():
@@ -76,7 +76,7 @@ def policy_entries(state: Any, name: str) -> dict[str, Any]:
     kinds = {"model": Mapping, "policy": Mapping, "task": str, "world": Mapping}
     found = {key: state[key] for key in ENTRIES if key in state}
     if wrong := [key for key, value in found.items() if not isinstance(value, kinds[key]) or not value]:
-        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} is not what a policy has there.")
+        raise FormatError(f"{name} holds no policy: its entry {wrong[0]!r} has a wrong type.")
     if "world" not in found and isinstance(state.get("config"), Mapping):
         settings = {k.removeprefix("env."): v for k, v in state["config"].items() if k.startswith("env.")}
         found["world"] = {"env": settings, "decision_s": None}
@@ -102,6 +102,6 @@ def load_weights(policy: LearnedPolicy, model: Mapping[str, Any], name: str) -> 
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise FormatError(f"The weights in {name} do not fit its network: {wrong[0]}{more}.")
     if spoiled := [key for key in own if own[key].is_floating_point() and bool(model[key].isnan().any())]:
-        raise FormatError(f"The weights in {name} are spoiled: {spoiled[0]} has values that are not numbers.")
+        raise FormatError(f"The weights in {name} are spoiled: {spoiled[0]} has NaN. Use an earlier checkpoint.")
     policy.load_state_dict(model)
     return policy

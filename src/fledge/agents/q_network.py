@@ -30,7 +30,7 @@ class QNetwork(BaseAgent):
         return self(obs).argmax(-1)
 
     def allowed(self, obs: Obs) -> Tensor | None:
-        """Return which actions are allowed, [B, num_actions] bool; None if all always are."""
+        """Return the allowed actions, [B, num_actions] bool; None if there is no mask."""
         return None
 
     def respond(self, obs: Obs) -> tuple[Tensor, ...]:
@@ -39,7 +39,7 @@ class QNetwork(BaseAgent):
 
 
 class MLPQNetwork(QNetwork):
-    """An MLP on all observations of an env. Actions that the mask forbids have a value lower than any other."""
+    """An MLP on all observations of an env. Actions that the mask forbids get the lowest values."""
 
     def __init__(self, observation: Mapping[str, TensorSpec], action: ActionSpec, hidden: Sequence[int]) -> None:
         super().__init__()

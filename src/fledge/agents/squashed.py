@@ -1,7 +1,7 @@
 """Actor and twin critics of SAC and TD3.
 
-Actions of the learner lie in [-1, 1]; `to_env` and `from_env` turn them to and from the bounds of the env's action_spec.
-Twin critics are one module whose weights have a leading axis of 2: both are computed by one batched product a layer.
+Actions of the learner lie in [-1, 1]; `to_env` and `from_env` convert to and from the bounds of the env's action_spec.
+Twin critics are one module; its weights have a leading axis of 2, so that each layer is one batched product for both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fledge.core.specs import ActionSpec, TensorSpec
 
 
 class SquashedActor(BaseAgent):
-    """tanh of a Gaussian whose mean and spread depend on the state. TD3 uses the mean alone.
+    """Policy that takes the tanh of a Gaussian with state-dependent mean and deviation. TD3 uses only the mean.
 
     Args:
         action: The env's action; it must have bounds.
-        first_mean: Mean of the first number of an action, in [-1, 1], before anything is learned.
-        log_std_range: Least and largest log standard deviation before the tanh.
+        first_mean: Initial mean of the first value of an action, in [-1, 1].
+        log_std_range: Lower and upper limit of the log standard deviation before the tanh.
     """
 
     def __init__(

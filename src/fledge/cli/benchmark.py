@@ -36,9 +36,10 @@ def benchmark(
 ) -> None:
     """Compare policies by a published protocol, beside reference agents and published figures.
 
-    NAME is crossing (a walled forest, 0 to 80 movers), navrl (its edges and rows, 0 to 120 movers), p2m (its arena, five
-    settings) or density (columns only, sparse to dense). POLICY is as for `fledge eval`; POLICY+SHIELD adds a safety
-    filter: fledge-nav+planner. Published figures come from their authors' simulators.
+    NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
+    movers), p2m (the arena of P2M, five settings) or density (columns only, sparse to dense). POLICY is as for
+    `fledge eval`; POLICY+SHIELD adds a safety filter: fledge-nav+planner. All policies fly with the same goal radius,
+    collision radius and time limit. Published figures come from their authors' simulators.
     """
     check_output(options["picture"])
     from fledge.core.terminal import make_console

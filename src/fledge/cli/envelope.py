@@ -12,29 +12,29 @@ from fledge.cli.group import PATH, as_json, check_output, main
 
 
 @main.command()
-@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--picture", type=PATH, help="Draw the ranges around the target, and time over ground.")
-@click.option("--check", type=click.IntRange(1, 10_000_000), metavar="N", help="The table's errors over N geometries.")
+@click.option(
+    "--check", type=click.IntRange(1, 10_000_000), metavar="N", help="Measure the table's errors over N geometries."
+)
 @as_json
-def envelope(words: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:
-    """How far a missile reaches in air combat: R_max, R_tr (turn and run), R_ne (no escape), and the time to decide.
+def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:
+    """Compute the ranges of a missile in air combat: R_max, R_tr (turn and run), R_ne (no escape), and the time to decide.
 
     Keys are own_speed, target_speed, aspect_deg (0: nose-on), off_boresight_deg, range_m, load_limits, and any of the
     duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. Without --check,
-    everything is flown out, and no table is needed.
+    missile flights are simulated, and no table is needed.
     """
     check_output(picture)
-    from fledge.core.code import find_object
     from fledge.core.terminal import counting, make_console
     from fledge.tasks.registry import find_task
 
-    world = type(find_task("aircombat")).__module__.rpartition(".")[0]
-    query = f"{world}.spacetime.query"
+    queries = find_task("aircombat").metrics.queries()
     if check is not None:
         with counting(make_console(stderr=True), "brute force", check) as on_progress:
-            found = find_object(f"{query}:check_envelope")(words, check, on_progress)
+            found = queries["envelope_check"](overrides, check, on_progress)
     else:
-        found = find_object(f"{query}:query_envelope")(words, picture)
+        found = queries["envelope"](overrides, picture)
     if as_json:
         print(json.dumps(found))
     else:

@@ -31,7 +31,9 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file, read_vary
     "--seed", type=int, help="Seed of the held-out episodes. [default: 7 (test); with --checkpoints 1 (validation)]"
 )
 @click.option(
-    "--env", "env_preset", help="Env preset, for example crossing, default, navrl, static, empty. [default: its own]"
+    "--env",
+    "env_preset",
+    help="Env preset: crossing, default, navrl, static, empty. It changes what it names. [default: the policy's own env]",
 )
 @click.option("--vary", help="Values of a setting to evaluate one after the other: env.static_obstacles=100,350.")
 @click.option(

@@ -26,7 +26,8 @@ def export(
 
     Inputs are the observations that the policy reads; the output is its deterministic action (for DQN, the value of every
     action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json
-    prints it. KEY=VALUE changes the env config in the file, and a .fledge file's switches (policy.KEY=true).
+    prints it. If an input is computed from other observations, such as a plan, the command says so. KEY=VALUE changes the
+    env config in the file, and a .fledge file's switches (policy.KEY=true).
     """
     from fledge.evaluation.api import export as export_policy
 
@@ -34,5 +35,12 @@ def export(
     if as_json:
         return click.echo(json.dumps(result.to_dict()))
     click.echo(f"{result.path}: {result.bytes / 1e6:.2f} MB, differs from the policy by {result.max_difference:.1e}")
+    for name, told in result.contract.get("observation", {}).items():
+        if "computed_by" in told:
+            sources = ", ".join(told["computed_from"])
+            click.echo(
+                f"The input {name} is not a sensor reading: compute it from {sources} with {told['computed_by']} "
+                "(docs/guides/deploy.md)."
+            )
     if golden is not None:
         click.echo(f"{golden}: {result.figures['golden_cases']} cases to test it with")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,9 @@ class Commands(click.Group):
             if "--debug" in sys.argv:
                 raise
             message = error if isinstance(error, FledgeError) else os_error_message(error)
+            if note := os.environ.get("FLEDGE_CHILD"):  # a rank leaves its error to the process that started it
+                Path(note).write_text(str(message))
+                sys.exit(getattr(error, "exit_code", 1))
             click.echo(f"{self.name}: {message}", err=True)
             sys.exit(getattr(error, "exit_code", 1))
 

@@ -10,15 +10,18 @@ from fledge.core.terminal import harmless, strict_json
 
 @main.command()
 @click.argument("target", type=click.Path())
+@click.option("--all", "everything", is_flag=True, help="List every tensor and plain value, however many there are.")
+@click.option("--task", help="Task of the file, if it is code: a Python file or module:object. Its code runs.")
 @as_json
-def inspect(target: str, as_json: bool) -> None:
+def inspect(target: str, everything: bool, task: str | None, as_json: bool) -> None:
     """Show the contents of TARGET: a run's folder, a shipped policy's name, or a .fledge, .pt, .pt.lz4, .safetensors or .frec.
 
-    For a run: the newest checkpoint and all that were kept, step, primary metric, and the settings that differ from the
-    defaults; then metadata, plain values and every tensor. For a recording: its episodes and how they ended.
+    For a run: the command and machine that made it, its checkpoints, its policy, and the settings that differ from the
+    defaults. For a checkpoint or rollout: what it holds. For a recording: its episodes and how they ended.
     """
+    from fledge.tasks.registry import find_task
     from fledge.training.inspection import inspect_target, render
 
-    found = inspect_target(target)
-    lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found)]
+    found = inspect_target(target, find_task(task) if task else None)
+    lines = [strict_json(found)] if as_json else [harmless(line) for line in render(found, everything)]
     click.echo("\n".join(lines))

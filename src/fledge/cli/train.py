@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from fledge.cli.group import OVERRIDES, PATH, as_json, as_settings, help_config, main, show_training, split_overrides
+from fledge.cli.preset_list import preset_list
 from fledge.cli.serving import serving_beside
 from fledge.core.errors import ConfigError, InterruptedRunError
 
@@ -27,8 +28,8 @@ UNSAVED = "Stopped before anything was saved."
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[TASK] [KEY=VALUE]...")
 @click.option(
     "--preset",
-    help="Training preset: for navigation fast, planned, navrl, sac, td3, dqn; for aircombat fast, league, exploiter, dqn; "
-    "or a YAML file of differences from the preset that its `base: NAME` names. [default: the preset of `algo`]",
+    help=f"Training preset: {preset_list('train')}; or a YAML file of differences from the preset that its `base: NAME` "
+    "names. [default: the preset of `algo`, else fast]",
 )
 @click.option("--folder", type=PATH, help="Folder of the run. [default: runs/<time>]")
 @click.option("--resume", type=PATH, help="Continue this run exactly where it stopped.")
@@ -51,7 +52,8 @@ def train(
     """Train a policy: watch it learn, stop and resume at any time.
 
     TASK is navigation (the default), aircombat, gym:ID for any Gymnasium env, a Python file such as examples/hover.py, or
-    module:object. Ctrl-C saves and stops; `--resume RUN` continues.
+    module:object. Ctrl-C saves and stops; `--resume RUN` continues. The preset navrl trains the task, network and settings
+    of NavRL (github.com/Zhefan-Xu/NavRL).
     """
     tasks, overrides = split_overrides(read_flags(arguments))
     tasks += [task_option] if task_option else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,18 @@ import click
 from fledge.cli.group import PATH, main
 from fledge.cli.serving import open_app, server_options
 from fledge.core.errors import ConfigError
+
+
+def first_page(places: Sequence[Path]) -> str:
+    """Return the page to open: a single recording's, the list of several recordings, else the training page."""
+    if not all(place.is_file() for place in places):
+        return "/"
+    from fledge.app.runs.file_index import make_id
+    from fledge.storage import Recording
+
+    for place in places:
+        Recording(place).close()  # report an unreadable file before anything is served
+    return f"/watch/{make_id(places[0])}" if len(places) == 1 else "/watch"
 
 
 @main.command()
@@ -22,13 +35,13 @@ from fledge.core.errors import ConfigError
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:
     """Watch trainings in the browser: curves, settings, checkpoints, and live episodes.
 
-    RUN is a run's folder, a folder of runs, or a recording (.frec). [default: runs]
+    RUN is a run's folder, a folder of runs, or a recording (.frec), which is replayed. [default: runs]
     """
     if not places and not Path("runs").is_dir():
         raise ConfigError("There is no folder 'runs' here. Pass a run's folder, or a folder of runs.")
     places = places or (Path("runs"),)
     if save is None and not as_json:
-        return open_app(places, lambda server: "/", **options)
+        return open_app(places, lambda server: first_page(places), **options)
     from fledge.app.runs.runs import save_runs
 
     data = save_runs(places, save)

@@ -6,8 +6,8 @@
 
 `forward` compresses, `inv` restores, also inside a Compose. Single steps, [N] or [], work too ("pixels_packed" is then
 [N, W]), but a rollout compresses better, because neighbours in time are alike. W differs between calls, so the transform
-cannot be used inside an env, whose steps must stack. A replay buffer writes through `inv`, so it would decompress on writing:
-use the storage of `fledge.replay` there.
+cannot be used inside an env, because steps of an env must stack. A replay buffer writes through `inv`, so it would decompress
+on writing: use the storage of `fledge.replay` there.
 
 The bytes of an entry are one run per env, spread over the time axis to fit the batch size and padded with zeros:
 
@@ -92,7 +92,7 @@ class CompressTransform(Transform):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         raise ConfigError(
-            f"{type(self).__name__} does not work inside an env, whose steps must have a fixed size: pass it to the "
+            f"{type(self).__name__} does not work inside an env, because the size of its steps must be fixed: pass it to the "
             "collector as postproc, or call it on steps and batches."
         )
 

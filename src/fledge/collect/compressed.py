@@ -136,7 +136,8 @@ class CompressedBatch:
 def check_present(keys: Sequence[Key], data: TensorDictBase) -> None:
     """Raise ConfigError unless a batch has these entries."""
     if absent := [key for key in keys if key not in data.keys(include_nested=True)]:
-        raise ConfigError(f"keys has {absent}, but a batch has {[*data.keys(include_nested=True, leaves_only=True)]}.")
+        known = [*data.keys(include_nested=True, leaves_only=True)]
+        raise ConfigError(f"keys has {absent}, which the batch does not have: choose from {known}.")
 
 
 class CompressedDataCollector(Collector):
@@ -210,7 +211,7 @@ class CompressedDataCollector(Collector):
         self.base_collector.load_state_dict(state)
 
     def shutdown(self) -> None:
-        """Shut the base collector down if it can be. Batches stay valid."""
+        """Shut the base collector down if it has `shutdown`. Batches stay valid."""
         if hasattr(self.base_collector, "shutdown"):
             self.base_collector.shutdown()
 

@@ -1,16 +1,18 @@
-"""Exploration type of collectors (sample actions or take the mean, overridden in a `with` block), and where they draw from.
+"""Exploration type of collectors: sample actions or take the mean, overridden in a `with` block; and their random numbers.
 
     with set_exploration_type(ExplorationType.MEAN):
         rollout = collector.rollout()
 
-A pipelined batch uses the type that was active where the batch was started.
+TorchRL's own `set_exploration_type` works too; inside both, fledge's decides. A pipelined batch uses the type that was active
+where the batch was started.
 """
 
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token, copy_context
 from typing import Any
 
 import torch
@@ -63,10 +65,24 @@ class set_exploration_type:
         _override.reset(self._tokens.pop())
 
 
+def caller_context() -> Context:
+    """Return a copy of the caller's context, in which the exploration type is that of the caller, for another thread."""
+    context = copy_context()
+    context.run(_override.set, _override.get() or _torchrl_type())
+    return context
+
+
 def is_deterministic(own: bool) -> bool:
-    """Return whether to take the mean: as set by `set_exploration_type`, or else `own`."""
-    override = _override.get()
+    """Return whether to take the mean: as set by `set_exploration_type`, or by TorchRL's, or else `own`."""
+    override = _override.get() or _torchrl_type()
     return own if override is None else override is ExplorationType.MEAN
+
+
+def _torchrl_type() -> ExplorationType | None:
+    """Return the type set by TorchRL's `set_exploration_type`, which tensordict keeps; None outside such a block."""
+    module = sys.modules.get("tensordict.nn.probabilistic")  # not imported: then there is no such block
+    chosen = None if module is None else module.interaction_type()
+    return None if chosen is None or chosen.name not in ExplorationType.__members__ else ExplorationType[chosen.name]
 
 
 class RngScope(TorchFunctionMode):

@@ -9,8 +9,8 @@
     terminated, truncated           terminated, truncated stay; (next, terminated), (next, truncated) [..., 1]
     terminated or truncated         done and (next, done) [..., 1]
 
-The rollout stays time-major, [T, N]. There is no (next, agents, observation): on-policy rollouts keep only the value of the
-next observation, which is exact where an episode was truncated.
+The rollout stays time-major, [T, N], and its first axis gets the name "time". There is no (next, agents, observation):
+on-policy rollouts keep only the value of the next observation, which is exact where an episode was truncated.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def add_navrl_names(rollout: TensorDict) -> None:
         },
         batch,
     )
+    rollout.names = ["time", None]
 
 
 def fill_done(rollout: TensorDict) -> None:

@@ -26,7 +26,6 @@ Contract
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -37,6 +36,7 @@ import torch
 from tensordict import TensorDictBase
 
 from fledge.collect.base import Collector, Prepare
+from fledge.collect.exploration import caller_context
 from fledge.collect.sources import Collected, CollectorSource, IterableSource, SyncSource, Weights
 from fledge.collect.sync import SyncDataCollector
 from fledge.core.errors import ConfigError, FledgeError, InputError
@@ -72,10 +72,14 @@ class PipelinedDataCollector(Collector):
         prefetch_count: int = 1,
     ) -> None:
         if prefetch_count < 1:
-            raise ConfigError(f"prefetch_count is {prefetch_count}, but must be at least 1, or use the base collector.")
+            raise ConfigError(
+                f"prefetch_count is {prefetch_count}, but must be at least 1 (without it, use the base collector)."
+            )
         if hasattr(base_collector, "base_collector"):
             kind = type(base_collector).__name__
-            raise ConfigError(f"base_collector is a {kind}, a wrapper itself: wrap it around the pipelined one.")
+            raise ConfigError(
+                f"base_collector is a {kind}, which wraps a collector itself: make it around the pipelined collector instead."
+            )
         self.base_collector = base_collector
         self.device = None if device is None else torch.device(device)
         seed = int(torch.randint(2**62, ()))
@@ -105,7 +109,7 @@ class PipelinedDataCollector(Collector):
         if not self._pending:
             self._begin(prepare)
         collected = self._wait_oldest()
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # by another thread in the meantime
             raise InputError(STOPPED)
         if collected is None:
             return None
@@ -131,7 +135,7 @@ class PipelinedDataCollector(Collector):
         if batch.weights is None:
             self._save_state(batch)
         # in the caller's context: `set_exploration_type` applies to batches begun inside its block
-        batch.future = self._pool.submit(contextvars.copy_context().run, self._collect, batch)
+        batch.future = self._pool.submit(caller_context().run, self._collect, batch)
         self._pending.append(batch)
 
     def _save_state(self, batch: _PendingBatch) -> None:

@@ -1,4 +1,4 @@
-"""CollectorSource: what a pipelined collector draws batches from: a collector of fledge, or any iterable of TensorDicts.
+"""CollectorSource: source of a pipelined collector's batches, a collector of fledge or any iterable of TensorDicts.
 
 Contract
     `take_weights` and `state_dict` are called while no batch is being collected, `collect` on the background thread, and
@@ -60,7 +60,7 @@ class CollectorSource(ABC):
     """The collector inside a pipelined collector."""
 
     collector: Any
-    total_frames: int = -1  # unknown: the source ends by itself
+    total_frames: int = -1  # -1: unknown, the source ends by itself
     frames_per_batch: int = 0
     frozen: FrozenPolicy | None = None
     batches: Iterator[TensorDictBase] | None = None
@@ -76,10 +76,10 @@ class CollectorSource(ABC):
 
     @abstractmethod
     def collect(self) -> Collected | None:
-        """Collect one batch; None when there are no more."""
+        """Collect and return one batch; return None when there are no more."""
 
     def shutdown(self) -> None:
-        """Close the iteration, which TorchRL's collectors leave open, and shut the collector down if it can be."""
+        """Close the iteration, which TorchRL's collectors leave open, and shut the collector down if it has `shutdown`."""
         for owner, name in ((self.batches, "close"), (self.collector, "shutdown")):
             if hasattr(owner, name):
                 getattr(owner, name)()

@@ -1,78 +1,247 @@
-"""PPOWithCompression: PPO that decodes compressed batches one minibatch at a time."""
+"""NavRL's PPO: one object that collectors fly and that learns from their rollouts.
+
+    policy = PPO(cfg.algo, env.observation_spec, env.action_spec, cfg.device)
+    collector = SyncDataCollector(env, policy, frames_per_batch=32768)
+    for data in collector:
+        losses = policy.train(data)
+
+`fledge.PPO` is the learner alone, for a network of your choice; `fledge.train` runs the whole loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
+from fledge.agents.actor_critic import ActorCritic, MLPActorCritic, ValueNorm
+from fledge.agents.base import Action, BaseAgent, Obs
+from fledge.agents.distributions import Head
 from fledge.collect.compressed import CompressedBatch
-from fledge.collect.packed import PackedTensor
-from fledge.core.errors import NumericsError
-from fledge.learn.ppo import PPO
+from fledge.collect.exploration import is_deterministic
+from fledge.compat import compressed_learner
+from fledge.compat.layout import find_observations, time_major
+from fledge.core.errors import ConfigError, InputError
+from fledge.core.specs import ActionSpec, TensorSpec
+from fledge.learn import ppo as native
+from fledge.learn.ppo import PPOConfig
+
+NAVRL_SETTINGS = {
+    "training_frame_num": "rollout_steps",
+    "training_epoch_num": "epochs",
+    "entropy_loss_coefficient": "entropy_coef",
+    "actor.learning_rate": "lr",
+    "actor.clip_ratio": "clip",
+    "critic.clip_ratio": "value_clip",
+}
+
+
+class PPO(ActorCritic):
+    """A policy and its PPO learner.
+
+    `train(data)` with a rollout learns from it and returns its losses; `train()`, `train(True)` and `train(False)` set the
+    mode of the module, as in any `nn.Module`.
+
+    Args:
+        cfg: `PPOConfig`, or a mapping or object with its fields or NavRL's `algo` names (training_epoch_num, num_minibatches,
+            actor.learning_rate, ...). Other entries are ignored; None takes the defaults.
+        observation_spec: Of the env. With NavRL's observations the network is NavRL's, otherwise two MLPs.
+        action_spec: Of the env.
+        device: Where it acts and learns.
+        network: Network to use instead.
+    """
+
+    learner_class: type[native.PPO] = native.PPO
+
+    def __init__(
+        self,
+        cfg: Any = None,
+        observation_spec: Mapping[str, TensorSpec] | None = None,
+        action_spec: ActionSpec | None = None,
+        device: str | torch.device = "cpu",
+        network: ActorCritic | None = None,
+    ) -> None:
+        BaseAgent.__init__(self)
+        if network is None:
+            if observation_spec is None or action_spec is None:
+                raise ConfigError(
+                    "PPO needs observation_spec and action_spec: pass env.observation_spec, env.action_spec."
+                )
+            network = _make_network(observation_spec, action_spec)
+        self.network = network.to(device)
+        self.cfg, self.num_minibatches = _read_config(cfg)
+        self.learner = self.learner_class(self.network, self.cfg)
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def train(self, data: bool | TensorDictBase | CompressedBatch = True) -> Any:
+        """Learn from a rollout and return its mean losses; with a bool, set the mode of the module and return it.
+
+        A rollout is [N, T] with an axis named "time", or [T, N]. Transitions [B] of a minibatch are learned from with one-step
+        advantages, because a minibatch has no sequences.
+        """
+        if isinstance(data, bool):
+            return super().train(data)
+        rollout = self._rollout(data)
+        size = rollout["log_prob"].numel()
+        if self.num_minibatches:
+            self.cfg.minibatch = max(1, size // self.num_minibatches)
+        return self.learner.update(rollout)
+
+    def _rollout(self, data: TensorDictBase | CompressedBatch) -> Any:
+        """Return the data as [T, N]."""
+        if isinstance(data, CompressedBatch):
+            data = data.decode()
+        if not isinstance(data, TensorDictBase):
+            raise InputError(f"data is a {type(data).__name__}, but must be a TensorDict from a collector, or a bool.")
+        names = data.keys()
+        needed = [name for name in native.NEEDED if name not in names]
+        if needed or not {"raw_action", "raw"} & set(names):
+            raise InputError(
+                f"The rollout lacks {needed or ['raw_action']}: train on batches of SyncDataCollector, whole or decompressed."
+            )
+        if len(data.batch_size) not in (1, 2):
+            raise InputError(f"The rollout has batch size {[*data.batch_size]}, but must have [N, T], [T, N] or [B].")
+        entries = data.select(*native.NEEDED, "raw_action", "raw", strict=False)
+        if len(data.batch_size) == 1:
+            return entries.unsqueeze(0)
+        return time_major(entries)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the learner out of copies: a collector's frozen copy only acts."""
+        return {name: value for name, value in super().__getstate__().items() if name != "learner"}
+
+    # ---- acting -----------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Any) -> Any:
+        """Return action parameters and values of encoded observations [B, F]; or fill in actions in a dict or TensorDict.
+
+        The dict has observations as `find_observations` expects. It gets "action" (and ("agents", "action") if it has
+        "agents"), "sample_log_prob" and "state_value", and is returned.
+        """
+        return self.network(x) if isinstance(x, Tensor) else self._fill_actions(x, find_observations(x))
+
+    @torch.no_grad()
+    def _fill_actions(self, data: Any, observations: Any) -> Any:
+        batch = data.batch_size if isinstance(data, TensorDictBase) else _batch_of(observations, self.network)
+        flat = {k: v.reshape(-1, *v.shape[len(batch) :]).to(self.device) for k, v in _tensors(observations)}
+        params, value = self.network(self.network.encode(flat))
+        raw_action = self.head.mean(params) if is_deterministic(False) else self.head.sample(params)
+        action = self.head.to_env(raw_action)
+        if isinstance(action, Tensor):
+            action = action.reshape(*batch, *action.shape[1:])
+        else:
+            action = {name: part.reshape(*batch, *part.shape[1:]) for name, part in action.items()}
+        data["action"] = action
+        if "agents" in data.keys():  # noqa: SIM118 - a TensorDict is no dict
+            data["agents"]["action"] = action
+        data["sample_log_prob"] = self.head.log_prob(params, raw_action).reshape(batch)
+        data["state_value"] = self.value_norm.denormalize(value).reshape(*batch, 1)
+        return data
+
+    def act(self, obs: Obs, deterministic: bool = True) -> Action:
+        return self.network.act(obs, deterministic)
+
+    def encode(self, obs: Obs) -> Tensor:
+        return self.network.encode(obs)
+
+    def learn_inputs(self, x: Tensor, average: Callable[[Tensor], Tensor]) -> None:
+        self.network.learn_inputs(x, average)
+
+    def respond(self, obs: Obs) -> tuple[Tensor, ...]:
+        return self.network.respond(obs)
+
+    def exported(self) -> nn.Module:
+        return self.network.exported()
+
+    def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
+        return self.network.example_inputs(batch, seed)
+
+    @property
+    def head(self) -> Head:  # type: ignore[override]
+        return self.network.head
+
+    @property
+    def critic(self) -> nn.Linear:  # type: ignore[override]
+        return self.network.critic
+
+    @property
+    def value_norm(self) -> ValueNorm:  # type: ignore[override]
+        return self.network.value_norm
+
+    @property
+    def inputs(self) -> int:  # type: ignore[override]
+        return self.network.inputs
+
+    @property
+    def observes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.network.observes
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.network.outputs
 
 
 class PPOWithCompression(PPO):
-    """PPO that keeps `CompressedBatch`es compressed: only one minibatch of the network's input is in memory at a time.
-
-    The results equal those of `PPO` bit for bit; plain rollouts work too. It saves memory and costs time: a minibatch is
-    spread over the batch and decodes nearly all of it again, where `PPO` decodes the batch once per update.
+    """A PPO that reads compressed observations: of `CompressedLidarTransform` when it acts, of `CompressedDataCollector`
+    when it learns. A batch [T, N] is decoded one minibatch at a time, one [N, T] at once.
     """
 
-    def update(self, rollout: TensorDictBase | CompressedBatch, progress: float = 0.0) -> dict[str, float]:
-        """Update the policy from one rollout; return mean losses and diagnostics."""
-        if not isinstance(rollout, CompressedBatch):
-            return super().update(rollout, progress)
-        lazy: Any = _LazyBatch(rollout)
-        try:
-            return super().update(lazy, progress)
-        except NumericsError as error:
-            if error.cause is not None:  # the file that repeats the update holds plain tensors
-                entries = error.cause["rollout"].items()
-                error.cause["rollout"] = {k: v.packed.unpack() if isinstance(v, LazyRows) else v for k, v in entries}
-            raise
+    learner_class = compressed_learner.PPOWithCompression
+
+    def forward(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return self.network(x)
+        from fledge.compat.compressed_collector import decompress_observations
+
+        return self._fill_actions(x, decompress_observations(find_observations(x)))
+
+    def _rollout(self, data: TensorDictBase | CompressedBatch) -> Any:
+        return data if isinstance(data, CompressedBatch) and data.time_dim == 0 else super()._rollout(data)
 
 
-class _LazyBatch:
-    """A compressed batch that returns its compressed entries as `LazyRows`."""
+def _make_network(observation: Mapping[str, TensorSpec], action: ActionSpec) -> ActorCritic:
+    """Return NavRL's network if the specs are those of NavRL, otherwise one that fits them."""
+    from fledge.tasks.navigation.networks.navrl import READ, VELOCITY, WIDTHS, NavRLActorCritic
 
-    def __init__(self, batch: CompressedBatch) -> None:
-        self.batch = batch
+    sizes = [
+        math.prod(observation[name].shape) for name in ("lidar", "dynamic_obstacle", "state") if name in observation
+    ]
+    fits = isinstance(action, TensorSpec) and (action.shape, action.low, action.high) == (VELOCITY.shape, 0.0, 1.0)
+    if fits and sizes == WIDTHS and set(READ) <= set(observation):
+        return NavRLActorCritic()
+    return MLPActorCritic(observation, action)
 
-    def keys(self) -> set[str]:
-        return {*self.batch.packed, *self.batch.rest.keys()}
 
-    def __getitem__(self, key: str) -> Any:
-        return LazyRows(self.batch.packed[key]) if key in self.batch.packed else self.batch.rest[key]
+def _read_config(cfg: Any) -> tuple[PPOConfig, int]:
+    """Return the learner's config, and the number of minibatches per epoch if the given config has it, else 0."""
+    if cfg is None or isinstance(cfg, PPOConfig):
+        return cfg or PPOConfig(), 0
+    found = PPOConfig()
+    for theirs, ours in {**NAVRL_SETTINGS, **{field.name: field.name for field in fields(PPOConfig)}}.items():
+        value = cfg
+        for part in theirs.split("."):
+            value = (
+                value.get(part) if isinstance(value, Mapping) or hasattr(value, "get") else getattr(value, part, None)
+            )
+        if value is not None:
+            setattr(found, ours, value)
+    get = cfg.get if hasattr(cfg, "get") else lambda name: getattr(cfg, name, None)
+    return found, int(get("num_minibatches") or 0)
 
 
-class LazyRows:
-    """The tensor operations that PPO needs of its input, [T, N, ...] or flat [T * N, ...]: select rows, iterate over steps."""
+def _tensors(observations: Any) -> list[tuple[str, Tensor]]:
+    return [(key, value) for key, value in observations.items() if isinstance(value, Tensor)]
 
-    def __init__(self, packed: PackedTensor, flat: bool = False) -> None:
-        self.packed, self.flat = packed, flat
 
-    def flatten(self, first: int, last: int) -> LazyRows:
-        assert (first, last) == (0, 1)
-        return LazyRows(self.packed, flat=True)
-
-    def index_select(self, dim: int, index: Tensor) -> Tensor:
-        assert dim == 0
-        assert self.flat
-        return self.packed.rows(index)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        envs = torch.arange(self.packed.num_envs)
-        for t in range(self.packed.shape[self.packed.time_dim]):
-            yield self.packed.rows(t * self.packed.num_envs + envs)
-
-    def __len__(self) -> int:
-        return self.packed.shape[0] * self.packed.shape[1] if self.flat else self.packed.shape[0]
-
-    def __getitem__(self, place: Any) -> Tensor:
-        """Decode everything: once per update, for policies that normalise their input."""
-        whole = self.packed.unpack()
-        return (whole.flatten(0, 1) if self.flat else whole)[place]
+def _batch_of(observations: Any, network: ActorCritic) -> tuple[int, ...]:
+    """Return the batch size of a plain dict of observations, [B]."""
+    first = next((value for _, value in _tensors(observations)), None)
+    if first is None:
+        raise InputError(f"There are no observations in the dict: it needs {list(network.observes)}.")
+    return tuple(first.shape[:1])

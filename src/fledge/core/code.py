@@ -6,15 +6,19 @@ from someone else.
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, did_you_mean
+
+_FOLDERS: set[Path] = set()  # of the files that were run here
 
 FILE_MODULES = "fledge_task_"  # how names of modules begin that were loaded from a file
 
@@ -28,12 +32,17 @@ def find_object(reference: str) -> Any:
     if not is_file and "" not in sys.path:
         sys.path.insert(0, "")  # find modules as `python -m` does
     try:
-        module = module_from_file(Path(place).resolve()) if is_file else importlib.import_module(place)
-        return functools.reduce(getattr, name.split("."), module)
+        found: Any = module_from_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     except ConfigError:
         raise
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, ValueError) as error:
         raise ConfigError(f"There is no {reference}: {error}.") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            own = [each for each in vars(found) if not each.startswith("_")] if hasattr(found, "__dict__") else []
+            raise ConfigError(f"There is no {reference}: {place} has no {name}.{did_you_mean(part, own)}")
+        found = getattr(found, part)
+    return found
 
 
 def is_reference(text: str) -> bool:
@@ -49,19 +58,47 @@ def absolute(reference: str) -> str:
     return f"{Path(place).resolve()}{sign}{name}" if place.endswith(".py") else reference
 
 
+def is_gone(place: str) -> bool:
+    """Return whether a place of code is a Python file that does not exist."""
+    return place.endswith(".py") and not Path(place).is_file()
+
+
 def module_from_file(path: Path) -> ModuleType:
-    """Run a Python file as a module."""
+    """Run a Python file as a module, in which it can import the modules of its own folder."""
     if not path.is_file():
         raise ConfigError(f"There is no file {path}.")
-    name = f"{FILE_MODULES}{path.stem}"
+    # files of the same name in different folders are different modules
+    name = f"{FILE_MODULES}{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module
     try:
-        spec.loader.exec_module(module)
+        with importable(path.parent):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}.") from error
     return module
+
+
+@contextlib.contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Put a folder first on the module search path, and last from then on, for imports inside functions.
+
+    Modules that files of other folders imported under the same names are forgotten, so that each file gets its neighbours.
+    """
+    for name, module in list(sys.modules.items()):
+        home = Path(getattr(module, "__file__", None) or "/").parent
+        if home in _FOLDERS - {folder} and (folder / f"{name}.py").is_file():
+            del sys.modules[name]
+    _FOLDERS.add(folder)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()  # a neighbour may have been written just now
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))

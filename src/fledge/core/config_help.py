@@ -80,12 +80,36 @@ def explain_settings(layers: Sequence[tuple[str, Any]], prefix: str = "") -> Ite
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return the error message for a key that is not among `known`, with the nearest one as a hint."""
-    last = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}  # the first of several with one name
-    near = [last[key]] if key in last else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not near:  # compare by the last part: numenvs -> env.num_envs
-        near = [last[m] for m in difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)]
-    hint = f" Did you mean {near[0]}?" if near else ""
+    near = nearest_key(key, known)
+    hint = f" Did you mean {near}?" if near else ""
     return f"There is no setting {key}.{hint} `--help-config` lists them all."
+
+
+def nearest_key(key: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
+    """Return the setting that a mistyped key most likely means, None if none is near; the first of equally near ones.
+
+    Names are compared by their last part: by spelling (numenvs: env.num_envs), by words that one shares with the other
+    (envs: env.num_envs), and by initials (learning_rate: ppo.lr). The section decides between equals.
+    """
+    section, _, name = key.lower().rpartition(".")
+
+    def nearness(candidate: str) -> float:
+        of, _, other = candidate.lower().rpartition(".")
+        ours, theirs = _words(name), _words(other)
+        score = difflib.SequenceMatcher(None, name, other).ratio()
+        if ours and theirs and (ours <= theirs or theirs <= ours):
+            score = max(score, 0.7 + 0.3 * len("".join(ours & theirs)) / len("".join(ours | theirs)))
+        if other == "".join(word[0] for word in name.split("_") if word) and len(other) > 1:
+            score = max(score, 0.9)
+        return score + (0.1 if section and section == of else 0.0)
+
+    near = max(known, key=nearness, default=None)
+    return near if near is not None and nearness(near) >= cutoff + (0.1 if section else 0.0) else None
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name, without the plural's s."""
+    return {word.removesuffix("s") or word for word in name.split("_") if word}
 
 
 @functools.cache

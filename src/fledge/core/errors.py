@@ -13,6 +13,8 @@
 A message names the problem, the allowed values and the fix.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -63,3 +65,9 @@ class NumericsError(FledgeError, ArithmeticError):
 
 class InterruptedRunError(FledgeError, exit_code=130):
     """A run that Ctrl-C ended before its newest state was saved."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean NAME?" with the known name that is most like `name`; "" if none is."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""

@@ -1,18 +1,57 @@
-"""Import optional packages; if one is missing, the error names the extra to install."""
+"""Import optional packages; if one is missing, the error has the command that installs it.
+
+Fledge is installed from a checkout or a wheel, so `pip install 'fledge[ui]'` finds nothing: the command names the place.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 from fledge.core.errors import MissingExtraError
+
+PACKAGE = Path(__file__).parents[1]
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Wrap the imports of packages that `pip install 'fledge[name]'` installs."""
+    """Wrap the imports of packages that belong to an extra of Fledge; MissingExtraError if one is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or name).partition(".")[0]
-        raise MissingExtraError(f"{package} is not installed: pip install 'fledge[{name}]'.") from error
+        raise MissingExtraError(f"{package} is not installed: {install_command(name)}") from error
+
+
+def install_command(name: str) -> str:
+    """Return the command that installs an extra from where this Fledge was installed."""
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return f"{shlex.quote(str(python))} -m pip install {requirement(name)}"
+
+
+def requirement(name: str) -> str:
+    """Return what pip installs an extra from: the checkout, the wheel, or an index if neither is known."""
+    checkout = PACKAGE.parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return f"-e {shlex.quote(f'{checkout}[{name}]')}"
+    url, is_folder = installed_from()
+    if is_folder:
+        return shlex.quote(f"{unquote(urlparse(url).path)}[{name}]")
+    return shlex.quote(f"fledge[{name}] @ {url}" if url else f"fledge[{name}]")
+
+
+def installed_from() -> tuple[str, bool]:
+    """Return the address that pip installed Fledge from, and whether it is a folder; "" if pip did not note one."""
+    try:
+        noted = json.loads(distribution("fledge").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        noted = {}
+    return str(noted.get("url", "")), "dir_info" in noted

@@ -88,6 +88,15 @@ def _left_in_cgroup(folder: str = "/sys/fs/cgroup") -> int:
     return max(limit - used + reclaimable, 0)
 
 
+def total_bytes(device: torch.device) -> int:
+    """Return the whole memory of a device; 0 if the system does not report it."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[1])
+    return meminfo("MemTotal") or 0
+
+
 def keep_freed_memory() -> bool:
     """Make glibc reuse freed memory, as returning pages costs page faults (15 % of a CPU update); True if it was done."""
     return _mallopt(M_MMAP_THRESHOLD, 1 << 30) and _mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -50,8 +50,13 @@ def build_config(
     for source, content in presets:
         for key, value in leaves(content):
             config.put(f"{prefix}{key}", value, f"{source}: ")
+    given: dict[str, tuple[str, str]] = {}  # by our name: the name and the value that the user wrote
     for override in overrides:
-        config.put(*split_override(override), is_text=True)
+        key, value = split_override(override)
+        ours = config.put(key, value, is_text=True)
+        other, before = given.setdefault(ours, (key, value))
+        if ours and other != key and before != value:
+            raise ConfigError(f"{other}={before} and {key}={value} set the same setting, {ours}: give one of them.")
     config.finish()
     return _to_object(config.node, kind)
 
@@ -67,16 +72,17 @@ class _Config:
         self.aliases, self.groups, self.prefix = aliases, groups, prefix
         self.scaled: dict[str, tuple[str, list[str]]] = {}  # settings to multiply: as the user wrote them, factors
 
-    def put(self, key: str, value: Any, source: str = "", is_text: bool = False) -> None:
-        """Set one value, which `is_text` parses first; errors begin with `source`."""
+    def put(self, key: str, value: Any, source: str = "", is_text: bool = False) -> str:
+        """Set one value, which `is_text` parses first; errors begin with `source`. Return our name of the setting."""
         ours, *factors = self._our_name(key, value, source).split() or [""]
         is_section = any(name.startswith(f"{ours}.") for name in self.known)
         if not ours or (value is None and is_section):  # ignored, or an empty section
-            return
-        if isinstance(value, str) and value in self.groups.get(ours, {}):
-            content = self.groups[ours][value]
+            return ""
+        name = preset_name(value, self.groups.get(ours, {}))
+        if name:
+            content = self.groups[ours][name]
             self.node = _merge(self.node, {ours: content} if is_section else content, f"{key}={value}")
-            return
+            return ""
         if ours in self.groups:
             names = ", ".join(self.groups[ours])
             hint = f"; settings are {key}.name=value" if is_section else ""
@@ -96,6 +102,7 @@ class _Config:
             raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
             raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
+        return ours
 
     def _set(self, key: str, value: Any) -> None:
         if self.known[key].type_name == TYPE_NAMES[int] and isinstance(value, str | float):
@@ -132,6 +139,14 @@ class _Config:
         if yaml.safe_load(ours[1:]) != (yaml.safe_load(value) if isinstance(value, str) else value):
             raise ConfigError(f"{source}{key}={value} does not fit: here it is always {ours[1:]}.")
         return ""
+
+
+def preset_name(value: Any, names: Collection[str]) -> str:
+    """Return the preset that a value names, "" if none: "RTX 3060" names rtx3060."""
+    if not isinstance(value, str):
+        return ""
+    plain = re.sub(r"[\s\"'_-]", "", value.lower())
+    return value if value in names else next((name for name in names if name == plain), "")
 
 
 def value_given(overrides: Sequence[str], key: str, aliases: Mapping[str, str] | None = None) -> str | None:

@@ -18,9 +18,12 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from fledge.core.code import absolute
+import yaml
+
+from fledge.core.code import absolute, is_gone
 from fledge.core.errors import ConfigError
 
 Resume = Literal["same", "changes", "restart", "weights"]
@@ -124,10 +127,49 @@ def refuse_code(config: Any, overrides: Sequence[str] = (), prefix: str = "") ->
             refuse_unnamed(key, value, overrides)
 
 
-def refuse_unnamed(key: str, value: str, overrides: Sequence[str] = ()) -> None:
-    """Raise ConfigError if the value of a setting references code that the user's overrides do not."""
-    if ":" in value and absolute(value) not in {absolute(each.partition("=")[2].strip()) for each in overrides}:
-        raise ConfigError(f"{key} is {value}, which is code and is not run unless you name it: add {key}={value}.")
+def refuse_unnamed(key: str, value: str | Sequence[str], overrides: Sequence[str] = ()) -> None:
+    """Raise ConfigError if the value of a setting, or of an item of its list, names code that the user's overrides do not."""
+    named = {absolute(item) for each in overrides for item in _items(each.partition("=")[2].strip())}
+    for item in [value] if isinstance(value, str) else value:
+        if ":" in item and absolute(item) not in named:
+            shown = value if isinstance(value, str) else f"'[{','.join(value)}]'"
+            place, _, name = item.rpartition(":")
+            fix = f"add {key}={shown}"
+            if is_gone(place):
+                fix = f"its file is no longer there, so add {key}=PATH/FILE.py:{name} with its new place"
+            raise ConfigError(f"{key} names {item}, which is code and is not run unless you name it: {fix}.")
+
+
+def _items(text: str) -> list[str]:
+    """Return the value of an override, or the items of its list."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return []
+    return [str(item) for item in found] if isinstance(found, list) else []
+
+
+def code_settings(config: Any, prefix: str = "") -> dict[str, str | list[str]]:
+    """Return the settings that name code, by dotted key."""
+    found = {key: value for key, field, value in walk(config, prefix) if rule_of(field).code}
+    return {key: value for key, value in found.items() if any(":" in item for item in _listed(value))}
+
+
+def make_code_absolute(config: Any) -> None:
+    """Make references to files with code valid from any working directory."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            make_code_absolute(value)
+        elif rule_of(field).code:
+            known = [absolute(item) if Path(item.rpartition(":")[0]).is_file() else item for item in _listed(value)]
+            setattr(config, field.name, known[0] if isinstance(value, str) else known)
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _check_combinations(config: Any) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,9 +22,14 @@ from rich.text import Text
 F = TypeVar("F")
 
 
-def make_console(stderr: bool = False) -> Console:
-    """Return a console that prints every character verbatim, also in tables and titles."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+def make_console(stderr: bool = False, file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Return a console that prints every character verbatim, also in tables and titles.
+
+    Args:
+        file: Print there, without colours.
+        width: Number of columns; by default the terminal's, or 80.
+    """
+    return Console(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
 def harmless(text: str) -> str:
@@ -43,6 +48,20 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units, rounded: "45 s", "2 min 0 s", "1 h 2 min", "3 d 4 h"."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def say(console: Console, text: str) -> None:

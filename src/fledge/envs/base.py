@@ -1,14 +1,14 @@
-"""The TensorEnv contract: thousands of envs behind one object, tensors in, tensors out.
+"""The TensorEnv contract: thousands of envs in one object that takes and returns tensors.
 
 Buffers. `step` and `reset` write into the TensorDict passed as `out`, which belongs to the caller, and return it.
-`make_buffers()` makes one. Without `out`, each call returns fresh buffers. Nothing the env returns is ever written
-again unless the caller passes it back as `out`.
+`make_buffers()` makes one. Without `out`, each call returns new buffers. The env never writes again to buffers that it
+returned unless the caller passes them as `out`.
 
     out["obs"]              TensorDict of observations, one entry per key of observation_spec       [N, ...]
     out["reward"]           float32                                                                  [N]
-    out["terminated"]       bool: the task ended (success, crash); no value beyond                   [N]
-    out["truncated"]        bool: cut off by the clock; bootstrap from final_obs. Never both.        [N]
-    out["outcome"]          uint8: how the episode ended, 0 while it runs                            [N]
+    out["terminated"]       bool: the episode ended (success, crash); no value beyond                [N]
+    out["truncated"]        bool: cut off by the time limit; bootstrap from final_obs. Never both.   [N]
+    out["outcome"]          uint8: how the episode ended, a key of `outcomes`; 0 while it runs       [N]
     out["episode_return"]   float32, and "episode_length", int32 decisions: valid where one ended    [N]
     out["final_obs"]        like obs: the last observation of an episode, valid where one ended      [N, ...]
 
@@ -22,16 +22,16 @@ Scalars for the log. In a step or reset, an env (or wrapper, or reward function)
     self.log_scalar("height", height)                    float, or tensor of any shape; its mean is logged
     self.log_scalar("speed_at_end", speed, where=ended)  only the entries where the mask is true
 
-A training logs the mean over envs, steps and ranks of each iteration as `env/NAME`. The env owns the running sums; they stay
-on its device, so nothing waits for a GPU, and an env that logs nothing pays nothing. `take_log()` returns them and starts
-anew; collectors call it after every rollout. Sums are no part of `state_dict`.
+Training logs the mean over envs, steps and ranks of each iteration as `env/NAME`. The env holds the running sums on its
+device, so logging does not wait for a GPU. `take_log()` returns the sums and resets them; collectors call it after every
+rollout. Sums are not part of `state_dict`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict
@@ -44,7 +44,7 @@ Log = dict[str, tuple[torch.Tensor | float, torch.Tensor | int]]  # sum and coun
 
 
 class TensorEnv(ABC):
-    """Many envs of one task. Subclasses fill in the specs, physics and state."""
+    """Many envs of one task. Subclasses implement the specs, physics and state."""
 
     outcomes: Mapping[int, str] = {}
     """Names of the values of `outcome`."""
@@ -53,9 +53,9 @@ class TensorEnv(ABC):
     one_clock: bool = True
     """Whether all episodes are truncated after the same number of steps."""
     resumes_exactly: bool = True
-    """Whether `state_dict` tells all; where it cannot, loading it begins new episodes."""
+    """Whether `state_dict` is complete; if not, loading it begins new episodes."""
     group: int = 1
-    """Rows that share an episode, side by side: both sides of a duel. They begin and end together."""
+    """Number of consecutive rows that share an episode, such as both sides of a duel; they begin and end together."""
 
     def __init__(self, num_envs: int, device: str, seed: int) -> None:
         if num_envs < 1:
@@ -69,11 +69,11 @@ class TensorEnv(ABC):
 
     @property
     def unwrapped(self) -> TensorEnv:
-        """The env below all wrappers."""
+        """The env inside all wrappers."""
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values (only those where the mask `where`, which broadcasts, is true) to the mean logged as `env/NAME`."""
+        """Add values to the mean that is logged as `env/NAME`; with a mask `where`, which broadcasts, only those values."""
         added: torch.Tensor | float
         count: torch.Tensor | int
         if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
@@ -89,41 +89,47 @@ class TensorEnv(ABC):
         self._log[name] = total + added, seen + count
 
     def take_log(self) -> Log:
-        """Return sum and count of what was logged since the last call, by name, and start anew."""
+        """Return sum and count of the values logged since the last call, by name, and reset them."""
         taken, self._log = self._log, {}
         return taken
 
     @property
     @abstractmethod
     def observation_spec(self) -> dict[str, TensorSpec]:
-        """Observation entries by key."""
+        """Specs of the observations by name."""
 
     @property
     @abstractmethod
     def action_spec(self) -> ActionSpec:
-        """What `step` takes: a spec, or a dict of them."""
+        """Spec of the action, or a dict of specs."""
 
     @abstractmethod
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
-        """Begin new episodes (all, or where the mask is true) and observe every env into out["obs"]."""
+        """Begin new episodes (in all envs, or where the mask is true) and write every env's observation to out["obs"]."""
 
     @abstractmethod
     def step(self, action: Action, dt: float | None = None, out: TensorDict | None = None) -> TensorDict:
-        """Advance every env by one decision; `dt` overrides the simulated seconds of it where the task allows."""
+        """Advance every env by one decision; `dt` sets its simulated seconds, if the task supports that."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the future: physics, counters, random streams. Tensors are copies."""
+        """Return the complete state: physics, counters, random streams. Tensors are copies."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly from a `state_dict`."""
+        """Restore a `state_dict`, to continue exactly from there."""
 
     def close(self) -> None:
         """Release threads and buffers."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def make_buffers(self) -> TensorDict:
-        """Return zeroed buffers for `out`, ready to be owned by the caller."""
+        """Return zeroed buffers for `out`, which belong to the caller."""
         batch = (self.num_envs,)
         dtypes = {"reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool, "outcome": torch.uint8}
         dtypes |= {"episode_return": torch.float32, "episode_length": torch.int32}
@@ -133,7 +139,7 @@ class TensorEnv(ABC):
         return TensorDict(parts, batch)
 
     def check_buffers(self, out: TensorDict | None) -> TensorDict:
-        """Return `out`, or new buffers if it is None; InputError if it has no place for the observations."""
+        """Return `out`, or new buffers if it is None; InputError if its observations do not fit the specs."""
         if out is None:
             return self.make_buffers()
         for name, spec in self.observation_spec.items():
@@ -143,14 +149,14 @@ class TensorEnv(ABC):
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:
-        """Raise InputError unless a saved state has these keys, and these values are this env's own."""
+        """Raise InputError unless a saved state has these keys and these values."""
         if missing := [key for key in (*keys, *own) if key not in state]:
             raise InputError(f"This is not a state of a {type(self).__name__}: it has no {', '.join(missing)}.")
         for name, value in own.items():
             if int(state[name]) != value:
                 raise InputError(
                     f"The state was saved by an env with {name} {state[name]}; this one has {value}. "
-                    "Make the env with the same to continue."
+                    f"Make the env with {name}={state[name]} to continue."
                 )
 
     def check_action(self, action: Action) -> None:
@@ -177,7 +183,7 @@ class TensorEnv(ABC):
         if spec.num_values is None:
             if not action.is_floating_point():
                 raise InputError(f"{what} has type {action.dtype}, but must be {spec.dtype}.")
-            # On CUDA this check would wait for the device; kernels treat NaN as the lower bound there.
+            # Not on CUDA, where this check would wait for the device; kernels there treat NaN as the lower bound.
             if self.device.type == "cpu" and not torch.isfinite(action).all():
                 bad = int((~torch.isfinite(action)).reshape(self.num_envs, -1).any(1).nonzero()[0])
                 raise InputError(f"{what} of env {bad} is not finite: {action[bad].tolist()}.")
@@ -188,7 +194,7 @@ class TensorEnv(ABC):
                 raise InputError(f"{what} has values outside [0, {spec.num_values}).")
 
     def check_mask(self, env_mask: torch.Tensor | None, begun: bool) -> torch.Tensor:
-        """The mask of a reset, all envs if None; InputError if it is not one, or the first one leaves envs out."""
+        """Return the mask of a reset, all true if None; InputError if it does not fit, or the first reset leaves envs out."""
         if env_mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         is_tensor = isinstance(env_mask, torch.Tensor)
@@ -198,7 +204,7 @@ class TensorEnv(ABC):
         together = env_mask.view(-1, self.group)
         if self.group > 1 and not torch.equal(together, together[:, :1].expand_as(together)):
             raise InputError(
-                f"env_mask splits an episode: {self.group} rows side by side begin together, or not at all."
+                f"env_mask splits an episode: it must be equal in each group of {self.group} consecutive rows."
             )
         if not begun and not env_mask.all():
             raise InputError("The first reset must begin an episode in every env: call reset() without a mask first.")
@@ -212,19 +218,19 @@ def check_begun(begun: bool) -> None:
 
 
 def fill(out: TensorDict, values: Mapping[str, torch.Tensor]) -> None:
-    """Copy values into those entries of a caller's buffers that there are."""
+    """Copy values to the entries of the same names, as far as the buffers have them."""
     for name in out.keys() & values.keys():
         out[name].copy_(values[name])
 
 
 def clear_results(out: TensorDict) -> None:
-    """Zero what a reset leaves without a value, where the caller has it."""
+    """Set all results but the observations to zero, as far as the buffers have them."""
     for name in out.keys() & {"reward", "terminated", "truncated", "outcome"}:
         out[name].zero_()
 
 
 def add_logs(logs: Iterable[Log]) -> Log:
-    """Add up the sums and counts of several envs."""
+    """Return the sums and counts of several envs' logs, added up."""
     total: Log = {}
     for log in logs:
         for name, (value, count) in log.items():
@@ -234,14 +240,14 @@ def add_logs(logs: Iterable[Log]) -> Log:
 
 
 def make_action_buffer(spec: ActionSpec, batch: tuple[int, ...], device: torch.device) -> Any:
-    """Return zeroed buffers for what a spec describes: a tensor, or a TensorDict of them."""
+    """Return a zeroed tensor for an action, or a TensorDict if the spec is a dict."""
     if isinstance(spec, TensorSpec):
         return torch.zeros((*batch, *spec.shape), dtype=spec.dtype, device=device)
     return TensorDict({name: make_action_buffer(part, batch, device) for name, part in spec.items()}, list(batch))
 
 
 def write_action(place: Any, action: Action) -> None:
-    """Copy an action into room made by `make_action_buffer`."""
+    """Copy an action to a buffer from `make_action_buffer`."""
     if isinstance(action, torch.Tensor):
         place.copy_(action)
     else:

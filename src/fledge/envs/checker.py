@@ -1,8 +1,8 @@
-"""A checker for any TensorEnv: steps it, and names the first rule of the contract (`envs/base.py`) that it breaks.
+"""A checker for any TensorEnv: it steps the env and reports the first rule of the contract (`envs/base.py`) that it breaks.
 
     check_tensor_env(lambda num_envs, seed: NavigationEnv(NavigationConfig(num_envs=num_envs), seed=seed))
 
-Comparisons are bit for bit. Give it a short time limit, so that episodes end within the steps it flies.
+Comparisons are bit for bit. Use a short time limit, so that episodes end within the steps of the check.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from fledge.envs.flight_log import (
     same,
 )
 
-HOLD = 0.15  # share of the envs that draw a new action at each step; held actions lead somewhere, and so to ends
+HOLD = 0.15  # probability of a new action per env and step; held actions end more episodes
 MakeEnv = Callable[..., TensorEnv]
-REPEATED = 3  # steps with ends that are repeated in another env
+REPEATED = 3  # number of steps with ended episodes that are repeated in another env
 
 
 def check_tensor_env(
     make_env: MakeEnv, steps: int = 64, *, num_envs: int = 8, seed: int = 0, make_longer: MakeEnv | None = None
 ) -> CheckSummary:
-    """Return what was met, or raise EnvCheckError with one sentence about the first broken rule.
+    """Return a summary of the check, or raise EnvCheckError with one sentence about the first broken rule.
 
     Args:
         make_env: Called as `make_env(num_envs=..., seed=...)`, several times; each env is closed again.
-        steps: Decisions to fly; more than the time limit of the envs made, or no truncation is seen.
+        steps: Decisions to fly; must exceed the time limit of the env, so that episodes are truncated.
         num_envs: At least 2.
-        make_longer: Like make_env, with a longer time limit (both in whole decisions): there, truncated episodes go on,
-            and what it observes must be what `final_obs` holds. Without it, final_obs is only told from the
-            observations before and after.
+        make_longer: Like make_env, with a longer time limit (both in whole decisions). Truncated episodes go on there,
+            and their observations must equal `final_obs`. Without it, `final_obs` must only differ from the observations
+            before and after.
     """
     if num_envs < 2 or steps < 4:
         raise InputError(f"The checker got {num_envs} envs and {steps} steps, but needs at least 2 and 4.")
@@ -69,7 +69,7 @@ def check_tensor_env(
 
 @dataclass
 class _Check:
-    """One check a method; all fly the same actions."""
+    """Each method is one check; all use the same actions."""
 
     make_env: MakeEnv
     steps: int
@@ -88,23 +88,23 @@ class _Check:
             env.close()
 
     def fly(self, env: TensorEnv, first: int) -> list[TensorDict]:
-        """Return the results of the actions from number `first` on, each a copy."""
+        """Step through the actions from number `first` on; return copies of the results."""
         return [env.step(action).clone() for action in self.actions[first:]]
 
     def specs(self, env: TensorEnv) -> None:
         if env.num_envs != self.num_envs:
-            fail(f"make_env was asked for {self.num_envs} envs, but the env says num_envs = {env.num_envs}.")
+            fail(f"make_env(num_envs={self.num_envs}, ...) returned an env with num_envs={env.num_envs}.")
         if env.seed != self.seed:
-            fail(f"make_env was asked for seed {self.seed}, but the env says seed = {env.seed}.")
+            fail(f"make_env(seed={self.seed}, ...) returned an env with seed={env.seed}.")
         if not env.observation_spec:
-            fail("observation_spec is empty, but an env must observe something.")
+            fail("observation_spec is empty, but needs at least one observation.")
         for spec in masked_specs(env):
             seen = env.observation_spec.get(spec.mask or "")
             if seen is None or seen.shape != (*spec.shape, spec.num_values):
                 fail(f"The action's mask {spec.mask} must be an observation of shape {(*spec.shape, spec.num_values)}.")
 
     def flight(self) -> CheckSummary:
-        """Fly once with all kinds of buffers, and look at every result."""
+        """Fly once with and without `out` buffers, and check every result; return the summary."""
         kept: list[tuple[int, TensorDict, TensorDict]] = []
         with self.env() as env:
             log = FlightLog(self.num_envs, env.one_clock)
@@ -121,7 +121,7 @@ class _Check:
                 check_values(env, result["obs"], "obs", t)
                 for spec in masked_specs(env):
                     if not (result["obs"][spec.mask] > 0).any(-1).all():
-                        fail(f"obs.{spec.mask} at step {t} allows no value at all, but some action must be possible.")
+                        fail(f"obs.{spec.mask} at step {t} allows no value, but at least one action must be possible.")
                 ended = log.add(env, result, last, t)
                 if ended.any():
                     check_values(env, result["final_obs"][ended], "final_obs", t)
@@ -129,14 +129,14 @@ class _Check:
                 last = result
             for t, buffers, snapshot in kept:
                 if name := difference_in(buffers, snapshot):
-                    fail(f"{name} of call {t} was written again by a later call that was given other buffers.")
+                    fail(f"{name} of call {t} was written again by a later call with other buffers.")
             return log.close(self.steps)
 
     def _call(
         self, env: TensorEnv, t: int, kept: list[tuple[int, TensorDict, TensorDict]], action: Action | None
     ) -> TensorDict:
-        """Reset (no action) or step, into the caller's buffers at even t, which start full of rubbish."""
-        out = _rubbish(env.make_buffers()) if t % 2 == 0 else None
+        """Reset (no action) or step; return the result. At even t the call gets `out` buffers filled with invalid values."""
+        out = _invalid(env.make_buffers()) if t % 2 == 0 else None
         given = dict(leaves(out)) if out is not None else {}
         result = env.reset(out=out) if action is None else env.step(action, out=out)
         if out is not None:
@@ -158,16 +158,16 @@ class _Check:
             if name := difference(a, b, only_obs=t == 0):
                 fail(f"Two envs of seed {self.seed} differ in {name} at step {t} under the same actions.")
         with self.env() as env:
-            buffers = _rubbish(env.make_buffers())
+            buffers = _invalid(env.make_buffers())
             for t, result in enumerate(first):
                 env.reset(out=buffers) if t == 0 else env.step(self.actions[t - 1], out=buffers)
                 if name := difference(result, buffers, only_obs=t == 0):
                     fail(f"{name} at step {t} depends on what the buffers passed as out held before.")
         if all(difference(a, b, only_obs=True) is None for a, b in zip(first, other, strict=True)):
-            fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed decides nothing.")
+            fail(f"Seeds {self.seed} and {self.seed + 1} give the same observations: the seed has no effect.")
 
     def ends(self) -> None:
-        """Repeat some steps in which episodes ended, in an env like it and in one with a longer time limit."""
+        """Repeat some steps in which episodes ended, in an equal env and in one with a longer time limit."""
         for t, before, result in self.ended[:REPEATED]:
             with self.env() as other:
                 other.load_state_dict(before)
@@ -182,7 +182,9 @@ class _Check:
             if there["truncated"][cut].any():
                 fail("make_longer makes envs that are truncated as early as those of make_env: give it a longer limit.")
             if name := difference_in(result["final_obs"][cut], there["obs"][cut]):
-                fail(f"final_obs.{name} at step {t} is not what the same env observes there when it is not truncated.")
+                fail(
+                    f"final_obs.{name} at step {t} differs from the observation of the same env without the time limit."
+                )
 
     def saved_state(self) -> None:
         half = self.steps // 2
@@ -232,12 +234,12 @@ class _Check:
 
 
 def masked_specs(env: TensorEnv) -> list[TensorSpec]:
-    """Parts of the action that a mask limits."""
+    """Return the parts of the action that have a mask."""
     return [spec for spec in parts_of(env.action_spec).values() if spec.mask is not None]
 
 
 def _draw_actions(env: TensorEnv, steps: int) -> Iterator[Action]:
-    """Legal random actions, held for some steps. Masks are not looked at: an env has to bear what they forbid."""
+    """Yield legal random actions, held for some steps. Masks are ignored: an env must accept masked actions."""
     spec, n, generator = env.action_spec, env.num_envs, torch.Generator().manual_seed(7)
     parts = parts_of(spec)
     held: dict[str, Tensor] = {}
@@ -267,7 +269,7 @@ def _bad_actions(env: TensorEnv, good: Action) -> Iterator[tuple[str, Action]]:
         return
     first = next(iter(spec))
     yield "without one of its entries", {k: v for k, v in good.items() if k != first}
-    yield "that is a tensor where a dict is due", good[first]
+    yield "that is a tensor instead of a dict", good[first]
     for name, part in spec.items():
         for what, bad in _bad_tensors(env, part, good[name]):
             yield f"with {name} {what}", {**good, name: bad}
@@ -277,13 +279,13 @@ def _bad_tensors(env: TensorEnv, spec: TensorSpec, good: Tensor) -> Iterator[tup
     yield "for one env too many", torch.cat([good, good[:1]])
     yield "with an axis too many", good.unsqueeze(-1)
     if spec.num_values is not None:
-        yield "of floating point where integers are due", good.float()
+        yield "of floating point instead of integers", good.float()
         if env.device.type == "cpu":
             yield "beyond the last value", torch.full_like(good, spec.num_values)
             yield "below 0", torch.full_like(good, -1)
     else:
-        yield "of integers where floating point is due", torch.zeros_like(good, dtype=torch.int64)
-        if env.device.type == "cpu":  # on CUDA the check would wait for the device, so the contract does not ask for it
+        yield "of integers instead of floating point", torch.zeros_like(good, dtype=torch.int64)
+        if env.device.type == "cpu":  # not required on CUDA, where the check would wait for the device
             bad = good.clone()
             bad.reshape(-1)[-1] = float("nan")
             yield "that is NaN", bad
@@ -299,7 +301,7 @@ def _expect_refusal(what: str, call: Callable[[], object]) -> None:
     fail(f"{what} was accepted, but must raise InputError.")
 
 
-def _rubbish(buffers: TensorDict) -> TensorDict:
+def _invalid(buffers: TensorDict) -> TensorDict:
     for _, tensor in leaves(buffers):
         tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
     return buffers

@@ -1,4 +1,4 @@
-"""Parts of the env checker: a log of every episode, layouts, and comparison bit for bit."""
+"""Parts of the env checker: an independent log of every episode, layout checks, bitwise comparison."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fledge.envs.base import TensorEnv
 
 
 class EnvCheckError(FledgeError):
-    """An env that breaks the TensorEnv contract."""
+    """An env breaks the TensorEnv contract."""
 
 
 @dataclass(frozen=True)
 class CheckSummary:
-    """What the checker met on the way: how many episodes ended, and how."""
+    """Steps of a check, and the numbers of episodes that were terminated and truncated."""
 
     steps: int
     terminated: int
@@ -32,7 +32,7 @@ def fail(sentence: str) -> None:
 
 
 class FlightLog:
-    """Counts every episode by itself, and compares the env's results with it."""
+    """Sums up every episode independently, and compares the env's results with that."""
 
     def __init__(self, num_envs: int, one_clock: bool = True) -> None:
         self.one_clock = one_clock
@@ -42,12 +42,12 @@ class FlightLog:
         self.like_next = self.like_last = True
 
     def add(self, env: TensorEnv, result: TensorDict, last: TensorDict, t: int) -> Tensor:
-        """Check one step's bookkeeping and return where episodes ended."""
+        """Check the results of one step and return a mask of the episodes that ended."""
         flat = {k: result[k].cpu() for k in ("reward", "terminated", "truncated", "outcome")}
         if not torch.isfinite(flat["reward"]).all():
             fail(f"reward at step {t} is not finite.")
         if (flat["terminated"] & flat["truncated"]).any():
-            fail(f"terminated and truncated are both true at step {t}: an end is one or the other.")
+            fail(f"terminated and truncated are both true at step {t}: an episode ends by one of them.")
         ended = flat["terminated"] | flat["truncated"]
         if ((flat["outcome"] != 0) != ended).any():
             fail(f"outcome at step {t} must be 0 exactly where no episode ended.")
@@ -75,13 +75,13 @@ class FlightLog:
         self.total[ended] = 0.0
 
     def close(self, steps: int) -> CheckSummary:
-        """Check what only the whole flight shows."""
+        """Check rules that concern the whole flight, and return the summary."""
         if not self.cut:
             fail(f"No episode was truncated in {steps} steps: give make_env a shorter time limit, or fly more steps.")
         if self.one_clock and (len(set(self.cut)) > 1 or max(self.lengths) > self.cut[0]):
             fail(
                 f"Truncated episodes have {sorted(set(self.cut))} steps and the longest episode {max(self.lengths)}, "
-                "but a clock cuts all at the same length."
+                "but a time limit truncates all at the same length."
             )
         if self.like_next:
             fail("final_obs is always the first observation of the next episode, not the last of the one that ended.")
@@ -91,7 +91,7 @@ class FlightLog:
 
 
 def check_layout(env: TensorEnv, result: TensorDict, t: int, only_obs: bool) -> None:
-    """Compare entries, shapes and types with the specs, and see that no two entries share memory."""
+    """Check entries, shapes and types against the specs, and that no two entries share memory."""
     found = dict(leaves(result))
     expected = {k: v for k, v in leaves(env.make_buffers()) if not only_obs or k.startswith("obs.")}
     for name, like in expected.items():
@@ -123,13 +123,13 @@ def leaves(tensors: TensorDict) -> Iterator[tuple[str, Tensor]]:
 
 
 def difference_in(a: TensorDict, b: TensorDict) -> str | None:
-    """Name of the first entry whose bits differ."""
+    """Return the name of the first entry whose bits differ, None if there is none."""
     other = dict(leaves(b))
     return next((k for k, v in leaves(a) if not same(v, other[k])), None)
 
 
 def difference(a: TensorDict, b: TensorDict, only_obs: bool = False) -> str | None:
-    """Name of the first entry that differs where it is valid."""
+    """Return the name of the first entry that differs where it is valid, None if there is none."""
     name = difference_in(a["obs"], b["obs"])
     if name or only_obs:
         return name and f"obs.{name}"
@@ -140,7 +140,7 @@ def difference(a: TensorDict, b: TensorDict, only_obs: bool = False) -> str | No
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two tensors, or trees of tensors and plain values, are the same bit for bit."""
+    """Return whether two tensors, or trees of tensors and plain values, are equal bit for bit."""
     if isinstance(a, Mapping):
         return isinstance(b, Mapping) and a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
     if isinstance(a, (list, tuple)):

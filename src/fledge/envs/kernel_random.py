@@ -1,4 +1,4 @@
-"""Philox-4x32-10 inside kernels. Same function as `fledge.core.random`, which says how counters are filled."""
+"""Philox-4x32-10 in kernels: the same function as in `fledge.core.random`, which explains the counters."""
 
 import warp as wp
 
@@ -18,7 +18,7 @@ def mul_hi(a: wp.uint32, b: wp.uint32) -> wp.uint32:
 
 @wp.func
 def philox(counter: wp.vec4ui, seed: wp.vec2ui) -> wp.vec4ui:
-    """Four random words for a counter (who, when, purpose, draw)."""
+    """Return four random words for a counter (env, time, purpose, draw)."""
     c0 = counter[0]
     c1 = counter[1]
     c2 = counter[2]
@@ -41,19 +41,19 @@ def philox(counter: wp.vec4ui, seed: wp.vec2ui) -> wp.vec4ui:
 
 @wp.func
 def unit(word: wp.uint32) -> float:
-    """A word as a float in [0, 1), exact in 24 bits."""
+    """Return a word as a float in [0, 1), exact in 24 bits."""
     return float(word >> wp.uint32(8)) * 5.9604644775390625e-08
 
 
 @wp.func
-def uniform4(who: wp.uint32, when: wp.uint32, purpose: wp.uint32, draw: wp.uint32, seed: wp.vec2ui) -> wp.vec4:
-    """Four floats in [0, 1)."""
-    r = philox(wp.vec4ui(who, when, purpose, draw), seed)
+def uniform4(env: wp.uint32, time: wp.uint32, purpose: wp.uint32, draw: wp.uint32, seed: wp.vec2ui) -> wp.vec4:
+    """Return four floats in [0, 1)."""
+    r = philox(wp.vec4ui(env, time, purpose, draw), seed)
     return wp.vec4(unit(r[0]), unit(r[1]), unit(r[2]), unit(r[3]))
 
 
 @wp.func
 def normal2(u1: float, u2: float) -> wp.vec2:
-    """Two standard normal numbers from two uniform ones (Box-Muller)."""
+    """Return two standard normal numbers from two uniform ones (Box-Muller)."""
     radius = wp.sqrt(-2.0 * wp.log(wp.max(1.0 - u1, 1.0e-12)))
     return wp.vec2(radius * wp.cos(TWO_PI * u2), radius * wp.sin(TWO_PI * u2))

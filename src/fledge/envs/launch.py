@@ -1,7 +1,7 @@
-"""Running kernels over env ranges: sharded over threads on the CPU, one launch each on CUDA.
+"""Run kernels over ranges of envs: split over threads on the CPU, as one launch on CUDA.
 
-Warp runs a CPU kernel on the calling thread and lets go of the GIL meanwhile, so the same program runs over
-disjoint ranges on several threads. Kernels take the first element of their range as first argument.
+Warp runs a CPU kernel on the calling thread and releases the GIL, so the same program can run over disjoint
+ranges on several threads. Kernels take the first element of their range as first argument.
 A `Program` is recorded once per set of buffers and replayed cheaply.
 """
 
@@ -35,18 +35,18 @@ class Launcher:
     def __init__(self, device: str, num_threads: int) -> None:
         self.device = wp.get_device(device)
         self.num_threads = 1 if self.device.is_cuda else max(1, num_threads)
-        # One worker less than threads: the caller works too. One more for map building off the hot path.
+        # One worker less than threads, since the caller works too; and one that builds maps in the background.
         self._pool = ThreadPoolExecutor(max_workers=max(1, self.num_threads - 1), thread_name_prefix="fledge-sim")
         self._builder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fledge-maps")
 
     def shards(self, size: int) -> list[tuple[int, int]]:
-        """Split range(size) into contiguous (first, count) parts, one per thread, none empty."""
+        """Return range(size) as contiguous parts (first, count), one per thread, none empty."""
         parts = min(self.num_threads, size)
         edges = [size * k // parts for k in range(parts + 1)]
         return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
     def record(self, calls: Sequence[Call], size: int) -> Program:
-        """Prepare launches of `calls`, in order, over every shard of range(size)."""
+        """Return the program that launches `calls` in order over range(size)."""
 
         def prepare(call: Call, first: int, count: int) -> Any:
             size, inputs = count * call.per_item, [first, *call.args]
@@ -55,7 +55,7 @@ class Launcher:
         return [[prepare(call, *shard) for call in calls] for shard in self.shards(size)]
 
     def run(self, program: Program) -> None:
-        """Run every shard's launches; on the CPU returns when all are done, on CUDA when all are queued."""
+        """Run a program. On the CPU it is done when this returns; on CUDA it is queued."""
 
         def launch_all(launches: Sequence[Any]) -> None:
             for launch in launches:
@@ -73,7 +73,7 @@ class Launcher:
                 future.result()
 
     def run_in_background(self, task: Callable[[], None]) -> Future[None]:
-        """Run one task on the builder thread, in order of submission."""
+        """Run a task on the background thread, in order of submission; return its future."""
         return self._builder.submit(task)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""OpponentWrapper: a two-sided env as a one-sided one. The caller controls one side of each episode, opponents the other.
+"""OpponentWrapper: makes a two-sided env one-sided. The caller controls one side of each episode, opponents the other.
 
 Row i is episode i of an env whose rows share episodes in pairs (`group` is 2). The caller has the first side of even episodes
 and the second of odd ones (numbered over all ranks), so that a policy learns both sides. With several opponents,
-each new episode draws one by weight, as a function of (seed, global number of the row, number of the episode): any number of
-threads and ranks meets the same ones. Opponents may be added and weighed anew at any time; those in the air stay.
+each new episode draws one by weight, as a function of (seed, global index of the row, number of the episode), so the draw
+does not depend on threads and ranks. Opponents can be added and weights changed at any time; running episodes keep theirs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class OpponentWrapper(EnvWrapper):
     """Episodes against opponents.
 
     Args:
-        both: The world, both sides open; closed by `close()`.
-        weights: How often each opponent is drawn; all alike by default.
-        env_offset: Global number of the first row.
+        both: The two-sided env; closed by `close()`.
+        weights: Relative frequency of each opponent; equal by default.
+        env_offset: Global index of the first row.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class OpponentWrapper(EnvWrapper):
         env_offset: int = 0,
     ) -> None:
         if both.group != 2:
-            raise InputError(f"Rows of {type(both).__name__} share episodes in {both.group}s, but must in pairs.")
+            raise InputError(f"An episode of {type(both).__name__} has {both.group} rows, but OpponentWrapper needs 2.")
         super().__init__(both, both.num_envs // 2)
         self.both, self.env_offset, self.group = both, env_offset, 1
         rows = torch.arange(self.num_envs, device=self.device)
         self.mine = 2 * rows + (rows + env_offset) % 2
         self.theirs = 4 * rows + 1 - self.mine
-        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # number of each row's opponent
+        self.opponent = torch.zeros(self.num_envs, dtype=torch.int64)  # index of each row's opponent
         self.episode = torch.full((self.num_envs,), -1, dtype=torch.int64)
         self.opponents: list[Opponent] = []
         self.results = torch.zeros((0, max(both.outcomes) + 1), dtype=torch.int64)
-        """Episodes that ended against each opponent, by outcome for the caller; see `take_results`."""
+        """Number of episodes that ended against each opponent, by the caller's outcome; see `take_results`."""
         self.set_opponents(opponents, weights)
         self._out = both.make_buffers()
         self._actions = make_action_buffer(both.action_spec, (both.num_envs,), self.device)
@@ -69,9 +69,9 @@ class OpponentWrapper(EnvWrapper):
         return self
 
     def set_opponents(self, opponents: Sequence[Opponent], weights: Sequence[float] | None = None) -> None:
-        """Set the opponents of the next episodes. The list may only grow; a weight of 0 retires one.
+        """Set the opponents of the next episodes. The list may only grow; an opponent of weight 0 is not drawn.
 
-        Results are counted anew for those that are new.
+        Results of new opponents begin at 0.
         """
         weights = [1.0] * len(opponents) if weights is None else list(weights)
         if len(opponents) < max(1, len(self.opponents)) or len(weights) != len(opponents):
@@ -80,15 +80,15 @@ class OpponentWrapper(EnvWrapper):
                 f"least {max(1, len(self.opponents))}."
             )
         if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
-            raise InputError(f"The opponents' weights are {weights}, but must be at least 0, and one greater.")
+            raise InputError(f"The opponents' weights are {weights}, but must be at least 0, and at least one above 0.")
         self.opponents = list(opponents)
         self._edges = np.cumsum(np.asarray(weights, np.float64) / sum(weights))
-        self._edges[-1] = np.inf  # 1, but for rounding
+        self._edges[-1] = np.inf  # 1 up to rounding
         new = torch.zeros((len(opponents) - len(self.results), self.results.shape[1]), dtype=torch.int64)
         self.results = torch.cat([self.results, new])
 
     def take_results(self) -> Tensor:
-        """Return `results` since the last call, [opponents, outcomes]."""
+        """Return `results` since the last call, [opponents, outcomes], and reset them."""
         taken, self.results = self.results, torch.zeros_like(self.results)
         return taken
 
@@ -145,7 +145,7 @@ class OpponentWrapper(EnvWrapper):
         self.opponent[rows] = torch.from_numpy(np.searchsorted(self._edges, uniform(counter, self.seed)[:, 0], "right"))
 
     def _hand_out(self, out: TensorDict | None) -> TensorDict:
-        """Copy the caller's rows of the inner env's buffers into the caller's buffers."""
+        """Copy the caller's rows from the inner env's buffers to the caller's buffers."""
         out = self.make_buffers() if out is None else out
         for name, place in out.items():
             nested = isinstance(place, TensorDict)
@@ -171,11 +171,12 @@ class OpponentWrapper(EnvWrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly; the same opponents must have been set before."""
+        """Restore a state, to continue exactly from there; the same opponents must be set before."""
         self.check_state(state, self.state_dict())
         if len(state["memories"]) != len(self.opponents):
             raise InputError(
-                f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: set those."
+                f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: call "
+                "set_opponents with the saved ones first."
             )
         self.both.load_state_dict(state["both"])
         for name, value in self._out["obs"].items():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from fledge.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -12,12 +15,28 @@ class EnvPlacement:
     device: str = "cpu"
     seed: int = 0
     num_threads: int | None = None
-    """CPU threads that simulate; None: one per core."""
+    """CPU threads of the simulation; None: one per core."""
     env_offset: int = 0
-    """Index of this env's first row in the whole population, where ranks share one."""
+    """Global index of this env's first row, if the envs of several ranks form one population."""
     total_envs: int | None = None
-    """Rows of the whole population; None: those of this env."""
+    """Number of rows of that population; None: the rows of this env."""
     rank: int = 0
-    """Process that asks, where each process has maps of its own."""
+    """Rank of the process; each rank has its own maps."""
     held_out: bool = False
-    """True for evaluation: maps and seeds that no training uses."""
+    """True for evaluation: use maps and seeds that training never uses."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for values that no env can have."""
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)):
+            raise InputError(f"device={self.device!r} is not known: give cpu, cuda or cuda:N.")
+        at_least = {"seed": 0, "num_threads": 1, "env_offset": 0, "total_envs": 1, "rank": 0}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is None and name in ("num_threads", "total_envs"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+        if self.total_envs is not None and self.env_offset >= self.total_envs:
+            raise InputError(
+                f"env_offset={self.env_offset} must be less than total_envs={self.total_envs}: it is the index of a row."
+            )

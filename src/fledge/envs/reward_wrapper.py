@@ -1,14 +1,14 @@
-"""RewardWrapper: any env with a reward of your own. Only `reward` and `episode_return` change.
+"""RewardWrapper: replaces the reward of any env. Only `reward` and `episode_return` change.
 
     def my_reward(env, action, out):            after every step, all envs at once; returns [N]
         return out["reward"] - 0.1 * action.abs().sum(-1)
 
-    class MyReward:                             with memory of the episode: tensors [N, ...] in `state`, which is saved
-        def reset(self, env, mask): ...         where the mask is true, an episode has begun; all of them the first time
+    class MyReward:                             with a state per episode: tensors [N, ...] in `state`, which is saved
+        def reset(self, env, mask): ...         called where the mask is true, as an episode begins; the first time for all
         def __call__(self, env, action, out): ...
 
-`out` is what the step returned: `out["reward"]` is the env's own reward, and where an episode ended, `out["obs"]` is already
-the first observation of the next one. `reached(out)` gives what the step itself led to, everywhere.
+`out` is the result of the step: `out["reward"]` is the env's own reward, and where an episode ended, `out["obs"]` is already
+the first observation of the next one. `reached(out)` returns the observations at the end of the step for all envs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reward = Callable[[TensorEnv, Action, TensorDict], Tensor]
 
 
 def find_reward(reference: str) -> Reward:
-    """Return the reward called `module:object` or `file.py:object` (of a class, a new object); ConfigError if it is none."""
+    """Return the reward named `module:object` or `file.py:object` (an instance of a class); ConfigError if it is none."""
     found = find_object(reference)
     try:
         reward = found() if isinstance(found, type) else found
@@ -46,7 +46,7 @@ def find_reward(reference: str) -> Reward:
     except TypeError as error:
         takes = f"takes {signature(reward)}, but a reward is called with three: (env, action, out)"
         raise ConfigError(f"{reference} {takes}.") from error
-    except ValueError:  # Python does not know its signature
+    except ValueError:  # it has no signature
         pass
     return reward
 
@@ -54,7 +54,7 @@ def find_reward(reference: str) -> Reward:
 def reached(out: TensorDict) -> dict[str, Tensor]:
     """Return the observations that a step led to: `final_obs` where an episode ended, `obs` elsewhere."""
     ended = out["terminated"] | out["truncated"]
-    if ended.device.type == "cpu" and not ended.any():  # on CUDA, looking would wait for the device
+    if ended.device.type == "cpu" and not ended.any():  # on CUDA, this check would wait for the device
         return dict(out["obs"].items())
 
     shaped = {now.dim(): ended.view(-1, *[1] * (now.dim() - 1)) for now in out["obs"].values()}
@@ -62,7 +62,7 @@ def reached(out: TensorDict) -> dict[str, Tensor]:
 
 
 def call_reward(name: str, call: Callable[[], Any]) -> Any:
-    """Call a user's reward; raise InputError with the line where it fails."""
+    """Return the result of a user's reward; raise InputError with the line where it fails."""
     try:
         return call()
     except FledgeError:
@@ -71,7 +71,7 @@ def call_reward(name: str, call: Callable[[], Any]) -> Any:
         where = traceback.extract_tb(error.__traceback__)[2:]  # the first line of the reward itself
         at = f" in {where[0].filename}, line {where[0].lineno}" if where else ", called as reward(env, action, out)"
         said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-        raise InputError(f"The reward {name} failed{at}: {said}. `fledge --debug` shows all.") from error
+        raise InputError(f"The reward {name} failed{at}: {said}. `fledge --debug` shows the traceback.") from error
 
 
 def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
@@ -79,7 +79,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
     if not isinstance(reward, Tensor) or tuple(reward.shape) != (num_envs,):
         got = f"shape {tuple(reward.shape)}" if isinstance(reward, Tensor) else type(reward).__name__
         raise InputError(f"The reward {name} returned {got}, but must return one number per env, ({num_envs},).")
-    # On CUDA looking would wait for the device; the learner finds NaN there.
+    # Not on CUDA, where this check would wait for the device; the learner detects NaN there.
     if reward.device.type == "cpu" and not torch.isfinite(reward).all():
         bad = int((~torch.isfinite(reward)).nonzero()[0])
         raise InputError(f"The reward {name} returned {reward[bad].item()} for env {bad}, but must be finite.")
@@ -87,7 +87,7 @@ def check_reward(name: str, reward: Any, num_envs: int) -> Tensor:
 
 
 class RewardWrapper(EnvWrapper):
-    """An env with another reward, as the head of this module says."""
+    """An env with another reward (see the head of this module)."""
 
     def __init__(self, env: TensorEnv, reward: Reward) -> None:
         super().__init__(env)
@@ -119,7 +119,7 @@ class RewardWrapper(EnvWrapper):
             self.reward.reset(self.unwrapped, mask)
 
     def _completed(self, out: TensorDict) -> TensorDict:
-        """Return the caller's buffers, with our own for entries that they lack."""
+        """Return the caller's buffers, with spare ones for the entries that they lack."""
         missing = {name: value for name, value in self._spare.items() if name != "obs" and name not in out.keys()}  # noqa: SIM118
         return TensorDict({**dict(out.items()), **missing}, [self.num_envs]) if missing else out
 
@@ -137,7 +137,7 @@ class RewardWrapper(EnvWrapper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state, ("env", "return", "memory"))
         if len(state["return"]) != self.num_envs:
-            raise InputError(f"The state is of {len(state['return'])} envs, this env has {self.num_envs}.")
+            raise InputError(f"The state has {len(state['return'])} envs, this env has {self.num_envs}.")
         self.env.load_state_dict(state["env"])
         self._return = state["return"].to(self.device).clone()
         if state["memory"]:

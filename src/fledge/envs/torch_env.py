@@ -1,21 +1,21 @@
-"""TorchEnv: base of envs written in plain torch. Four methods are all it needs:
+"""TorchEnv: base class of envs in plain torch. A subclass implements:
 
     class Hover(TorchEnv):
-        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0 runs; the last one is the clock's (see `timeout_outcome`)
+        outcomes = {0: "running", 1: "crash", 2: "timeout"}      # 0: goes on; the last one is the time limit
 
         def begin(self, mask): ...                 set self.state where the mask [N] is true
         def observe(self): ...                     dict of observations [N, ...] of all envs
         def advance(self, action): ...             move all envs by one decision; return reward [N], outcome [N]
         observation_spec, action_spec
 
-Everything that decides the future lives in `self.state`, a dict of tensors [N, ...]. The rest is done here: beginning the
-next episode in the same step, `final_obs`, the time limit, returns and lengths, masked resets, complete state.
+The complete state is in `self.state`, a dict of tensors [N, ...]. The base class does the rest: auto-reset in the same
+step, `final_obs`, the time limit (see `timeout_outcome`), returns and lengths, masked resets, saving the state.
 
 Random numbers come from `self.uniform(*shape)` and `self.normal(*shape)`, in any of the three methods: functions of seed,
 env, episode and step (counter-based, `core.random`), so that a masked reset changes no other env's future, observing twice
-gives the same noise, and results do not depend on how envs are spread.
+gives the same noise, and results do not depend on how envs are distributed over ranks.
 
-    counter (who, when, purpose, draw) = (env, episode, WORLD + 256 * steps since it began, number of the draw)
+    counter words = (env, episode, WORLD + 256 * steps since it began, number of the draw)
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ OBSERVING = 1 << 31  # first draw of `observe`; those of `begin` (step 0) and `a
 
 
 class TorchEnv(TensorEnv):
-    """Base of worlds in torch.
+    """Base class of envs in torch.
 
     Args:
         cfg: Settings, with `num_envs`.
-        env_offset: Global index of the first env, when several share one population.
+        env_offset: Global index of the first env, if several TorchEnvs form one population.
         total_envs: Size of that population.
 
     Attributes:
@@ -65,42 +65,42 @@ class TorchEnv(TensorEnv):
         self._return = torch.zeros(n, device=self.device)
         self._draw, self._begun = 0, False
 
-    # ---- what a world fills in -----------------------------------------------------------------------------------
+    # ---- implemented by subclasses ----------------------------------------------------------------------------------
 
     @abstractmethod
     def begin(self, mask: Tensor) -> None:
-        """Begin new episodes where the mask is true, and leave the rest of `self.state` alone (see `put`)."""
+        """Begin new episodes where the mask is true, without changing the rest of `self.state` (see `put`)."""
 
     @abstractmethod
     def observe(self) -> Mapping[str, Tensor]:
-        """Return observations of all envs, which are copied. Must not change the state."""
+        """Return the observations of all envs, which are then copied. Must not change the state."""
 
     @abstractmethod
     def advance(self, action: Any) -> tuple[Tensor, Tensor]:
         """Move all envs by one decision; return reward [N] and outcome [N], 0 where the episode continues."""
 
     def timeout_outcome(self) -> Tensor | int:
-        """Return the outcome of an episode that is truncated now: one for all, or [N]."""
+        """Return the outcome of episodes that are truncated now: one number for all, or [N]."""
         return max(self.outcomes)
 
-    # ---- helpers for a world ---------------------------------------------------------------------------------------
+    # ---- helpers for subclasses -------------------------------------------------------------------------------------
 
     def put(self, name: str, mask: Tensor, value: Tensor) -> None:
-        """Write rows of a state tensor where the mask is true; makes the tensor if there is none yet."""
+        """Write rows of a state tensor where the mask is true; create the tensor if it does not exist."""
         if name not in self.state:
             self.state[name] = torch.zeros_like(value)
         wide = mask.view(-1, *[1] * (value.dim() - 1))
         self.state[name] = torch.where(wide, value, self.state[name])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
+        """Return uniform random numbers in [0, 1), [N, *shape]: new ones at every call in a step, the same in every run."""
         count = math.prod(shape)
         blocks = -(-count // 4)
         draws = self._draw + torch.arange(blocks, device=self.device)
         self._draw += blocks
-        who = self.env_offset + torch.arange(self.num_envs, device=self.device)
+        envs = self.env_offset + torch.arange(self.num_envs, device=self.device)
         purpose = int(Purpose.WORLD) + 256 * self._length.long()
-        words = philox(who[:, None], self._episode[:, None], purpose[:, None], draws[None, :], self.seed)
+        words = philox(envs[:, None], self._episode[:, None], purpose[:, None], draws[None, :], self.seed)
         numbers = (words >> 8).float() * 2.0**-24
         return numbers.reshape(self.num_envs, -1)[:, :count].reshape(self.num_envs, *shape)
 
@@ -109,7 +109,7 @@ class TorchEnv(TensorEnv):
         u, v = self.uniform(2, *shape).unbind(1)
         return (-2.0 * (1.0 - u).log()).sqrt() * (2.0 * math.pi * v).cos()
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- reset and step -------------------------------------------------------------------------------------------------
 
     def reset(self, env_mask: Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         mask = self.check_mask(env_mask, self._begun)
@@ -181,19 +181,19 @@ class TorchEnv(TensorEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state, ("state", "counters", "begun"), seed=self.seed, env_offset=self.env_offset)
         if len(state["counters"]["episode"]) != self.num_envs:
-            raise InputError(f"The state is of {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
+            raise InputError(f"The state has {len(state['counters']['episode'])} envs, this env has {self.num_envs}.")
         self.state = {k: v.to(self.device).clone() for k, v in state["state"].items()}
         counters = {k: v.to(self.device).clone() for k, v in state["counters"].items()}
         self._episode, self._length, self._return = (counters[k] for k in ("episode", "length", "return"))
         self._begun = bool(state["begun"])
 
 
-def philox(who: Tensor, when: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
-    """`core.random.philox` on tensors of int64 that hold 32-bit words: four words more on a last axis."""
-    c0, c1, c2, c3 = torch.broadcast_tensors(who & LOW, when & LOW, purpose & LOW, draw & LOW)
+def philox(env: Tensor, time: Tensor, purpose: Tensor, draw: Tensor, seed: int) -> Tensor:
+    """Return `core.random.philox` for int64 tensors of 32-bit words, with the four words on a new last axis."""
+    c0, c1, c2, c3 = torch.broadcast_tensors(env & LOW, time & LOW, purpose & LOW, draw & LOW)
     k0, k1 = split_seed(seed)
     for _ in range(ROUNDS):
-        p0, p1 = c0 * M0, c2 * M1  # int64 wraps around, which leaves the bits as they should be
+        p0, p1 = c0 * M0, c2 * M1  # int64 overflow wraps around, which keeps all 64 bits
         c0, c1, c2, c3 = (p1 >> 32 & LOW) ^ c1 ^ k0, p1 & LOW, (p0 >> 32 & LOW) ^ c3 ^ k1, p0 & LOW
         k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
     return torch.stack([c0, c1, c2, c3], dim=-1)

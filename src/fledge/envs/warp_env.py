@@ -1,13 +1,14 @@
-"""WarpEnv: base of envs simulated in Warp. A subclass brings only its physics.
+"""WarpEnv: base class of envs simulated in Warp. A subclass adds its physics.
 
-It owns the launcher, the state tensors, the launches prepared for each set of the caller's buffers, scratch buffers for
-callers that pass none, checks of loaded states, the NaN guard, and the memory check. A subclass fills in
+It has the launcher, the state tensors, recorded launches for each set of the caller's buffers, own buffers for calls
+without `out`, checks of loaded states, the NaN guard and the memory check. A subclass implements
 
     observation_spec, action_spec      as any TensorEnv
     make_programs(tensors)             launches that advance, restart and observe, writing into one set of buffers
     restart_call(mask)                 the launch that begins new episodes where a mask is true
-    set_duration(seconds)              where decisions may last longer or shorter than decision_s
-    before_advance(), after_advance()  what else happens in a step, before and after the envs have moved
+    set_duration(seconds)              if decisions may last longer or shorter than decision_s
+    before_advance(), after_advance()  further work of a step, before and after the envs move
+    observe_more(obs)                  write observations that are added to those of the launches
     identity(), state_parts(), load_parts()
 """
 
@@ -34,17 +35,17 @@ from fledge.core.settings import refuse_code
 from fledge.envs.base import Action, TensorEnv, check_begun, clear_results
 from fledge.envs.launch import Call, Launcher, Program
 
-MAX_BINDINGS = 1024  # sets of caller's buffers whose launches stay prepared
+MAX_BINDINGS = 1024  # sets of caller's buffers whose launches are kept
 Tensors = dict[tuple[str, ...], torch.Tensor]  # buffers by path
 W = TypeVar("W", bound="WarpEnv")
 
 
 @dataclass
 class Programs:
-    """Recorded launches that write into one set of buffers. Holds the buffers, so their addresses stay theirs."""
+    """Recorded launches that write to one set of buffers. Keeps the buffers alive, so that their addresses stay valid."""
 
     tensors: Tensors
-    advance: Program  # move every env by one decision, and say how it went
+    advance: Program  # move every env by one decision, and write the results
     restart: Program  # begin the next episode where one ended, and observe it
     observe: Program  # observe every env
 
@@ -53,23 +54,23 @@ class Programs:
 
 
 class WarpEnv(TensorEnv):
-    """Many envs of one world, stepped by recorded launches.
+    """Many envs of one task, stepped by recorded launches.
 
     Args:
-        cfg: Settings of the world, with `num_envs`, `nan_guard` and `nan_dump_dir`.
+        cfg: Settings of the env, with `num_envs`, `nan_guard` and `nan_dump_dir`.
         num_threads: CPU threads; results do not depend on it.
-        env_offset: Global index of the first env, when several envs share one population.
+        env_offset: Global index of the first env, if several WarpEnvs form one population.
         total_envs: Size of that population.
     """
 
     config: ClassVar[type]
     """Class of `cfg`."""
     unit: ClassVar[str] = "envs"
-    """What one env is called in messages."""
+    """Name of one env in messages."""
     observed_copies: ClassVar[int] = 4
-    """Observations of each env that are held at once: ours and the caller's, both with final_obs."""
+    """Observations in memory per env: the env's and the caller's buffers, both with final_obs."""
     parts: ClassVar[tuple[str, ...]]
-    """Names of what `state_parts` gives."""
+    """Keys of `state_parts`."""
 
     def __init__(
         self, cfg: Any, device: str, seed: int, num_threads: int | None, env_offset: int, total_envs: int | None
@@ -81,50 +82,56 @@ class WarpEnv(TensorEnv):
         self.launcher = Launcher(device, num_threads or default_threads())
         self.state: dict[str, torch.Tensor] = {}
         self._clock = 0
-        self._spare = self.make_buffers()  # final_obs and results of calls that do not pass them
+        self._spare = self.make_buffers()  # final_obs and results for calls that do not pass them
         self._bindings: OrderedDict[tuple[int, ...], Programs] = OrderedDict()
         self._has_reset = self._closed = False
 
-    # ---- what a world fills in -----------------------------------------------------------------------------------
+    # ---- implemented by subclasses ----------------------------------------------------------------------------------
 
     def make_programs(self, tensors: Tensors) -> Programs:
         raise NotImplementedError
 
     def restart_call(self, mask: Any) -> Call:
-        """The launch that begins new episodes where `mask`, a Warp array of bool, is true."""
+        """Return the launch that begins new episodes where `mask`, a Warp array of bool, is true."""
         raise NotImplementedError
 
     def take_action(self, action: Action) -> None:
-        """Copy an action, already checked, to where the launches read it."""
+        """Copy a checked action to the buffer that the launches read."""
         raise NotImplementedError
 
     def set_duration(self, seconds: float) -> None:
-        """Make the next decision as long as this; InputError where a world cannot."""
+        """Set the duration of the next decision, s; InputError if the env does not support it."""
         if not math.isclose(seconds, self.decision_s):
             raise InputError(f"dt is {seconds}, but a decision here lasts {self.decision_s} s: set env.decimation.")
 
     def before_advance(self) -> None:
-        """Advance what moves by itself, and the clock."""
+        """Advance the clock, and objects that move independently of the envs."""
 
     def after_advance(self, programs: Programs) -> None:
-        """Prepare what restarting the ended episodes needs."""
+        """Prepare the restart of the episodes that ended."""
+
+    def observe_more(self, obs: Mapping[str, torch.Tensor]) -> None:
+        """Write the observations that a subclass adds to `observation_spec`, for all rows: a function of the state.
+
+        Called after a reset, after every step, and again where episodes have begun; `final_obs` is kept by the caller.
+        """
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """Prepare what beginning episodes where the mask is true needs."""
+        """Prepare the start of episodes where the mask is true."""
 
     def identity(self) -> dict[str, int]:
-        """Return the values that a saved state must share with this env."""
+        """Return the values that must be equal in a saved state and this env."""
         return {"seed": self.seed, "env_offset": self.env_offset, "total_envs": self.total_envs}
 
     def state_parts(self) -> dict[str, Any]:
-        """Copy everything that decides the future, in parts by name."""
+        """Return a copy of the complete state, in parts by name."""
         raise NotImplementedError
 
     def load_parts(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_parts` gave; raise InputError, and change nothing, if it does not fit."""
+        """Restore the result of `state_parts`; raise InputError, and change nothing, if it does not fit."""
         raise NotImplementedError
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- reset and step -----------------------------------------------------------------------------------------------
 
     def reset(self, env_mask: torch.Tensor | None = None, out: TensorDict | None = None) -> TensorDict:
         self._refuse_closed("reset")
@@ -135,6 +142,7 @@ class WarpEnv(TensorEnv):
         begin = self.restart_call(wp.from_torch(env_mask.contiguous()))
         self.launcher.run(self.launcher.record([begin], self.num_envs // self.group))
         self.launcher.run(programs.observe)
+        self._observe_more(programs, False)
         clear_results(into)
         self._has_reset = True
         return into.clone() if out is None else into
@@ -150,22 +158,35 @@ class WarpEnv(TensorEnv):
         self.take_action(action)
         self.before_advance()
         self.launcher.run(programs.advance)
+        self._observe_more(programs, True)
         self.after_advance(programs)
         self._restart_ended(programs)
+        self._observe_more(programs, False)
         if before is not None:
             self._guard(before, action, into)
         return into.clone() if out is None else into
+
+    def _observe_more(self, programs: Programs, is_final: bool) -> None:
+        """Observe what a subclass adds; `is_final`: before ended episodes restart, which then goes to final_obs as well."""
+        if type(self).observe_more is WarpEnv.observe_more:
+            return
+        names = [path[1] for path in programs.tensors if path[0] == "obs"]
+        obs = {name: programs.tensors[("obs", name)] for name in names}
+        self.observe_more(obs)
+        if is_final and bool((ended := programs.ended()).any()):
+            for name in names:
+                programs.tensors[("final_obs", name)][ended] = obs[name][ended]
 
     def _refuse_closed(self, call: str) -> None:
         if self._closed:
             raise InputError(f"{call}() came after close(): make a new env.")
 
     def _scratch(self) -> TensorDict:
-        """The env's own buffers, zeroed. Copying them costs less than preparing launches for buffers seen only once."""
+        """Return the env's own buffers, zeroed: a copy of them costs less than new launches for buffers used once."""
         return self._spare.zero_()
 
     def _restart_ended(self, programs: Programs) -> None:
-        """Begin the next episode where one ended. On the CPU, shards without any are skipped."""
+        """Begin the next episode where one ended. On the CPU, shards without ended episodes are skipped."""
         program = programs.restart
         if self.device.type == "cpu":
             ended = programs.ended().numpy().reshape(-1, self.group)[:, 0]
@@ -232,11 +253,11 @@ class WarpEnv(TensorEnv):
     # ---- memory, NaN -----------------------------------------------------------------------------------------------
 
     def counted(self) -> tuple[str, int]:
-        """Return what env.num_envs counts, for messages, and how many rows each of them has."""
+        """Return the name of what env.num_envs counts, for messages, and the rows of each."""
         return self.unit, 1
 
     def state_bytes(self) -> int:
-        """Return the approximate size of one row's state."""
+        """Return the approximate size of one row's state, bytes."""
         return 400
 
     def _check_memory(self) -> None:
@@ -266,7 +287,7 @@ class WarpEnv(TensorEnv):
 
     @classmethod
     def replay_dump(cls: type[W], path: str | Path) -> TensorDict:
-        """Repeat a step that the NaN guard dumped, with the guard off, and return what it gives."""
+        """Repeat a step that the NaN guard dumped, without the guard, and return its result."""
         cfg, state, action = load_dump(path, cls.config)
         refuse_code(cfg, prefix="env.")
         cfg.nan_guard = False
@@ -279,7 +300,7 @@ class WarpEnv(TensorEnv):
 
     @classmethod
     def from_identity(cls: type[W], cfg: Any, state: Mapping[str, Any]) -> W:
-        """Make an env that may load this state."""
+        """Return an env that can load this state."""
         place: dict[str, Any] = {k: int(state[k]) for k in ("seed", "env_offset", "total_envs")}
         return cls(cfg, **place)
 
@@ -288,7 +309,7 @@ class WarpEnv(TensorEnv):
 
 
 def save_dump(path: Path, cfg: Any, state: Mapping[str, Any], action: Action) -> None:
-    """Write what is needed to repeat one step: config, state before it, action."""
+    """Write all that repeats one step: config, state before it, action."""
     arrays: dict[str, Any] = {}
     scalars: dict[str, Any] = {}
     for name, value in state.items():

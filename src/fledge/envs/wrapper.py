@@ -1,4 +1,4 @@
-"""EnvWrapper: base of wrappers around a TensorEnv. It forwards everything; a subclass overrides what it changes.
+"""EnvWrapper: base class of wrappers around a TensorEnv. It forwards everything; a subclass overrides what it changes.
 
 class Noisy(EnvWrapper):
     def step(self, action, dt=None, out=None):
@@ -22,7 +22,7 @@ class EnvWrapper(TensorEnv):
 
     Args:
         env: The env to wrap; closed by `close()`.
-        num_envs: Rows of the wrapper, where they are not the env's.
+        num_envs: Rows of the wrapper, if they differ from the env's.
     """
 
     def __init__(self, env: TensorEnv, num_envs: int | None = None) -> None:

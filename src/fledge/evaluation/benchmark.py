@@ -13,15 +13,16 @@ import numpy as np
 from fledge.core.errors import ConfigError
 from fledge.core.table import Table
 from fledge.core.terminal import make_console, say, use_figures
+from fledge.core.text_table import TextTable
 from fledge.evaluation.comparison import EvalRequest, as_policy, fly_with_progress, home_of, loaded_policy, row_of
 from fledge.evaluation.env_config import eval_env
-from fledge.evaluation.tables import score_of, score_texts, short, text_table
+from fledge.evaluation.tables import score_of, score_texts, short
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, load_interop
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
-MARKERS = "x^sv+D"  # of what others published
+MARKERS = "x^sv+D"  # of published figures
 
 
 def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
@@ -109,30 +110,34 @@ class BenchmarkResult:
 
 
 def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
-    """What each is called in the table: its file's name, or all of its path where two files have one name."""
+    """Return the name of each policy in the table: its file's name, or the whole path if two files have the same name."""
     names = [Path(policy.name).name for policy in policies]
     return [policy.name if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
 
 
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
-    """Success of each policy in each world with its interval, then what others published, then the cost of a decision."""
+    """Return what a console prints: each policy in each env with its interval, published figures, cost of a decision."""
     title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
-    view = text_table(title, "policy", columns, width=20)
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}
     for row in figures["rows"]:
         by_policy.setdefault(row["policy"], {})[row["column"]] = row
+    lines = []
     for name, row in by_policy.items():
-        view.add_row(name, *("\n".join(score_texts(row[column], primary_metric)) for column in columns))
-    for who, rates in figures["published"].items():
-        view.add_row(f"{who} (theirs)", *(short(rates[c]) if c in rates else "" for c in columns), style="dim")
+        lines.append([name, *("\n".join(score_texts(row[column], primary_metric)) for column in columns)])
+    published = [
+        [f"{who} (published)", *(short(rates[c]) if c in rates else "" for c in columns)]
+        for who, rates in figures["published"].items()
+    ]
+    dim = range(len(lines), len(lines) + len(published))
     costs = [f"{name} {max(r['act_ms'] for r in row.values()):.1f} ms" for name, row in by_policy.items()]
     drones = max(row["drones"] for row in figures["rows"])
-    notes = [f"A decision of {drones} drones at once: {', '.join(costs)}."]
-    return [view, *([figures["source"]] if figures["published"] else []), *notes]
+    notes = ["Below each figure: its 95 % interval.", *([figures["source"]] if published else [])]
+    notes.append(f"Time of a decision for {drones} drones at once: {', '.join(costs)}.")
+    return [TextTable(["policy", *columns], [*lines, *published], title, " ".join(notes), dim=dim)]
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
-    """A figure: the primary metric of all policies over the worlds, with 95 % intervals; what others published dashed."""
+    """Return a figure of the primary metric of all policies in each env, with 95 % intervals; published figures dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")
@@ -148,7 +153,7 @@ def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -
         )
     for number, (who, rates) in enumerate(figures["published"].items()):
         x, marker = [columns.index(c) for c in rates], MARKERS[number % len(MARKERS)]
-        axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (theirs)")
+        axis.plot(x, list(rates.values()), "k--", marker=marker, markersize=8, alpha=0.5, label=f"{who} (published)")
     axis.set_xticks(range(len(columns)), columns)
     axis.set_ylabel(primary_metric)
     axis.set_ylim(0, 1.02)

@@ -168,9 +168,10 @@ def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
 def row_of(
     policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """The figures of one evaluation, JSON-able."""
+    """Return the figures of one evaluation, JSON-able."""
     facts = {**policy.task.metrics.env_facts(flight.cfg), "seed": request.seed}
     facts |= {"world": env_label(policy.task, flight.cfg), "headline": result.primary_metric}
+    facts |= {"about": policy.agent.about} if policy.agent.about else {}
     return {"policy": label, **result.as_dict(), **facts, **({"changed": flight.changed} if flight.changed else {})}
 
 
@@ -196,7 +197,7 @@ def fly_with_progress(
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Leave a recording of the most interesting episodes; what a row says about it."""
+    """Write a recording of the most interesting episodes; return what a row says about it."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)

@@ -9,17 +9,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
-
 from fledge.agents.policy_file import STORED
 from fledge.core.errors import ConfigError
 from fledge.core.terminal import make_console, say
+from fledge.core.text_table import TextTable
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.episodes import PolicyResult
 from fledge.evaluation.results import Evaluation
-from fledge.evaluation.tables import score_of, score_texts
+from fledge.evaluation.tables import episodes_title, score_of, score_texts
 from fledge.storage import CheckpointHistory
 from fledge.tasks.policy_loader import LoadedPolicy, add_shield, policy_from_state
 from fledge.tasks.registry import find_task
@@ -59,21 +57,20 @@ def run_curve(request: EvalRequest) -> Evaluation:
     return Evaluation(rows, policy.task, results)
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    """The figures, one row a checkpoint."""
-    worlds = list(dict.fromkeys(row["world"] for row in rows))
-    view = Table(title=f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}", box=SIMPLE)
-    for heading in ("minutes", "M decisions", *worlds):
-        view.add_column(heading, justify="right", no_wrap=True)
+def table(rows: list[dict[str, Any]]) -> TextTable:
+    """Return the figures, one row per checkpoint."""
+    worlds, head = list(dict.fromkeys(row["world"] for row in rows)), rows[0]["headline"]
+    lines = []
     for first in range(0, len(rows), len(worlds)):
         group = rows[first : first + len(worlds)]
-        cells = ["{} ({})".format(*score_texts(row, row["headline"])) for row in group]
-        view.add_row(f"{group[0]['minutes']:.1f}", f"{group[0]['frames'] / 1e6:.1f}", *cells)
-    return view
+        cells = ["{} ({})".format(*score_texts(row, head)) for row in group]
+        lines.append([f"{group[0]['minutes']:.1f}", f"{group[0]['frames'] / 1e6:.1f}", *cells])
+    columns = ["minutes", "M decisions", *(f"{head} {world}" for world in worlds)]
+    return TextTable(columns, lines, episodes_title(rows), "In brackets: 95 % confidence intervals.", keys=2)
 
 
 def draw(rows: list[dict[str, Any]], title: str) -> Any:
-    """Return a figure: the primary metric against minutes and against decisions, one line a world, with 95 % intervals."""
+    """Return a figure of the primary metric against minutes and decisions, one line per env, with 95 % intervals."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, from_plain, nested, to_plain
-from fledge.core.settings import changed_settings, check_settings, flat_settings, refuse_code, rule_of, walk
+from fledge.core.settings import (
+    changed_settings,
+    check_settings,
+    code_settings,
+    flat_settings,
+    refuse_code,
+    rule_of,
+    walk,
+)
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy
@@ -81,8 +90,19 @@ def eval_env(
     return EvalEnv(task.policy.enable_observations(cfg, policy.agent), changed)
 
 
+def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
+    """Return a policy whose env names no code, for matches: they choose both sides, so they need no opponent or reward."""
+    if policy.env is None:
+        return policy
+    own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
+    kept = {
+        key: value for key, value in policy.env.settings.items() if key not in own or key not in ("opponent", "reward")
+    }
+    return dataclasses.replace(policy, env=TrainedEnv(kept, policy.env.decision_s))
+
+
 def default_env(task: Task) -> Any:
-    """The task's `default` preset, or its plain defaults."""
+    """Return the task's `default` preset, or its plain defaults."""
     names = [name for name in task.presets.names("env") if name == "default"]
     return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
 
@@ -97,8 +117,8 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """An override of the env; ConfigError for other settings, which an evaluation does not have."""
+    """Return an override of the env; raise ConfigError for other settings, which an evaluation does not have."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
-        raise ConfigError(f"{word!r} does not fit an evaluation: give settings of the world, env.key=value.")
+        raise ConfigError(f"{word!r} is not a setting of an evaluation: give settings of the env, env.key=value.")
     return word

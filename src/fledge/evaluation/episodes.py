@@ -1,8 +1,8 @@
-"""Evaluation: fly a fixed number of episodes in the held-out world and count how they end.
+"""Evaluation: fly a fixed number of held-out episodes and count how they end.
 
 Every env flies one episode, so quick failures are not over-counted; more episodes than envs are flown in further waves with
-seeds of their own. So episode number k is the same for every policy. The envs are made with `held_out=True`: nothing in
-them was met in training.
+seeds of their own. So episode number k is the same for every policy. The envs are made with `held_out=True`: their maps and
+seeds do not occur in training.
 
 Choose policies with VALIDATION_SEED (evaluations during training, curves over checkpoints), and report with TEST_SEED.
 """
@@ -37,20 +37,20 @@ TEST_SEED = 7
 
 @dataclass
 class PolicyResult:
-    """How episodes ended, as rates with 95 % intervals, and how they went. Episode by episode, in order of its number."""
+    """Outcomes of episodes as rates with 95 % intervals, and figures of the flights; arrays are in the order of episodes."""
 
     episodes: int
     primary_metric: str  # an outcome, or "return"
-    classes: Sequence[str] = ()  # of episodes, the hardest first; may be empty
-    names: dict[int, str] = field(default_factory=dict)  # of the values of the env's outcome
-    figures: dict[str, float] = field(default_factory=dict)  # the task's metrics and the agent's
+    classes: Sequence[str] = ()  # classes of episodes, the hardest first; may be empty
+    names: dict[int, str] = field(default_factory=dict)  # value of the env's outcome -> its name
+    figures: dict[str, float] = field(default_factory=dict)  # metrics of the task and of the agent
     wall_seconds: float = 0.0
     env_steps: int = 0
     decision_s: float = 1.0
     act_seconds: float = 0.0
     acts: int = 0
     trajectories: list[Trajectory] = field(default_factory=list)
-    highlights: list[Trajectory] = field(default_factory=list)  # the most interesting episodes, those first
+    highlights: list[Trajectory] = field(default_factory=list)  # the most interesting episodes, in that order
 
     def __post_init__(self) -> None:
         self.outcomes = np.zeros(self.episodes, np.int64)  # values of the env's outcome
@@ -60,7 +60,7 @@ class PolicyResult:
 
     @property
     def act_ms(self) -> float:
-        """Wall time of one decision of all envs at once; of a GPU, until it is queued."""
+        """Wall time in ms of one decision for all envs at once; on a GPU, until it is queued."""
         return 1e3 * self.act_seconds / max(self.acts, 1)
 
     def ended(self, name: str) -> np.ndarray:
@@ -69,7 +69,7 @@ class PolicyResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Episodes by how they ended."""
+        """Number of episodes by outcome."""
         return {name: int(self.ended(name).sum()) for name in self.names.values()}
 
     def rate(self, name: str) -> float:
@@ -82,11 +82,11 @@ class PolicyResult:
 
     @property
     def score_ci95(self) -> tuple[float, float]:
-        """Its 95 % interval: Wilson's for a rate, normal for a mean."""
+        """95 % interval of `score`: Wilson's for a rate, normal for a mean."""
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Return the primary metric of each class of episodes that was met."""
+        """Return the primary metric of each class of episodes that occurred."""
         table, head = {}, self.primary_metric
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
@@ -106,7 +106,7 @@ class PolicyResult:
         return won / trials, wilson(won, trials)
 
     def as_dict(self) -> dict[str, Any]:
-        """Figures as the command line prints them."""
+        """Return the figures that `fledge eval --json` prints."""
         head = self.primary_metric
         rates: dict[str, Any] = {name: round(self.rate(name), 4) for name in self.counts}
         if head != "return":
@@ -128,7 +128,7 @@ class PolicyResult:
 
 
 def wilson(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson score interval of a proportion (E. B. Wilson, JASA 1927)."""
+    """Return the Wilson score interval of a proportion (E. B. Wilson, JASA 1927)."""
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)
@@ -153,11 +153,11 @@ def evaluate(
 
     Args:
         agent: Gets observations of all envs at once, returns their actions.
-        cfg: The world, as `task.evaluation` makes it; no more envs are flown than episodes.
-        episodes: How many to fly in all.
-        seed: Decides the world; the same seed gives every agent the same episodes.
-        record: Keep the first episodes of this many envs.
-        highlights: Keep so many of the most interesting episodes.
+        cfg: Env config, from `task.evaluation`; no more envs are made than episodes.
+        episodes: Number of episodes in all.
+        seed: Seed of maps and starts; with the same seed, every agent gets the same episodes.
+        record: Number of envs whose first episode is kept in `trajectories`.
+        highlights: Number of the most interesting episodes to keep.
         on_progress: Called with the number of episodes finished so far.
     """
     if episodes < 1:
@@ -180,7 +180,7 @@ def evaluate(
 
 
 def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
-    """Return the class of each env's episode [N]; raise ConfigError where `classify` breaks its contract."""
+    """Return the class of each env's episode [N]; raise ConfigError if `classify` returns anything else."""
     kinds = metrics.classify(env)
     good = isinstance(kinds, torch.Tensor) and kinds.shape == (env.num_envs,) and not kinds.is_floating_point()
     if not good or int(kinds.min()) < 0 or int(kinds.max()) >= max(1, len(metrics.classes)):
@@ -202,7 +202,7 @@ def fly_wave(
     recorder: Recorder | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Fly one episode in every env, and note in `result` those from number `first` on that belong to it."""
+    """Fly one episode in every env, and write them to `result` from index `first` on, as far as it has room."""
     active = torch.arange(env.num_envs) < result.episodes - first
     last = first + int(active.sum())
     out = env.make_buffers()

@@ -17,9 +17,10 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import build_config, nested
 from fledge.core.settings import flat_settings, refuse_code
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.env_config import eval_env, without_opponent
 from fledge.tasks.base import Task
-from fledge.tasks.policy_loader import LoadedPolicy, check_fit, find_policy_file, load_policy, policy_from_state
+from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy, policy_from_state, read_entries
+from fledge.tasks.registry import find_task
 
 
 @dataclasses.dataclass
@@ -65,16 +66,17 @@ def export_policy(
     name = given.name if isinstance(given, LoadedPolicy) else given
     if path.suffix != ".fledge":
         policy = load_policy(given, task)
+        if policy.task.match.sides == 2:
+            policy = without_opponent(policy)
         cfg = eval_env(policy, overrides=overrides).cfg
         result = export_agent(policy.agent, path, policy.task.contract(cfg))
         if golden is not None:
             cases = write_golden(policy.agent, path, observe_flight(policy, cfg), golden)
             result |= {"golden": str(golden), "golden_cases": cases}
         return result
-    source = find_policy_file(name)
-    if source is None or source.suffix == ".pt":
-        raise ConfigError(f"{name} is no run or policy file, so there is nothing to write to {path}.")
-    entries = read_policy(source)
+    entries = read_entries(name, task or find_task("navigation"))
+    if entries is None:
+        raise ConfigError(f"{name} is not a run or a policy file, so there are no weights to write to {path}.")
     described = [word for word in overrides if word.startswith("policy.")]
     overrides = [word for word in overrides if word not in described]
     if described:
@@ -96,7 +98,7 @@ def export_policy(
 
 
 def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
-    """A policy's description with switches changed by `policy.key=value` words; its weights stay as they are."""
+    """Return a policy's description with switches changed by `policy.key=value` overrides; its weights stay the same."""
     changed = dict(description)
     for word in words:
         key, _, value = word.removeprefix("policy.").partition("=")

@@ -23,7 +23,7 @@ def read_league(run: Path) -> dict[str, Any]:
         try:
             state = history.load(entry, keys=("curriculum",)).get("curriculum")
         except (FledgeError, KeyError):
-            continue  # thinned to weights
+            continue  # holds only weights
         if state and "names" in state:
             return dict(state)
     return {}
@@ -59,7 +59,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
 
 
 def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Return when opponents joined a league that did not note it, from the stages and numbers in the run's metrics."""
+    """Return when opponents joined, from the run's metrics, for a league whose state does not say."""
     selves = sorted(int(number) for number in league["selves"])
     joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}
     for row in curves:
@@ -72,7 +72,7 @@ def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[
 
 
 def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
-    """A matplotlib figure: time to the right, ratings upwards."""
+    """Return a matplotlib figure of ratings over decisions."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.4), dpi=110, layout="constrained")
@@ -96,8 +96,8 @@ def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
             annotation_clip=False,
         )  # fmt: skip
     axes.set_xlim(0.0, 1.22 * x[-1])
-    axes.set(xlabel="million decisions", ylabel="rating in training (the first pilot is 1000)")
-    axes.set_title("Who joined, when, and how strong they are by now", fontsize=11)
+    axes.set(xlabel="million decisions", ylabel="rating in training (first scripted policy: 1000)")
+    axes.set_title("When opponents joined, and their present ratings", fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

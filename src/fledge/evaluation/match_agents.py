@@ -12,7 +12,7 @@ from fledge.core.errors import ConfigError
 from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import flat_settings
 from fledge.envs.placement import EnvPlacement
-from fledge.evaluation.env_config import Differences, eval_env
+from fledge.evaluation.env_config import Differences, eval_env, without_opponent
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy
 
@@ -23,16 +23,15 @@ NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  #
 
 
 def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
-    """The world of a cross-table: that of the first policy that has one, with what was asked for on top.
+    """Return the env config of a cross-table: that of the first policy that has its own, with the overrides on top.
 
     Raises:
-        ConfigError: where several worlds were asked for, or a word would change nothing, because a cross-table decides
-            that itself.
+        ConfigError: The request varies a setting, or overrides one that a cross-table chooses itself.
     """
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
-        raise ConfigError(f"{task.name} is evaluated in a cross-table of one world: leave out --vary and --movers.")
-    home = next((policy for policy in policies if policy.env is not None), policies[0])
+        raise ConfigError(f"{task.name} is evaluated in a cross-table in one env: leave out --vary and --movers.")
+    home = without_opponent(next((policy for policy in policies if policy.env is not None), policies[0]))
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
     asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
     for word in words:
@@ -40,8 +39,8 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
         key = task.presets.aliases.get(key, key).partition(" ")[0].removeprefix("env.")
         if key != "num_envs" and asked.get(key) != flown.get(key):
             raise ConfigError(
-                f"{word} has no meaning in a cross-table, where all that are named meet: leave it out, and name "
-                f"{asked[key]} among the policies."
+                f"{word} has no effect in a cross-table, where all named policies fight each other: leave it out, and add "
+                f"{asked[key]} to the policies."
             )
     return cfg
 
@@ -70,11 +69,11 @@ def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) 
     """Raise ConfigError unless all agents can act in matches of these settings."""
     for (name, _), error in zip(agents, fit_errors([agent for _, agent in agents], task, cfg), strict=True):
         if error is not None:
-            raise ConfigError(f"{name} does not fit this world: {error}") from error
+            raise ConfigError(f"{name} does not fit this env: {error}") from error
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
-    """Agents with labels that tell them apart; one that is named twice meets a clone of it."""
+    """Return the agents with distinct labels; an agent that is named twice fights a clone of itself."""
     names = [policy.name for policy in policies]
     short = [Path(name).name for name in names]
     told = [
@@ -88,7 +87,7 @@ def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]
 
 
 def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], cfg: Any) -> dict[str, Differences]:
-    """By label, settings of the world that are not those that a policy was trained with."""
+    """Return, by label, the settings of the env that differ from those that the policy was trained with."""
     found: dict[str, Differences] = {}
     for label, policy in zip(labels, policies, strict=True):
         if policy.env is None:

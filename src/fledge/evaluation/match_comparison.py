@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluation:
-    """Let every policy meet every other one, and return the cross-table."""
+    """Let every policy fight every other one, and return the cross-table."""
     task = policies[0].task
     cfg = match_env(policies, request)
     if len(policies) == 1:  # against the ladder
@@ -36,7 +36,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluatio
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
-        """Leave a recording and a picture of two agents' most interesting fights, and tell why they were lost."""
+        """Write a recording and a picture of two agents' most interesting fights, and collect why they were lost."""
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, **match_facts(task, cfg, request)}
         number = sum(range(len(agents) - i, len(agents))) + j - i

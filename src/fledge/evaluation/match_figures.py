@@ -1,7 +1,7 @@
-"""Figures of all fights of agents: how they fight, which starts they survive, and their worst opponents and starts.
+"""Figures of the fights in a cross-table: how agents fight, which starts they survive, their worst opponents and starts.
 
-Deterministic agents fly the same fight again from the same start. So every group of fights says how many of them are
-`distinct`, and a weakness is only named where at least FEWEST are.
+Deterministic agents repeat the same fight from the same start. So every group of fights counts how many are `distinct`, and a
+weakness is reported only if at least FEWEST are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fledge.tasks.view.trajectory import Trajectory
 if TYPE_CHECKING:
     from fledge.evaluation.matches import Match
 
-FEWEST = 20  # distinct fights that a rate is taken of
+FEWEST = 20  # distinct fights that a reported weakness is based on
 DIGITS = 4
 
 
@@ -36,7 +36,7 @@ class CrossTableFigures:
         self.records: dict[tuple[int, int], SideRecord] = {}
 
     def note(self, i: int, j: int, match: Match) -> None:
-        """Take in the fights of agent i against agent j, for both."""
+        """Add the fights of agent i against agent j, for both."""
         if not match.notes:
             return
         self.records[i, j] = SideRecord.of(match)
@@ -44,17 +44,17 @@ class CrossTableFigures:
             self.records[j, i] = SideRecord.of(match.swapped())
 
     def pair(self, i: int, j: int) -> dict[str, Any]:
-        """How agent i fought against agent j."""
+        """Return figures of how agent i fought against agent j."""
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """How each agent fought against all, itself included: so all had the same opponents."""
+        """Return figures of how each agent fought against all, itself included, so that all had the same opponents."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
 
     def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Of each agent, its worst opponent and its worst starts against others; None where too few fights tell."""
+        """Return the worst opponent and starts of each agent against the others; None where too few fights are distinct."""
         found: list[dict[str, Any]] = []
         if not self.records or self.count < 2:
             return found
@@ -80,8 +80,8 @@ class CrossTableFigures:
 class SideRecord:
     """Fights of one agent."""
 
-    won: np.ndarray  # [fights] 1, 0, or one half where it is undecided
-    notes: Notes  # of its side, [fights] each
+    won: np.ndarray  # [fights] 1 won, 0 lost, 0.5 undecided
+    notes: Notes  # notes of its side, [fights] each
     starts: Sequence[str]
     random_starts: Sequence[str]
 
@@ -92,17 +92,17 @@ class SideRecord:
         return cls(won, {k: v[:, 0] for k, v in match.notes.items()}, match.starts, match.random_starts)
 
     def began(self, start: str) -> SideRecord:
-        """Fights of one kind of start."""
+        """Return the fights from one kind of start."""
         which = self.notes["start"] == self.starts.index(start)
         return replace(self, won=self.won[which], notes={k: v[which] for k, v in self.notes.items()})
 
     def distinct(self) -> int:
-        """Fights that are not the same as another one in all that was noted, of how it began and of how it went."""
+        """Return the number of fights whose results and notes differ from those of every other one."""
         table = np.stack([self.won, *(np.nan_to_num(v.astype(float), nan=-1.0) for v in self.notes.values())], axis=1)
         return len(np.unique(table.astype(np.float32), axis=0))
 
     def score(self) -> dict[str, Any]:
-        """Wins, losses and survival as shares with 95 % intervals, which are of as many fights as are distinct."""
+        """Return the shares of wins, losses and survival; their 95 % intervals count identical fights once."""
         fights = len(self.won)
         if not fights:
             return {"fights": 0, "distinct": 0}
@@ -116,15 +116,15 @@ class SideRecord:
 
 
 def joined(records: Sequence[SideRecord]) -> SideRecord:
-    """All fights of some records with the same kinds of starts."""
+    """Return all fights of some records, which have the same kinds of starts."""
     notes = {name: np.concatenate([record.notes[name] for record in records]) for name in records[0].notes}
-    # fights against different opponents are different ones, however alike they look
+    # fights against different opponents count as distinct, even if all figures are equal
     notes["against"] = np.repeat(np.arange(len(records)), [len(record.won) for record in records])
     return SideRecord(np.concatenate([s.won for s in records]), notes, records[0].starts, records[0].random_starts)
 
 
 def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:
-    """The one with the lowest score, where enough distinct fights tell; of how many it is the lowest."""
+    """Return the row with the lowest score, its name, and `of`: the number of rows with enough distinct fights; else None."""
     known = [(name, row) for name, row in scores if row["distinct"] >= FEWEST]
     if not known:
         return None

@@ -18,7 +18,8 @@ from fledge.evaluation.match_tables import figure as shown_figure
 from fledge.evaluation.match_tables import kinds_of_starts, survival
 from fledge.evaluation.matches import Match
 from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, tint, write_page
-from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, learning_figures, read_curves
+from fledge.evaluation.report import CURVES_NOTE, command_line, curves_figure, learning_figures, read_curves, trained_in
+from fledge.evaluation.run_section import run_section
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy
 from fledge.tasks.view.trajectory import LossReason, Trajectory
@@ -29,14 +30,14 @@ OURS = "this run"
 
 @dataclass
 class Fights:
-    """What is kept of the run's own fights."""
+    """Fights of the run that the page may show."""
 
     lost: list[tuple[str, Trajectory, LossReason]] = field(default_factory=list)  # (against, fight, why)
     won: list[tuple[str, Trajectory]] = field(default_factory=list)
 
 
 def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: Path) -> dict[str, Any]:
-    """Let a run meet the pilots of its task, and write the page."""
+    """Let a run fight the scripted policies of its task, write the page, and return its path and figures."""
     task = ours.task
     cfg = match_env([ours], request)
     agents = [(OURS, ours.agent), *((policy.name, policy.agent) for policy in fitting_pilots(task, cfg))]
@@ -53,7 +54,10 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     result = fly_cross_table(agents, task, cfg, request, **options)
     curves = read_curves(run)
     title = f"{task.name}: {run.name}"
-    lead = f"What {run.name} learned, and how it does against others in the held-out world: {result['world']}."
+    lead = (
+        f"A policy for the task {task.name}, trained in {trained_in(ours)} and evaluated in held-out fights against the "
+        f"task's scripted policies, starts: {result['world']}."
+    )
     parts = [
         *heading(title, lead, tiles(result, curves, task)),
         *results(result),
@@ -62,7 +66,8 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
         *learning(run, curves, task),
         *lost_fights(kept, task, result),
         *won_fights(kept, task, result),
-        f"<h2>Again</h2><pre>{html.escape(command_line(run, request, path))}</pre>",
+        *run_section(run, ours, curves),
+        f"<h2>Make this page again</h2><pre>{html.escape(command_line(run, request, path))}</pre>",
     ]
     write_page(path, title, parts)
     kinds = Counter(reason.kind for _, _, reason in kept.lost)
@@ -70,17 +75,22 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
 
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
-    """Figures that the page begins with."""
+    """Return the figures that the page begins with, as (value, meaning)."""
     found = learning_figures(curves)
     others = range(1, len(result["agents"]))
     if result["elo"] and others:
         elo = result["elo"][0]
-        found.append((f"{elo['rating']:.0f} ±{elo['ci95'][1] - elo['rating']:.0f}", "Elo, below (mean 1000)"))
+        found.append((f"{elo['rating']:.0f} ±{elo['ci95'][1] - elo['rating']:.0f}", "Elo (mean of the table: 1000)"))
         best = max(others, key=lambda j: float(result["elo"][j]["rating"]))
         row = result["table"][0][best]
         if row["win_of_decided"] is not None:
             name = result["agents"][best]
-            found.append((f"{100 * row['win_of_decided']:.0f} %", f"of the decided won against {name}, the best pilot"))
+            found.append(
+                (
+                    f"{100 * row['win_of_decided']:.0f} %",
+                    f"of decided fights won against {name}, the best scripted policy",
+                )
+            )
     for name in task.match.key_metrics if "behaviour" in result else ():
         head, value = task.match.columns[name], result["behaviour"][0][name]
         share = " %" if "%" in head and value is not None else ""
@@ -96,7 +106,7 @@ def names_of(result: dict[str, Any]) -> list[str]:
 
 
 def results(result: dict[str, Any]) -> list[str]:
-    """The cross-table."""
+    """Return the cross-table."""
     body = []
     for i, name in enumerate(names_of(result)):
         elo = result["elo"][i] if result["elo"] else None
@@ -113,10 +123,10 @@ def results(result: dict[str, Any]) -> list[str]:
         body.append(table_row(cells, i == 0))
     heads = ["wins, % of decided", "Elo", *(f"against {n}" for n in range(1, len(result["agents"]) + 1))]
     return [
-        "<h2>Who beats whom in the held-out world, which no training has met</h2>",
+        "<h2>Wins against each other, in held-out fights</h2>",
         html_table(heads, body, tight=True),
         note(
-            f"{result['episodes']} fights a pair, seed {result['seed']}: every start is flown twice, with sides swapped; "
+            f"{result['episodes']} fights per pair, seed {result['seed']}: every start is flown twice, with sides swapped; "
             "deterministic. Below each: the 95 % interval, and the share of decided fights, %. Undecided fights count as half "
             "a win in Elo and in the colours."
         ),
@@ -124,7 +134,7 @@ def results(result: dict[str, Any]) -> list[str]:
 
 
 def behaviour(result: dict[str, Any], task: Task) -> list[str]:
-    """How all agents fight, and which starts they survive."""
+    """Return how all agents fight, and which starts they survive."""
     if "behaviour" not in result:
         return []
     body, names = list[str](), names_of(result)
@@ -151,14 +161,14 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
         "<h2>Which starts they survive</h2>",
         html_table(["survived", *starts], survived),
         note(
-            "All had the same opponents: all in the table, themselves included. The highest share of a column is bold. "
-            "Intervals count fights that are the same once."
+            "All had the same opponents: every agent of the table, itself included. The highest share of a column is bold. "
+            "Intervals count identical fights once."
         ),
     ]
 
 
 def weaknesses(result: dict[str, Any]) -> list[str]:
-    """The worst opponents and starts of all agents, and the run's random starts."""
+    """Return the worst opponents and starts of all agents, and the run's random starts."""
     if not result.get("weak"):
         return []
     body = []
@@ -181,7 +191,7 @@ def weaknesses(result: dict[str, Any]) -> list[str]:
 
 
 def random_starts(result: dict[str, Any]) -> list[str]:
-    """The run's score over random starts, as a grid where their names are pairs."""
+    """Return the run's score over random starts, as a grid where their names are pairs."""
     told = result["behaviour"][0]["by_start"]
     pairs = [tuple(name.split(", ", 1)) for name in result["random_starts"] if name in told and ", " in name]
     if not pairs:
@@ -205,7 +215,7 @@ def random_starts(result: dict[str, Any]) -> list[str]:
 
 
 def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[str]:
-    """Curves, and the league."""
+    """Return the training curves, and the league's tree."""
     if not curves:
         return []
     parts = ["<h2>How it learned</h2>", image(curves_figure(curves, task), "training curves"), note(CURVES_NOTE)]
@@ -213,16 +223,16 @@ def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[
     if league and any("league/elo" in row for row in curves):
         parts += ["<h2>The league</h2>", image(tree_figure(league, curves), "the league's tree")]
         text = (
-            "Green: the learner's rating as it fought. A dot is where an opponent joined, as strong as the learner then; the "
-            "line from it leads to the rating by now. Red: pilots; blue: copies of the learner. These ratings follow fights "
-            "with exploration, so they are not those of the table above."
+            "Green: the learner's rating during training. A dot marks an opponent that joined, with the learner's rating at "
+            "that time; the line from it leads to its present rating. Red: scripted policies; blue: copies of the learner. "
+            "These ratings come from fights with exploration, so they differ from those of the table above."
         )
         parts.append(note(text))
     return parts
 
 
 def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
-    """Why fights were lost, and some of them as pictures."""
+    """Return why fights were lost, and pictures of some."""
     flown = result["episodes"] * (len(result["agents"]) - 1)
     parts = ["<h2>The fights it lost, and why</h2>"]
     if not kept.lost:
@@ -248,7 +258,7 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
 
 
 def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Trajectory, LossReason]]:
-    """Some lost fights, of every kind in turn, the kind that is met most first, against different opponents."""
+    """Return some lost fights: of every kind in turn, the most frequent first, against different opponents."""
     queues = {kind: [row for row in kept.lost if row[2].kind == kind] for kind in kinds}
     found: list[tuple[str, Trajectory, LossReason]] = []
     while len(found) < SHOWN_LOSSES and any(queues.values()):
@@ -260,7 +270,7 @@ def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Traject
 
 
 def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
-    """Some fights that it won, against the best opponents."""
+    """Return some fights that it won, against the best opponents."""
     strength = {name: row["rating"] for name, row in zip(result["agents"], result["elo"], strict=True)}
     best = sorted(kept.won, key=lambda row: -strength[row[0]])[:SHOWN_WINS]
     shown = [picture(task, trajectory, f"Against {foe}", "") for foe, trajectory in best]
@@ -268,6 +278,6 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
 
 
 def picture(task: Task, trajectory: Trajectory, title: str, text: str) -> str:
-    """One fight with what is to be said about it; this run is the first side."""
+    """Return a picture of one fight with its caption; this run is the first side."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
     return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(trajectory), title)}</figure>"

@@ -1,35 +1,36 @@
-"""The cross-table and what stands beside it, for terminals of 80 columns."""
+"""Results of matches as tables: the cross-table, how the agents fight, and where each is weak."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
-
+from fledge.core.text_table import TextTable
 from fledge.evaluation.episodes import wilson
 from fledge.evaluation.match_figures import FEWEST
-from fledge.evaluation.tables import text_table
 from fledge.tasks.base import Task
 
 
-def match_table(result: dict[str, Any]) -> list[Table]:
-    """The cross-table as two: wins of decided fights with the share decided, and wins of all fights.
+def match_table(result: dict[str, Any]) -> list[TextTable]:
+    """Return the cross-table as two: wins of decided fights with the share decided, and wins of all fights.
 
-    Columns have the numbers of the rows, so that up to six agents fit 80 columns.
+    Columns are headed by the numbers of the rows, so that six agents fit 80 columns.
     """
     names, table = result["agents"], result["table"]
-    views = []
-    facts = f"{result['episodes']} fights each, {result['world']}, seed {result['seed']}"
+    facts = f"{result['episodes']:,} held-out fights per pair, starts: {result['world']}, seed {result['seed']}"
+    note = (
+        "A row's wins against the agent whose number heads the column. Decided: one side won. Elo: from all fights, an "
+        "undecided one counts as half a win; the mean is 1000, ± is the 95 % interval."
+    )
     elos = [f"{row['rating']:.0f} ±{row['ci95'][1] - row['rating']:.0f}" for row in result["elo"]] or [""] * len(names)
-    for title, cell in (
-        ("wins, % of decided fights/decided, % of all", _of_decided),
-        ("wins, % of all fights", lambda row: f"{100 * row['win']:.0f}"),
+    views = []
+    for title, cell, below in (
+        (f"{facts}. Wins, % of decided fights / decided, % of all", _of_decided, ""),
+        ("Wins, % of all fights", lambda row: f"{100 * row['win']:.0f}", note),
     ):
-        view = text_table(f"{title}; {facts}", "against:", [*numbers(result), "Elo"], gap=0)
+        rows = []
         for i, (name, elo) in enumerate(zip(names, elos, strict=True)):
-            view.add_row(f"{i + 1} {name}", *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo)
-        views.append(view)
+            rows.append([f"{i + 1} {name}", *(cell(table[i][j]) if i != j else "" for j in range(len(names))), elo])
+        views.append(TextTable(["against:", *numbers(result), "Elo"], rows, title, below))
     return views
 
 
@@ -43,7 +44,7 @@ def _of_decided(row: dict[str, Any]) -> str:
 
 
 def same_fights(result: dict[str, Any]) -> str:
-    """A sentence where the fights of a pair are nearly all the same one; else ""."""
+    """Return a warning if nearly all fights of a pair are identical; else ""."""
     names, table = result["agents"], result["table"]
     pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names)) if "distinct" in table[i][j]]
     i, j = min(pairs, key=lambda pair: table[pair[0]][pair[1]]["distinct"], default=(0, 0))
@@ -51,31 +52,32 @@ def same_fights(result: dict[str, Any]) -> str:
     if i == j or row["distinct"] >= min(FEWEST, row["fights"]):
         return ""
     return (
-        f"Of {row['fights']} fights of {names[i]} against {names[j]}, {row['distinct']} differ: agents that leave nothing to "
-        "chance fly the same fight again from the same start, and intervals do not know it. Take other starts, or --sampled."
+        f"Only {row['distinct']} of {row['fights']} fights of {names[i]} against {names[j]} are distinct: deterministic "
+        "agents repeat the same fight from the same start, so the intervals are too narrow. Use random starts, or --sampled."
     )
 
 
 # ---- how they fight, and where they are weak -------------------------------------------------------------------------
 
 
-def behaviour_tables(result: dict[str, Any], task: Task) -> list[Table]:
-    """How agents fight, which starts they survive, and their weaknesses; no tables without notes of the matches."""
-    told = result.get("behaviour")
-    return [fighting_table(result, task), survival_table(result), weakness_table(result)] if told else []
+def behaviour_tables(result: dict[str, Any], task: Task) -> list[TextTable]:
+    """Return how agents fight, which starts they survive, and their weaknesses; empty without notes of the matches."""
+    if not result.get("behaviour"):
+        return []
+    return [fighting_table(result, task), survival_table(result), *weakness_tables(result)]
 
 
-def fighting_table(result: dict[str, Any], task: Task) -> Table:
-    """Figures of each agent's behaviour."""
-    headings = [heading.replace(" ", "\n") for heading in task.match.columns.values()]
-    view = text_table("how they fight, against all and themselves", "", headings, width=20, gap=0)
+def fighting_table(result: dict[str, Any], task: Task) -> TextTable:
+    """Return figures of each agent's behaviour."""
+    rows = []
     for name, row in zip(result["agents"], result["behaviour"], strict=True):
-        view.add_row(name, *(figure(row[key], heading) for key, heading in task.match.columns.items()))
-    return view
+        rows.append([name, *(figure(row[key], heading) for key, heading in task.match.columns.items())])
+    title = "How they fight, in all their fights (against the others and themselves)"
+    return TextTable(["agent", *task.match.columns.values()], rows, title, task.match.legend)
 
 
 def figure(value: float | None, heading: str) -> str:
-    """A figure of behaviour, with as many digits as it bears; under a heading with %, it is a share."""
+    """Return a figure of behaviour as text; under a heading with %, it is a share."""
     if value is None:
         return "-"
     if "%" in heading:
@@ -84,14 +86,17 @@ def figure(value: float | None, heading: str) -> str:
 
 
 def kinds_of_starts(result: dict[str, Any]) -> dict[str, list[str]]:
-    """Starts that were met, by heading: cells of random ones are taken together."""
+    """Return the starts that occurred, by heading; the cells of random starts are taken together."""
     met = list(dict.fromkeys(name for row in result["behaviour"] for name in row["by_start"]))
     cells = [name for name in met if name in result["random_starts"]]
     return {name: [name] for name in met if name not in cells} | ({"random": cells} if cells else {})
 
 
 def survival(row: dict[str, Any], starts: list[str]) -> tuple[float, float, float] | None:
-    """Share of the fights from some starts that were survived, and its 95 % interval, by how many are distinct."""
+    """Return the share of fights from some starts that were survived and its 95 % interval; None without fights.
+
+    The interval counts identical fights once.
+    """
     parts = [row["by_start"][name] for name in starts if name in row["by_start"]]
     fights = sum(part["fights"] for part in parts)
     if not fights:
@@ -101,29 +106,27 @@ def survival(row: dict[str, Any], starts: list[str]) -> tuple[float, float, floa
     return share, *wilson(share * distinct, distinct)
 
 
-def survival_table(result: dict[str, Any]) -> Table:
-    """Shares of fights survived, a line for each start."""
-    title = "survived, % of the fights from a start (±95 %), against all and themselves"
-    view = text_table(title, "start", numbers(result))
+def survival_table(result: dict[str, Any]) -> TextTable:
+    """Return the shares of fights survived, a line for each start."""
+    title = "Survived, % of the fights from a start, ± 95 %, in all their fights; columns: numbers of the agents above"
+    rows = []
     for heading, starts in kinds_of_starts(result).items():
         cells = [survival(row, starts) for row in result["behaviour"]]
-        view.add_row(heading, *("-" if c is None else f"{100 * c[0]:.0f} ±{50 * (c[2] - c[1]):.0f}" for c in cells))
-    return view
+        shares = ("-" if c is None else f"{100 * c[0]:.0f} ±{50 * (c[2] - c[1]):.0f}" for c in cells)
+        rows.append([heading, *shares])
+    return TextTable(["start", *numbers(result)], rows, title)
 
 
-def weakness_table(result: dict[str, Any]) -> Table:
-    """Of each agent, whom and which starts it does worst against, by score."""
-    view = Table(title="worst: score, % (95 %), wins and half of the undecided", box=SIMPLE, padding=(0, 1, 0, 0))
-    view.add_column("", overflow="fold", max_width=16)
-    for heading in ("opponent", "start", "random start"):
-        view.add_column(heading, overflow="fold")
+def weakness_tables(result: dict[str, Any]) -> list[TextTable]:
+    """Return the opponent and the starts that each agent scores lowest against; empty where fights are too few."""
+    rows = []
     for row in result["weak"]:
-        view.add_row(row["agent"], *(weakness(row[key]) for key in ("opponent", "start", "random_start")))
-    return view
-
-
-def weakness(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "too few fights"
-    low, high = found["score_ci95"]
-    return f"{found['name']} {100 * found['score']:.0f} ({100 * low:.0f}-{100 * high:.0f})"
+        for key in ("opponent", "start", "random_start"):
+            if (found := row[key]) is not None:
+                low, high = found["score_ci95"]
+                interval = f"{100 * low:.0f}-{100 * high:.0f}"
+                rows.append(
+                    [row["agent"], key.replace("_", " "), found["name"], f"{100 * found['score']:.0f}", interval]
+                )
+    title = "Weakest against: score, %, is wins and half of the undecided fights"
+    return [TextTable(["agent", "", "weakest", "score", "95 %"], rows, title, keys=3)] if rows else []

@@ -1,8 +1,8 @@
-"""Matches: agents against each other in the held-out world, both sides, and the cross-table of all of them.
+"""Matches: agents against each other in held-out fights, and the cross-table of all of them.
 
-Every pair flies the same starts twice, with sides swapped, so that nothing in a figure comes from the side or from luck with
-the geometry. A fight is won, lost, or undecided (both died, neither could win any more, or the clock): the share of decided
-fights stands beside every rate, because running away is not winning.
+Every pair flies the same starts twice, with sides swapped, so that neither the side nor the geometry favours an agent. A fight
+is won, lost, or undecided (both died, neither can win any more, or time ran out). The share of decided fights is printed
+beside every rate, because running away is not winning.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ AT_ONCE = 1024  # fights
 
 @dataclass
 class Match:
-    """How fights between two agents ended, for the first of them."""
+    """Outcomes of fights between two agents, from the view of the first."""
 
     outcomes: np.ndarray  # [fights] values of the env's outcome
-    names: dict[int, str]  # of those values
+    names: dict[int, str]  # value of an outcome -> its name
     kinds: np.ndarray  # [fights] index into classes
     classes: Sequence[str]  # kinds of episodes
     lengths_s: np.ndarray  # [fights] simulated seconds
     decision_s: float = 1.0
     highlights: list[Trajectory] = dataclasses.field(default_factory=list)
-    """Of the fights, the most interesting ones, if asked for; outcomes are the first agent's."""
+    """The most interesting fights, if requested; outcomes are the first agent's."""
     notes: Notes = dataclasses.field(default_factory=dict)
-    """Notes of the task's MatchStats, [fights, 2]: of the first agent, and of the second."""
+    """Notes of the task's MatchStats, [fights, 2]: first agent, second agent."""
     starts: Sequence[str] = ()
     random_starts: Sequence[str] = ()
-    """Its kinds of starts."""
+    """Kinds of starts, as in MatchStats."""
 
     def count(self, name: str) -> int:
         return sum(int((self.outcomes == value).sum()) for value, known in self.names.items() if known == name)
 
     def by_class(self) -> dict[str, dict[str, Any]]:
-        """Wins, losses and all fights by how they began."""
+        """Return the shares of wins and losses and the number of fights, by class of episode."""
         table = {}
         for index, name in enumerate(self.classes):
             if (chosen := self.kinds == index).any():
@@ -66,7 +66,7 @@ class Match:
         return table
 
     def as_dict(self) -> dict[str, Any]:
-        """Figures as the command line prints them."""
+        """Return the figures that `fledge eval --json` prints."""
         won, lost = self.count("win"), self.count("loss")
         fights, decided = len(self.outcomes), won + lost
         low, high = wilson(won, decided) if decided else (0.0, 1.0)
@@ -86,7 +86,7 @@ class Match:
         }
 
     def swapped(self) -> Match:
-        """The same fights, for the second agent."""
+        """Return the same fights from the view of the second agent."""
         value = {name: number for number, name in self.names.items()}
         other = self.outcomes.copy()
         other[self.outcomes == value["win"]] = value["loss"]
@@ -112,14 +112,14 @@ def play(
     """Let two agents fight; each start is flown twice, with sides swapped.
 
     Args:
-        cfg: The world; its number of envs is chosen here.
-        fights: An even number of them.
-        highlights: How many fights to keep whole: losses and draws first, the longest of each outcome.
+        cfg: Env config; its number of envs is chosen here.
+        fights: Number of fights, even.
+        highlights: Number of fights to keep in full: losses and draws first, the longest of each outcome.
         on_progress: Called with the number of fights finished so far.
     """
     if fights < 2 or fights % 2:
         raise ConfigError(
-            f"episodes is {fights}, but each start is flown from both sides: take an even number, at least 2."
+            f"episodes is {fights}, but must be even and at least 2: each start is flown from both sides."
         )
     parts, noted = list[tuple[np.ndarray, ...]](), list[Notes]()
     done, wave = 0, 0
@@ -160,7 +160,7 @@ def play(
 
 
 class AgentPair(BaseAgent):
-    """Two agents in every pair of an env's rows, `first` on `side`."""
+    """Acts with two agents in every pair of an env's rows; `first` has the row number `side` of each pair."""
 
     def __init__(self, first: BaseAgent, second: BaseAgent, side: int, env: TensorEnv) -> None:
         super().__init__(env.num_envs, env.device)
@@ -213,18 +213,18 @@ def cross_table(
     on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Let every agent meet every other one, and itself.
+    """Let every agent fight every other one, and itself.
 
     Args:
-        highlights: Of each match between two, how many fights to keep whole.
-        only_first: Only of matches of the first agent.
-        on_match: Called with numbers of the agents and their match, when it is over.
+        highlights: Number of fights of each pair to keep in full.
+        only_first: Keep only those of the first agent.
+        on_match: Called with the indices of two agents and their match, when it is over.
 
     Returns:
         "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
-        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others. Where
-        the task records its matches: "behaviour" of each, in all its fights and in each pair's, and "weak", of each the worst
-        opponent and starts (see `CrossTableFigures`).
+        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others. If the
+        task records its matches, also "behaviour" of each agent, in all its fights and in those of each pair, and "weak": the
+        worst opponent and starts of each (see `CrossTableFigures`).
     """
     check_agents(agents, task, cfg)
     names, figures = [name for name, _ in agents], CrossTableFigures(task.match, len(agents))

@@ -1,4 +1,4 @@
-"""One HTML page that stands alone: its style, tables and pictures are inside. Legible in light and in dark."""
+"""A self-contained HTML page: style, tables and pictures are inside. Follows the light or dark theme of the system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ h1{font-size:1.7rem;margin-bottom:.2rem} h2{font-size:1.15rem;margin-top:2.2rem}
 p.lead{color:var(--soft);margin-top:0} table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.45rem .6rem;border-bottom:1px solid var(--line);text-align:right} th:first-child,td:first-child{text-align:left}
 th{font-weight:600;color:var(--soft);font-size:.88rem} tr.ours td{font-weight:650;background:var(--ours)}
-td{white-space:nowrap} td small{display:block;font-weight:400;color:var(--soft)} td.best{font-weight:700}
+td{white-space:nowrap} td.text{text-align:left;white-space:normal}
+td small{display:block;font-weight:400;color:var(--soft)} td.best{font-weight:700}
 td small{font-size:.78rem;line-height:1.35} table.tight td,table.tight th{padding:.35rem .45rem}
 .note{color:var(--soft);font-size:.88rem} .wide{overflow-x:auto}
 img{max-width:100%;height:auto;background:#fff;border-radius:8px}
@@ -42,7 +43,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
 
 
 def heading(title: str, lead: str, figures: Sequence[tuple[str, str]]) -> list[str]:
-    """The top of a page: title, a sentence, and figures with their meaning."""
+    """Return the top of a page: title, a sentence, and figures with their meaning."""
     tiles = [f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in figures]
     return [
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>",
@@ -55,32 +56,32 @@ def note(text: str) -> str:
 
 
 def cell(text: str, small: str = "", style: str = "", best: bool = False) -> str:
-    """A cell of a table, with lines of small print below."""
+    """Return a cell of a table, with lines of small print below."""
     below = "".join(f"<small>{html.escape(line)}</small>" for line in small.splitlines())
     look = (f" style='{style}'" if style else "") + (" class='best'" if best else "")
     return f"<td{look}>{html.escape(text)}{below}</td>"
 
 
 def tint(score: float) -> str:
-    """Background of a score from 0, red, over nothing at one half to 1, green."""
+    """Return the background style of a score: red at 0, none at 0.5, green at 1."""
     colour = "27,158,90" if score >= 0.5 else "209,73,91"
     return f"background:rgba({colour},{0.5 * abs(2 * score - 1):.2f})"
 
 
 def table_row(cells: Iterable[str], ours: bool = False) -> str:
-    """A row of cells that are HTML."""
+    """Return a row of cells, which are HTML; `ours` highlights it."""
     return f"<tr{' class=ours' if ours else ''}>{''.join(cells)}</tr>"
 
 
 def html_table(names: Sequence[str], body: Sequence[str], tight: bool = False) -> str:
-    """A table of rows that are HTML; `tight` where there are many columns."""
+    """Return a table of rows, which are HTML; `tight` saves space where there are many columns."""
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     kind = " class='tight'" if tight else ""
     return f"<div class='wide'><table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
 
 
 def image(figure: Any, text: str) -> str:
-    """A matplotlib figure as an <img> with its data inside."""
+    """Return a matplotlib figure as an <img> with its data inside."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     data = base64.b64encode(buffer.getvalue()).decode()

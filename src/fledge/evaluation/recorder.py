@@ -1,7 +1,7 @@
-"""What an evaluation keeps of its episodes: the first ones, for pictures, and the most interesting ones, for a recording.
+"""Trajectories that an evaluation keeps: the first episodes, for pictures, and the most interesting ones, for a recording.
 
-Which episodes are interesting shows only at their end, so all are followed while they fly, as far as `MAX_OPEN_BYTES` go: then
-half of those under way are let go. Of those that ended, no more are held than may be chosen of each outcome.
+Which episodes are interesting is known only at their end, so all are recorded while they fly, up to `MAX_OPEN_BYTES`: then
+half of those under way are dropped. Of those that ended, only as many are held as may be chosen of each outcome.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fledge.envs.base import TensorEnv
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.trajectory import Trajectory
 
-DRAWN = 64  # the most numbers of an observation that a recording keeps
+DRAWN = 64  # largest number of values of an observation that is recorded
 MAX_OPEN_BYTES = 256 * 2**20
 
 
 class Highlights:
-    """The most interesting of the episodes offered: of every outcome some, failures first, the longest of each.
+    """Chooses the most interesting episodes: some of every outcome, failures first, the longest of each.
 
-    In turns, from each outcome the longest that is left; outcomes other than the primary metric first, the rarest first.
+    The outcomes take turns, the rarest first and the primary metric last; each turn takes the longest episode that is left.
     """
 
     def __init__(self, count: int, primary_metric: str) -> None:
@@ -35,7 +35,7 @@ class Highlights:
         self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, trajectory)
 
     def offer(self, trajectory: Trajectory, number: int) -> None:
-        """Take note of an episode by its number in the evaluation; which ones are kept does not depend on the order."""
+        """Offer an episode with its number in the evaluation. The choice does not depend on the order of offers."""
         self._met[trajectory.outcome] += 1
         heap = self._longest.setdefault(trajectory.outcome, [])
         heapq.heappush(heap, (len(next(iter(trajectory.frames.values()), ())), -number, trajectory))
@@ -43,7 +43,7 @@ class Highlights:
             heapq.heappop(heap)
 
     def chosen(self) -> list[Trajectory]:
-        """The episodes to keep, the most interesting first."""
+        """Return the episodes to keep, the most interesting first."""
         order = sorted(self._longest, key=lambda name: (name == self.primary_metric, self._met[name], name))
         queues = [sorted(self._longest[name], reverse=True, key=lambda item: item[:2]) for name in order]
         turns = [queue[k] for k in range(self.count) for queue in queues if k < len(queue)]
@@ -51,14 +51,14 @@ class Highlights:
 
 
 class Recorder:
-    """Collects what moves in the episodes of one wave.
+    """Records the episodes of one wave.
 
     Args:
         first: Number of the first env's episode.
-        record: Of how many envs, from the first on, the episodes go to `trajectories`.
-        trajectories: Where these go, in the order in which they end.
-        highlights: Gets all others as well; None: only these few are followed.
-        rows: Which rows are followed for the highlights; by default all. In a match, those of one side.
+        record: Number of envs, from the first on, whose episodes are appended to `trajectories`.
+        trajectories: List to append to, in the order in which episodes end.
+        highlights: Gets all episodes; None: only the `record` first envs are recorded.
+        rows: Rows that are recorded for the highlights; by default all. In a match, those of one side.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Recorder:
         self.view, self.env, self.first, self.record = view, env, first, min(record, env.num_envs)
         self.trajectories, self.highlights = trajectories, highlights
         followed = np.arange(env.num_envs) if rows is None else rows
-        self.open = followed if highlights else np.arange(self.record)  # envs that are followed, in order
+        self.open = followed if highlights else np.arange(self.record)  # envs that are being recorded, in order
         self.scenes: dict[int, dict[str, Any]] = {}
-        # step by step, who was followed and what was seen of them, [len(who), ...] each
+        # for each step: the recorded envs, and their snapshots, [len(envs), ...] each
         self.steps: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
         self.held = len(self.open)  # rows of the first step
         self.open_bytes = 0
 
     def before_step(self, obs: Mapping[str, Tensor]) -> None:
-        """Note what is seen before a decision."""
+        """Record the state before a decision."""
         if not len(self.open):
             return
         ids = self.open.tolist()
@@ -92,13 +92,13 @@ class Recorder:
         self.steps.append((self.open, {name: value.copy() for name, value in now.items()}))
         self.open_bytes += sum(value.nbytes for value in now.values())
         if self.open_bytes > MAX_OPEN_BYTES and self.held > len(self.open):
-            self._let_go()
+            self._compact()
         if self.open_bytes > MAX_OPEN_BYTES and len(self.open) > max(self.record, 1):
             self.open = self.open[: max(self.record, len(self.open) // 2, 1)]
-            self._let_go()
+            self._compact()
 
     def after_step(self, outcome: Tensor, returns: Tensor) -> None:
-        """Note which episodes ended, and how."""
+        """Finish the episodes that ended."""
         if not len(self.open):
             return
         how = outcome.cpu().numpy()
@@ -116,33 +116,33 @@ class Recorder:
                 self.highlights.offer(trajectory, self.first + number)
         self.open = self.open[~over]
         if 2 * len(self.open) <= self.held:
-            self._let_go()
+            self._compact()
 
     def _frames(self, number: int) -> dict[str, np.ndarray]:
-        """All that was seen of one env, [steps, ...]."""
-        rows = [int(np.searchsorted(who, number)) for who, _ in self.steps]
+        """Return the frames of one env, [steps, ...]."""
+        rows = [int(np.searchsorted(envs, number)) for envs, _ in self.steps]
         names = self.steps[0][1]
         return {
             name: np.stack([seen[name][row] for row, (_, seen) in zip(rows, self.steps, strict=True)]) for name in names
         }
 
-    def _let_go(self) -> None:
-        """Hold only what was seen of those that are still followed."""
-        who, self.held = self.open, len(self.open)
-        kept = self.steps if len(who) else []
+    def _compact(self) -> None:
+        """Drop the frames of envs that are no longer recorded."""
+        envs, self.held = self.open, len(self.open)
+        kept = self.steps if len(envs) else []
         self.steps = [
-            (who, {name: value[np.searchsorted(ids, who)] for name, value in seen.items()}) for ids, seen in kept
+            (envs, {name: value[np.searchsorted(ids, envs)] for name, value in seen.items()}) for ids, seen in kept
         ]
         self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
 
     def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Of a task that shows nothing of its own: the observations that are few enough numbers to draw."""
+        """Return the small observations, as frames of a task without snapshots of its own."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
         return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}
 
 
 def check_snapshot(frames: Any, count: int) -> dict[str, np.ndarray]:
-    """Return what a view shows of some envs; raise ConfigError unless it is arrays with a row for each of them."""
+    """Return a view's snapshot of `count` envs; raise ConfigError unless it holds arrays with a row for each env."""
     rows = frames.values() if isinstance(frames, dict) else [None]
     if not all(isinstance(each, np.ndarray) and each.ndim and len(each) == count for each in rows):
         raise ConfigError(

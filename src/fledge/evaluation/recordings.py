@@ -22,10 +22,10 @@ def save_recording(
     """Write the highlights of an evaluation, the most interesting first, and return the writer's figures.
 
     Raises:
-        ConfigError: when the task shows nothing that could be recorded.
+        ConfigError: The task has no snapshots to record.
     """
     if not highlights or not highlights[0].frames:
-        raise ConfigError(f"{task.name} shows nothing to record: give its Task a snapshot.")
+        raise ConfigError(f"{task.name} has no frames to record: give its TaskView a snapshot.")
     frame = {name: value[0] for name, value in highlights[0].frames.items()}
     with RecordingWriter(
         path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
@@ -42,8 +42,8 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
     """Return whether a file is a recording.
 
     Raises:
-        ConfigError: if there is no such file, but its ending, or the target's, implies a recording.
-        FormatError: if the ending implies one, but the content is not.
+        ConfigError: There is no such file, but its extension, or the target's, implies a recording.
+        FormatError: The extension implies a recording, but the content is none.
     """
     if is_recording(source):
         return True
@@ -51,7 +51,9 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
         return False
     if not source.exists():
         raise ConfigError(f"There is no recording {source}: check the name.")
-    raise FormatError(f"{source} is no recording, or an empty one: those begin with their name and version.")
+    raise FormatError(
+        f"{source} is not a recording: it does not begin with a recording's header. Check the file, or write it again."
+    )
 
 
 def describe_recording(path: Path) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def describe_recording(path: Path) -> dict[str, Any]:
 
 
 def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
-    """Return a description in lines, whose text from the file may hold any character: print them by `harmless`."""
+    """Yield a description in lines. Print them with `harmless`: text from the file may hold control characters."""
     outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
     yield (
         f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "
@@ -96,7 +98,7 @@ def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
     if outcomes:
         yield f"outcomes: {outcomes}"
     if not found["closed"]:
-        yield "it has no end: it is still being written, or was cut, and plays up to there"
+        yield "incomplete: it is still being written, or was cut off, and plays up to there"
     if found["damage"]:
         yield f"damaged: {found['damage']}"
     facts = {key: value for key, value in found["facts"].items() if key != "settings"}

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from fledge.core.terminal import make_console
+from fledge.core.overrides import from_plain, nested
+from fledge.core.terminal import duration, make_console
 from fledge.evaluation.comparison import EvalRequest, fly_with_progress, load_policies, row_of
 from fledge.evaluation.env_config import eval_env
 from fledge.evaluation.episodes import TEST_SEED
 from fledge.evaluation.page import cell, heading, html_table, image, note, table_row, write_page
+from fledge.evaluation.run_section import run_section
 from fledge.evaluation.tables import class_score, classes_of, outcome_labels, score_of
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import env_label
-from fledge.tasks.policy_loader import load_policy
+from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import is_code
 from fledge.tasks.view.trajectory import Trajectory
 
@@ -33,7 +35,7 @@ CURVES_NOTE = f"Each point is the mean of {WINDOW} iterations around it; the spe
 
 @dataclass
 class Report:
-    """What goes into the page."""
+    """Contents of the page."""
 
     title: str
     lead: str
@@ -44,44 +46,62 @@ class Report:
     curves: list[dict[str, float]] = field(default_factory=list)  # rows of metrics.jsonl
     trajectories: list[tuple[str, list[Trajectory]]] = field(default_factory=list)  # (title, recorded episodes)
     marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the curve of the primary metric
+    envs: dict[str, str] = field(
+        default_factory=dict
+    )  # label of an env -> what it is: "the env that it was trained in"
+    made: list[str] = field(default_factory=list)  # HTML of how the run was made
 
 
 def write_report(path: Path, report: Report) -> None:
     """Write the page."""
-    parts = [
-        *heading(report.title, report.lead, report.figures),
-        f"<h2>{html.escape(report.task.primary_metric.capitalize())} in the held-out world, which no training has met</h2>",
-        results_table(report.rows, report.task),
-        note("Deterministic; 95 % intervals. Same seed, so the same episodes for all."),
-    ]
-    if details := details_table(report.rows, report.task):
-        parts += ["<h2>Where it is weak, and how it flies</h2>", details, note(report.task.metrics.legend)]
+    task = report.task
+    parts = heading(report.title, report.lead, report.figures)
+    for world in dict.fromkeys(row["world"] for row in report.rows):
+        title = f"{task.primary_metric.capitalize()} in {world}" + (
+            f", {what}" if (what := report.envs.get(world)) else ""
+        )
+        rows = [row for row in report.rows if row["world"] == world]
+        parts += [f"<h2>{html.escape(title)}</h2>", results_table(rows, task), *abouts(rows)]
+    parts.append(
+        note(
+            f"Held-out episodes: their maps and seeds occur in no training. Deterministic actions, 95 % intervals, the same "
+            f"episodes for all. {task.metrics.outcome_legend}"
+        )
+    )
+    if details := details_table(report.rows, task):
+        legend = f"{task.metrics.class_legend} {task.metrics.legend}".strip()
+        parts += ["<h2>Where it is weak, and how it flies</h2>", details, note(legend)]
     if report.curves:
         figure = curves_figure(report.curves, report.task, report.marks)
         parts += ["<h2>How it learned</h2>", image(figure, "training curves"), note(CURVES_NOTE)]
     for title, trajectories in report.trajectories:
         parts += [f"<h2>{html.escape(title)}</h2>", image(report.task.view.draw(trajectories), title)]
-    parts += ["<h2>Again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
+    parts += [*report.made, "<h2>Make this page again</h2>", f"<pre>{html.escape(report.command)}</pre>"]
     write_page(path, report.title, parts)
 
 
+def abouts(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a note about each published policy in the rows."""
+    return [note(text) for text in dict.fromkeys(row["about"] for row in rows if row.get("about"))]
+
+
 def results_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
-    """Evaluations as an HTML table; rows marked `ours` stand out."""
+    """Return evaluations in one env as an HTML table; rows marked `ours` stand out."""
     head = task.primary_metric
     labels = outcome_labels(rows[0], task) if rows else {}
     others = [name for name in labels if name != head]
-    names = ["policy", "world", head, "95 % interval", *(labels[name] for name in others), "episodes"]
+    names = ["policy", labels.get(head, head), "95 % interval", *(labels[name] for name in others), "episodes"]
     body = []
     for row in rows:
         score, low, high = score_of(row, head)
-        cells = [row["policy"], row["world"], f"{score:.3f}", f"{low:.3f} to {high:.3f}"]
+        cells = [row["policy"], f"{score:.3f}", f"{low:.3f} to {high:.3f}"]
         cells += [*(f"{row[k]:.3f}" for k in others), str(row["episodes"])]
         body.append(table_row(map(cell, cells), bool(row.get("ours"))))
     return html_table(names, body)
 
 
 def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
-    """The primary metric by class of episode and the task's metrics, as an HTML table; "" where there are none."""
+    """Return the primary metric by class of episode and the task's metrics as an HTML table; "" if there are none."""
     classes = classes_of(rows, task)
     figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
     if not classes and not figures:
@@ -91,11 +111,11 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
         cells = [row["policy"], row["world"], *(class_score(row, name, task) for name in classes)]
         cells += [f"{row[name]:.2f}" if row.get(name) is not None else "" for name in figures]
         body.append(table_row(map(cell, cells), bool(row.get("ours"))))
-    return html_table(["policy", "world", *classes, *(task.metrics.columns[name] for name in figures)], body)
+    return html_table(["policy", "env", *classes, *(task.metrics.columns[name] for name in figures)], body)
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
-    """Rows of a run's metrics.jsonl, without a last line that a kill has torn; none where there is no such file."""
+    """Return the rows of a run's metrics.jsonl, without a last line that is incomplete; empty if there is no such file."""
     path, rows = run / "metrics.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with contextlib.suppress(json.JSONDecodeError):
@@ -104,13 +124,15 @@ def read_curves(run: Path) -> list[dict[str, float]]:
 
 
 def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:
-    """Time and decisions of a training, as (value, meaning); none without rows."""
-    found = [(f"{row['seconds'] / 60:.1f} min", f"{row['frames'] / 1e6:.2f} M") for row in curves[-1:]]
-    return [pair for minutes, frames in found for pair in ((minutes, "of learning"), (frames, "decisions"))]
+    """Return time and decisions of a training as (value, meaning); empty without rows."""
+    if not curves:
+        return []
+    last = curves[-1]
+    return [(duration(last["seconds"]), "of training"), (f"{last['frames'] / 1e6:.2f} M", "decisions")]
 
 
 def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[tuple[str, float]] = ()) -> Any:
-    """Primary metric, endings, return and speed against decisions; a return that is the primary metric is drawn once."""
+    """Return a figure of primary metric, outcomes, return and speed against decisions."""
     from matplotlib.figure import Figure
 
     x = np.array([row["frames"] for row in rows]) / 1e6
@@ -153,7 +175,11 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
 
 
 def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
-    """Running mean of what there is, shorter at the ends; of rates, weighted by how many episodes each tells of."""
+    """Return the running mean, over fewer values at the ends; NaN is left out.
+
+    Args:
+        weights: Of each value: for rates, the number of episodes.
+    """
     data = np.asarray(values, dtype=float)
     known = np.where(np.isnan(data), 0.0, 1.0 if weights is None else np.asarray(weights, dtype=float))
     kernel = np.ones(min(WINDOW, len(data)))
@@ -166,9 +192,10 @@ def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> n
 
 
 def command_line(run: Path, request: EvalRequest, path: Path) -> str:
-    """The command that writes this page, with what is not the default."""
+    """Return the command that writes this page; options with their defaults are left out."""
     words = ["fledge", "report", str(run), *request.overrides]
-    words += ["--task", request.task.reference] if request.task and is_code(request.task.reference) else []
+    task = getattr(request.task, "reference", request.task)
+    words += ["--task", task] if task and is_code(task) else []
     words += ["--out", str(path)] if path != run / "report.html" else []
     words += ["--episodes", str(request.episodes)] if request.episodes != REPORT_EPISODES else []
     words += ["--seed", str(request.seed)] if request.seed != TEST_SEED else []
@@ -177,7 +204,10 @@ def command_line(run: Path, request: EvalRequest, path: Path) -> str:
 
 
 def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
-    """Evaluate a run in its own world, beside the task's pilots, and write its report."""
+    """Evaluate a run beside the task's scripted policies, in the env that it was trained in and in the task's benchmark env.
+
+    Writes the page and returns its path and figures.
+    """
     console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
@@ -188,13 +218,13 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
     policies += [load_policy(name, task) for name in task.pilots()]
     rows: list[dict[str, Any]] = []
     trajectories: list[tuple[str, list[Trajectory]]] = []
-    for preset in dict.fromkeys([task.metrics.eval_preset, None]):  # what counts first, then its own world
+    for preset in dict.fromkeys([None, task.metrics.eval_preset]):
         for policy in policies:
             label = "this run" if policy is ours else policy.name
             for words in request.env_overrides():
                 flight = eval_env(policy, preset, words, ours.env)
                 if (label, env_label(task, flight.cfg)) in [(r["policy"], r["world"]) for r in rows]:
-                    continue  # a run that was trained where it is evaluated
+                    continue  # it was trained in the benchmark env
                 shown = dataclasses.replace(request, picture=path if policy is ours else None)
                 result = fly_with_progress(policy, flight.cfg, shown, console, label)
                 row = {**row_of(policy, flight, result, request, label), "ours": policy is ours}
@@ -202,9 +232,27 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
                 if result.trajectories and result.trajectories[0].frames:
                     trajectories.append((f"Episodes of this run: {row['world']}", result.trajectories))
     curves = read_curves(run)
-    score = score_of(rows[0], task.primary_metric)[0]
-    figures = [*learning_figures(curves), (f"{score:.3f}", f"{task.primary_metric} at {rows[0]['world']}")]
-    title, lead = f"{task.name}: {run.name}", f"What {run.name} learned, and how it does in the held-out world."
-    command = command_line(run, request, path)
-    write_report(path, Report(title, lead, command, task, figures, rows, curves, trajectories[:1]))
+    own = {row["world"]: score_of(row, task.primary_metric)[0] for row in rows if row["ours"]}
+    figures = [*learning_figures(curves), *((f"{x:.3f}", f"{task.primary_metric} in {env}") for env, x in own.items())]
+    envs = env_notes(list(own), request, ours)
+    lead = f"A policy for the task {task.name}, trained in {trained_in(ours)} and evaluated in {' and '.join(own)}."
+    report = Report(f"{task.name}: {run.name}", lead, command_line(run, request, path), task, figures, rows, curves)
+    report.trajectories, report.envs, report.made = trajectories[:1], envs, run_section(run, ours, curves)
+    write_report(path, report)
     return {"report": str(path), "rows": rows}
+
+
+def env_notes(envs: Sequence[str], request: EvalRequest, ours: LoadedPolicy) -> dict[str, str]:
+    """Return what each env is, by label: those of the training come first, one for each `--vary` value."""
+    count = len(request.env_overrides())
+    how = "" if trained_in(ours) in envs[:count] else ", as the task evaluates it"
+    how += ", with your settings" if request.overrides or count > 1 else ""
+    notes = dict.fromkeys(envs[:count], f"the env that it was trained in{how}")
+    return notes | dict.fromkeys(envs[count:], f"the benchmark env of {ours.task.name}")
+
+
+def trained_in(policy: LoadedPolicy) -> str:
+    """Return the label of the env that a policy was trained in."""
+    if policy.env is None:
+        return "any env"
+    return env_label(policy.task, from_plain(policy.task.config, nested(policy.env.settings)))

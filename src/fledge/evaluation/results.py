@@ -16,11 +16,11 @@ from fledge.tasks.base import Task
 from fledge.tasks.view.trajectory import Trajectory
 
 COLOUR = "#1b9e5a"
-LEFT_OUT = ("by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
+LEFT_OUT = ("about", "by_class", "changed", "headline", "recording", "recorded", "recording_bytes")
 
 
 class Evaluation:
-    """How policies did: one row for each policy and env config, or the cross-table of a two-player task.
+    """Results of policies: one row for each policy and env config, or the cross-table of a two-player task.
 
     With one policy and one env config, the attributes of its `PolicyResult` can be read here: `result.rate("success")`,
     `result.returns`.
@@ -90,6 +90,19 @@ class Evaluation:
         title = "" if self.is_cross_table else f"{self.rows[policy]['policy']}, {self.rows[policy]['world']}"
         return use_figures(self.task.view.draw(recorded, title))
 
+    def flight(self, number: int = 0) -> Any:
+        """Return a detailed matplotlib Figure of one recorded episode; of a duel, with the space-time graph.
+
+        Args:
+            number: Place of the episode in `trajectories`.
+        """
+        if self.task is None or not 0 <= number < len(self.trajectories):
+            have = len(self.trajectories)
+            raise ConfigError(
+                f"Episode {number} was not recorded ({have} were): call fledge.evaluate(..., picture=True)."
+            )
+        return use_figures(self.task.view.draw_closely(self.trajectories[number]))
+
     @property
     def trajectories(self) -> list[Trajectory]:
         """Recorded episodes of all policies; empty without `picture=True`."""
@@ -108,7 +121,7 @@ class Evaluation:
 
     @property
     def note(self) -> str:
-        """What to know when reading the figures; often ""."""
+        """Warning about the figures, for example that most fights were the same; usually ""."""
         return same_fights(self.rows[0]) if self.is_cross_table else ""
 
     def __getattr__(self, name: str) -> Any:

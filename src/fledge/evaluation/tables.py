@@ -1,65 +1,82 @@
-"""Results of evaluations as tables for terminals of 80 columns."""
+"""Results of evaluations as tables: data (`TextTable`) that fits itself to the width of a terminal, or becomes HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
-
+from fledge.core.text_table import TextTable
 from fledge.tasks.base import Task
 
 
-def results_table(rows: list[dict[str, Any]], task: Task) -> Table:
-    """The figures as a table that fits 80 columns."""
-    title = f"{rows[0]['episodes']} episodes each in the held-out world, seed {rows[0]['seed']}"
+def results_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
+    """Return the primary metric and the other outcomes of each evaluation; the title says in which env."""
     others = outcome_labels(rows[0], task)
-    others.pop(task.primary_metric, None)
-    view = text_table(title, "policy", ["world", task.primary_metric, "95 %", *others.values()], width=20)
+    head = others.pop(task.primary_metric, task.primary_metric)
+    columns = [*key_columns(rows), head, "95 %", *others.values()]
+    cells = []
     for row in rows:
-        score = score_texts(row, task.primary_metric)
-        view.add_row(row["policy"], row["world"], *score, *(short(row[name]) for name in others))
-    return view
+        shares = [short(row[name]) if name in row else "" for name in others]
+        cells.append([*key_cells(row, rows), *score_texts(row, task.primary_metric), *shares])
+    about = dict.fromkeys(row["about"] for row in rows if row.get("about"))
+    note = " ".join(
+        [task.metrics.outcome_legend, f"95 %: confidence interval of {task.primary_metric}.", *about]
+    ).strip()
+    return TextTable(columns, cells, episodes_title(rows), note, keys=len(key_columns(rows)))
 
 
-def text_table(title: str | None, first: str, headings: Sequence[str], width: int | None = None, gap: int = 1) -> Table:
-    """Return an empty table whose first column folds, at `width`, and whose others are figures."""
-    view = Table(title=title, box=SIMPLE, padding=(0, gap, 0, 0))
-    view.add_column(first, overflow="fold", max_width=width)
-    for heading in headings:
-        view.add_column(heading, justify="right", no_wrap=True)
-    return view
+def episodes_title(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the sentence above a table of results: how many episodes, in which env, from which seed."""
+    envs = list(dict.fromkeys(row["world"] for row in rows))
+    each = "" if len(rows) == 1 else " each"
+    where = f"in env {envs[0]}" if len(envs) == 1 else f"in {len(envs)} envs"
+    return f"{rows[0]['episodes']:,} held-out episodes{each} {where}, seed {rows[0]['seed']}"
 
 
-def detail_tables(rows: list[dict[str, Any]], task: Task) -> list[Table]:
-    """The primary metric by class of episode, and the task's metrics; a table for each kind of world."""
-    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        kinds.setdefault(tuple(classes_of([row], task)), []).append(row)
-    views = [detail_table(group, classes, task) for classes, group in kinds.items()]
-    return [view for view in views if len(view.columns) > 1]
+def key_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the headings that name a row: the policy, and the env where the rows differ in it."""
+    return ["policy", "env"] if len({row["world"] for row in rows}) > 1 else ["policy"]
 
 
-def detail_table(rows: list[dict[str, Any]], classes: Sequence[str], task: Task) -> Table:
-    """The same of worlds with the same classes, 80 columns wide: names fold, figures do not."""
-    figures = [name for name in task.metrics.columns if any(name in row for row in rows)]
-    view = text_table(None, "policy, world", [*classes, *(task.metrics.columns[name] for name in figures)], width=22)
-    for row in rows:
-        cells = [class_score(row, name, task) for name in classes]
-        values = [row.get(name) for name in figures]
-        cells += ["" if value is None else f"{value:.{1 if value >= 10 else 2}f}" for value in values]
-        view.add_row(f"{row['policy']}\n{row['world']}", *cells)
-    return view
+def key_cells(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
+    return [row["policy"], row["world"]][: len(key_columns(rows))]
+
+
+def detail_tables(rows: Sequence[dict[str, Any]], task: Task) -> list[TextTable]:
+    """Return the primary metric by class of episode, and the task's own metrics; empty where the rows have neither."""
+    tables = [class_table(rows, task), metrics_table(rows, task)]
+    return [table for table in tables if table.rows]
+
+
+def class_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
+    """Return the primary metric by class of episode, of rows whose episodes are of several classes."""
+    several = [row for row in rows if len(row.get("by_class", {})) > 1]
+    classes = classes_of(several, task)
+    cells = [[*key_cells(row, rows), *(class_score(row, name, task) for name in classes)] for row in several]
+    title = f"{task.primary_metric.capitalize()} by class of episode"
+    return TextTable([*key_columns(rows), *classes], cells, title, task.metrics.class_legend, len(key_columns(rows)))
+
+
+def metrics_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
+    """Return the task's own metrics of each evaluation."""
+    figures = [name for name in task.metrics.columns if any(row.get(name) is not None for row in rows)]
+    cells = [[*key_cells(row, rows), *(metric_text(row.get(name)) for name in figures)] for row in rows]
+    columns = [*key_columns(rows), *(task.metrics.columns[name] for name in figures)]
+    title = "Metrics of these episodes"
+    return TextTable(columns, cells if figures else [], title, task.metrics.legend, len(key_columns(rows)))
+
+
+def metric_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.{1 if value >= 10 else 2}f}"
 
 
 def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
-    """Classes of episodes that any row tells apart, the hardest first."""
+    """Return the classes of episodes that any row tells apart, the hardest first."""
     return [name for name in task.metrics.classes if any(name in row.get("by_class", {}) for row in rows)]
 
 
 def class_score(row: dict[str, Any], name: str, task: Task) -> str:
-    """The primary metric of one class in a row."""
+    """Return the primary metric of one class in a row, as text."""
     found = row.get("by_class", {}).get(name)
     return "" if found is None else digits(found[task.primary_metric], task.primary_metric)
 
@@ -70,7 +87,7 @@ def score_of(row: dict[str, Any], head: str) -> tuple[float, float, float]:
 
 
 def score_texts(row: dict[str, Any], head: str) -> tuple[str, str]:
-    """Return the same as text: .912 and .893-.928, or 163.2 and 146.0 to 180.1."""
+    """Return the primary metric and its interval as text: .912 and .893-.928, or 163.2 and 146.0 to 180.1."""
     value, low, high = (digits(x, head) for x in score_of(row, head))
     return value, f"{low} to {high}" if head == "return" else f"{low}-{high}"
 
@@ -80,7 +97,7 @@ def digits(value: float, head: str) -> str:
 
 
 def outcome_labels(row: dict[str, Any], task: Task) -> dict[str, str]:
-    """Headings of the outcomes in a row."""
+    """Return the headings of the outcomes in a row."""
     known = task.metrics.labels or {name: name.replace("_", " ") for name in ("terminated", "truncated")}
     return {name: label for name, label in known.items() if name in row}
 

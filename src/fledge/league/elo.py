@@ -62,7 +62,7 @@ def fit_ratings(scores: np.ndarray, fights: np.ndarray, anchor: int | None = Non
 
 @dataclass
 class Ratings:
-    """Ratings that follow results as they come. The first entry is the learner's."""
+    """Ratings that are updated with each batch of results. The first entry is the learner's."""
 
     values: list[float] = field(default_factory=lambda: [ANCHOR])
     rate: float = 8.0  # points that one fight moves at most
@@ -82,7 +82,9 @@ class Ratings:
             if count <= 0:
                 continue
             share = score / count - expected_score(self.values[0], self.values[number])
-            step = self.rate * share * math.sqrt(count)  # many fights at once are one piece of news
+            step = (
+                self.rate * share * math.sqrt(count)
+            )  # fights in one call are correlated: count the root of their number
             self.values[0] += step
             if number != fixed:
                 self.values[number] -= step

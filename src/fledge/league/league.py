@@ -5,11 +5,11 @@ The ladder is a curriculum. Its present stage is beaten when, over the last `win
 `past_selves` a copy of the learner. After the last stage, a copy joins whenever the learner beats the newest one. Nothing
 depends on a number of steps.
 
-Opponents are drawn with weight (1 - score)^priority plus a small constant. All of it is state: a league that is saved and
-loaded continues exactly. Every rank has the same league, which takes in the results of all ranks.
+Opponents are drawn with weight (1 - score)^priority plus a small constant. A league that is saved and loaded continues
+exactly. Every rank holds the same league and updates it with the results of all ranks.
 
-Weights of past selves are in the state while they are met. Each is also saved once to a file of its own (`take_new_selves`),
-so that checkpoints do not grow with every past self.
+The state holds the weights of past selves that are still opponents. Each past self is also saved once to a file of its own
+(`take_new_selves`), so that checkpoints do not grow with their number.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.settings import setting
 from fledge.league.elo import Ratings
 
-LITTLE = 0.05  # weight of an opponent that never wins
+MIN_WEIGHT = 0.05  # of an opponent that never wins
 Weights = Mapping[str, Tensor]
 
 
 @dataclass
 class LeagueConfig:
-    ladder: list[str] = setting([], resume="restart")
-    """Opponents to beat, one after the other: scripted policies, policy files, runs; empty: env.opponent alone."""
+    ladder: list[str] = setting([], resume="restart", code=True)
+    """Opponents to beat in turn: scripted policies, policy files, runs, file.py:Class; empty: env.opponent alone."""
     advance: bool = setting(True, resume="restart")
     """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
@@ -47,13 +47,13 @@ class LeagueConfig:
     self_beaten_at: float = setting(0.6, above=0, at_most=1)
     """Share of the decided fights against the newest past self at which another one joins."""
     priority: float = setting(1.0, at_least=0)
-    """Exponent of (1 - score), by which hard opponents are met more often; 0: all alike."""
+    """Exponent of (1 - score) in an opponent's weight: larger draws hard opponents more often; 0: all alike."""
     self_play: float = setting(0.0, at_least=0, below=1, resume="restart")
     """Share of episodes against the learner's own weights at the start of the rollout; the rest are the league's."""
 
 
 class Retired(BaseAgent):
-    """Placeholder of a past self that is no longer met: opponents keep their numbers."""
+    """Placeholder for a past self that is no longer an opponent, so that the others keep their numbers."""
 
 
 class League:
@@ -73,7 +73,9 @@ class League:
         self.cfg, self.make_self = cfg, make_self
         pilots = [find_agent(name) for name in cfg.ladder]
         if missing := [name for name, pilot in zip(cfg.ladder, pilots, strict=True) if pilot is None]:
-            raise ConfigError(f"league.ladder names {missing[0]!r}, but there is no such scripted policy or file.")
+            raise ConfigError(
+                f"league.ladder names {missing[0]!r}, which is not a scripted policy, a run, a policy file, or file.py:Class."
+            )
         if not pilots:
             raise ConfigError("league.ladder is empty, but a league needs at least one opponent.")
         if cfg.advance and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
@@ -84,7 +86,7 @@ class League:
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
         self.stage = 0 if cfg.advance else len(pilots) - 1  # number of the ladder's present opponent
-        self.selves: dict[int, Weights] = {}  # of past selves that are met, or in running episodes, by number
+        self.selves: dict[int, Weights] = {}  # of past selves that are opponents, or in running episodes, by number
         self._new: dict[int, Weights] = {}  # not taken by `take_new_selves` yet
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
         self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
@@ -92,7 +94,7 @@ class League:
         for _ in self.agents:
             self.ratings.add()
         self.joined: dict[int, dict[str, float]] = {}
-        """When opponents joined, by number: fights that the learner had behind it, and both ratings then."""
+        """By number of the opponent: fights of the learner, and its rating, at the time when the opponent joined."""
         for number in self.active:
             self._note_joining(number)
 
@@ -100,7 +102,7 @@ class League:
 
     @property
     def active(self) -> list[int]:
-        """Numbers of the opponents that are met: the ladder up to the present stage, and the newest past selves."""
+        """Numbers of the current opponents: the ladder up to the present stage, and the newest past selves."""
         newest = sorted(self.selves)[-self.cfg.past_selves :] if self.cfg.past_selves else []
         return [*range(self.stage + 1), *newest]
 
@@ -111,7 +113,7 @@ class League:
 
     def weights(self) -> list[float]:
         """Return the probability of each opponent, [opponents]."""
-        hardness = (1.0 - self.scores()).clamp(min=0.0) ** self.cfg.priority + LITTLE
+        hardness = (1.0 - self.scores()).clamp(min=0.0) ** self.cfg.priority + MIN_WEIGHT
         here = torch.zeros_like(hardness)
         here[self.active] = hardness[self.active]
         own = torch.zeros(len(here), dtype=torch.bool)
@@ -126,22 +128,22 @@ class League:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Whether enough recent fights against an opponent were decided and won."""
+        """Return whether enough recent fights against an opponent were decided, and enough of those won."""
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
 
     def learn(self, results: Tensor, weights: Callable[[], Weights]) -> None:
-        """Take in the fights since the last call, and let opponents join.
+        """Update scores and ratings with the fights since the last call, and add opponents that are due.
 
         Args:
             results: [opponents, 3] wins, draws, losses of the learner, over all ranks.
-            weights: The learner's weights, asked for when a copy of it joins.
+            weights: Returns the learner's weights; called when a copy of the learner joins.
         """
         known = len(results)
         if known > len(self.agents) or results.shape[1] != 3:
             raise InputError(
-                f"Results of shape {tuple(results.shape)} came, but there are {len(self.agents)} opponents."
+                f"results has shape {tuple(results.shape)}, but must be [opponents, 3] for at most {len(self.agents)}."
             )
         results = results.double()
         fights = results.sum(1)
@@ -174,7 +176,7 @@ class League:
         self._note_joining(number)
 
     def retire(self, flying: Collection[int]) -> None:
-        """Release past selves that are not met any more, unless they are in running episodes."""
+        """Release past selves that are no longer opponents, unless an episode against them is running."""
         for number in self.selves.keys() - {*self.active, *flying}:
             del self.selves[number]
             self.agents[number] = Retired()
@@ -188,7 +190,7 @@ class League:
         self.joined[number] = {"fights": float(self.met.sum()), "rating": self.ratings.values[0]}
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics."""
+        """Return the metrics of the league by name."""
         won, drawn, lost = self.totals[self.stage].tolist()
         return {
             "league/rung": float(self.stage + 1),
@@ -212,7 +214,9 @@ class League:
             "ratings": list(self.ratings.values),
             "joined": {str(number): dict(when) for number, when in self.joined.items()},
             "selves": {str(number): dict(weights) for number, weights in self.selves.items()},
-            "rungs": {k: weights for k, weights in ladder.items() if weights},  # the run they are from may train on
+            "rungs": {
+                k: weights for k, weights in ladder.items() if weights
+            },  # the run that they come from may change its file
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -229,7 +233,7 @@ class League:
                 self.agents[int(number)].load_state_dict(weights)
             except RuntimeError as error:
                 raise ConfigError(
-                    f"{names[int(number)]} has another network than when the run met it: restore it, or start a new run."
+                    f"{names[int(number)]} has another network than when this run was saved: restore it, or start a new run."
                 ) from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}
@@ -241,5 +245,5 @@ class League:
         self.totals, self.met = state["totals"].cpu().clone(), state["met"].cpu().clone()
         self.ratings.values = [float(value) for value in state["ratings"]]
         self.joined = {int(number): dict(when) for number, when in state.get("joined", {}).items()}
-        for number in range(int(state["rung"]) + 1, self.stage + 1):  # resumed with advance=false: all are met at once
+        for number in range(int(state["rung"]) + 1, self.stage + 1):  # resumed with advance=false: all join at once
             self._note_joining(number)

@@ -1,4 +1,4 @@
-"""Learner: the contract of a learning algorithm. PPO, SAC, TD3 and DQN keep it, and so does one of your own:
+"""Learner: the interface of a learning algorithm. PPO, SAC, TD3 and DQN implement it; so can a class of your own:
 
     class A2C(Learner):                        fledge train navigation algo=a2c.py:A2C algo_config.lr=1e-3
         config = A2CConfig                     dataclass of its settings, `algo_config.*` (fields made by `setting`)
@@ -50,22 +50,22 @@ class Learner(ABC):
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Another name of `update`."""
+        """Alias of `update`."""
         return self.update(data, progress)
 
     def schedule(self, progress: float) -> None:
-        """Set what follows a schedule for a share of training done, 0 to 1."""
+        """Set learning rates and other scheduled values for the share of training done, 0 to 1."""
 
     def begin(self, progress: float = 0.0) -> None:
-        """Prepare for the policy's present weights; called again after others were loaded (init_from)."""
+        """Prepare to learn with the policy's current weights; called again after `init_from` replaced them."""
         self.schedule(progress)
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        """Repeat an update that failed, from the `cause` of its error."""
+        """Repeat a failed update from the `cause` of its error; return its metrics."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all ranks share besides the policy's weights; tensors need not be copies."""
+        """Return the state that all ranks share, without the policy's weights; tensors need not be copies."""
         return {"optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class DQNConfig(OffPolicyConfig):
     epsilon: float = setting(0.4, at_least=0, at_most=1)
-    """Largest share of random actions: env i of n takes epsilon^(1 + 7 i / (n - 1))."""
+    """Share of random actions of the first env; env i of n takes epsilon ** (1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
     """Huber threshold. If much smaller than the returns, rare terminal transitions count too little."""
 
@@ -46,7 +46,7 @@ class DQN(OffPolicy):
         if allowed is None:
             other = torch.randint_like(best, self.online.num_actions)
         else:
-            free = allowed | ~allowed.any(-1, keepdim=True)  # a mask that forbids all is no mask
+            free = allowed | ~allowed.any(-1, keepdim=True)  # a mask that forbids every action is ignored
             other = torch.multinomial(free.float(), 1).squeeze(-1)
         return torch.where(stray, other, best)
 

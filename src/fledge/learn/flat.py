@@ -43,10 +43,10 @@ class FlatParameters:
         return self.grads[places[0].start : places[-1].stop]
 
     def clip_grad_norm(self, limit: float, parts: Sequence[Tensor] | None = None) -> Tensor:
-        """Scale gradients so that their norm is at most `limit`; return the norm of all before.
+        """Scale gradients so that their norm is at most `limit`; return the norm before that.
 
         Args:
-            parts: Scale each of these alone (see `part`), and leave the others; by default all together.
+            parts: Scale each of these by its own norm (see `part`) and no other gradients; None: scale all by their norm.
         """
         norm = torch.linalg.vector_norm(self.grads)
         if parts is None:

@@ -41,7 +41,7 @@ class ReplayConfig:
     n_step: int = setting(3, at_least=1, resume="restart")
     """Steps of reward before bootstrapping from the target network."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
-    """What is compressed together: frame, chunk or episode."""
+    """Unit that is compressed: frame, chunk or episode."""
     segment: int = setting(64, at_least=1, resume="restart")
     """Episodes are added to the buffer in pieces of this many decisions, before they end."""
     prioritized: bool = setting(False, resume="restart")
@@ -49,7 +49,7 @@ class ReplayConfig:
 
     def validate(self) -> None:
         if self.size < self.segment:
-            raise ConfigError(f"replay.size is {self.size}, less than one piece of replay.segment ({self.segment}).")
+            raise ConfigError(f"replay.size is {self.size}, but must be at least replay.segment ({self.segment}).")
 
 
 @dataclass
@@ -59,17 +59,17 @@ class OffPolicyConfig:
     lr: float = setting(5e-4, above=0, at_most=1)
     """Adam's learning rate at the start."""
     lr_final_share: float = setting(0.2, at_least=0)
-    """Share of it left at the end (linear)."""
+    """Share of the learning rate left at the end (linear)."""
     gamma: float = setting(0.99, above=0, at_most=1)
     """Discount per decision."""
     tau: float = setting(0.005, above=0, at_most=1)
-    """Share by which target networks follow at each of their steps."""
+    """Share of the way that target networks move towards their originals at each step (Polyak)."""
     max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
 
 
 class Replay(Protocol):
-    """The buffer that a learner needs; DictReplayBuffer is one."""
+    """Interface of the replay buffer of a learner; `DictReplayBuffer` implements it."""
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
     def sample(self, batch_size: int) -> Batch: ...
@@ -85,12 +85,12 @@ class OffPolicy(Learner):
 
     Args:
         policy: The network that acts.
-        buffer: This rank's experience; the learner owns it from now on.
+        buffer: Replay buffer of this rank; closed by `close()`.
     """
 
-    names: Sequence[str]  # of the figures that `step` returns
+    names: Sequence[str]  # of the metrics that `step` returns
     prioritizes: ClassVar[bool] = False
-    """Whether `step` gives the buffer priorities (replay.prioritized)."""
+    """Whether `step` sets priorities in the buffer (replay.prioritized)."""
 
     def __init__(self, policy: BaseAgent, cfg: ReplayConfig, buffer: Replay, gamma: float, ranks: int = 1) -> None:
         check_settings(cfg, "replay.")
@@ -126,7 +126,7 @@ class OffPolicy(Learner):
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()
         self.schedule(progress)
-        # by frames collected, which are the same on all ranks, not by what this rank's buffer holds
+        # count collected frames, which are equal on all ranks; what the buffers hold is not
         flown = self.frames // rollout["reward"].shape[1]
         if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
             return dict.fromkeys(self.names, 0.0)
@@ -140,7 +140,7 @@ class OffPolicy(Learner):
 
         try:
             return self.learn(draw())
-        except NumericsError as error:  # with what is needed to repeat the update
+        except NumericsError as error:  # attach what `repeat` needs
             error.cause = {"learner": before, "batches": drawn, "progress": progress}
             raise
 
@@ -150,7 +150,7 @@ class OffPolicy(Learner):
         return self.learn(cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Make a gradient step on each batch; return the mean of their figures. The only check for NaN."""
+        """Make a gradient step on each batch; return the mean of their metrics. The only check for NaN."""
         sums, before = torch.zeros(len(self.names), device=self.device), self.steps_done
         for batch in batches:
             sums += self.step(batch)
@@ -163,7 +163,7 @@ class OffPolicy(Learner):
             self.optimizers[name].param_groups[0]["lr"] = first + (last - first) * progress
 
     def step(self, batch: Batch) -> Tensor:
-        """Make one gradient step on a batch; return the figures called `names`."""
+        """Make one gradient step on a batch; return the metrics called `names`."""
         raise NotImplementedError
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:

@@ -1,8 +1,8 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on time-major rollouts, data-parallel from the first line.
+"""Proximal policy optimisation (Schulman et al. 2017) on time-major rollouts, data-parallel over ranks.
 
-The rollout belongs to the collector and is read only here:
+Rollouts belong to the collector and are only read:
 
-    input [T, N, F]   raw [T, N, A]   log_prob, value, next_value, reward, terminated, truncated [T, N]
+    input [T, N, F]   raw_action [T, N, A]   log_prob, value, next_value, reward, terminated, truncated [T, N]
 
 `value` and `next_value` are in reward units. Every rank learns from its own rollout; gradients, advantage statistics
 and value statistics are averaged over ranks, so all ranks hold the same weights at all times.
@@ -30,7 +30,7 @@ from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
 from fledge.learn.returns import gae
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
-MAX_WEIGHT = 2.0  # of an action that has become more likely since it was sampled
+MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since
 
 
 class Precision(enum.Enum):
@@ -39,6 +39,7 @@ class Precision(enum.Enum):
     fp32 = "fp32"
     bf16 = "bf16"
     auto = "auto"
+    mixed = "auto"  # another name
 
 
 @dataclass
@@ -49,6 +50,8 @@ class PPOConfig:
     """Passes over each rollout."""
     minibatch: int = setting(4096, at_least=1)
     """Samples per gradient step, over all ranks."""
+    minibatch_final_scale: float = setting(1.0, above=0)
+    """Factor of the minibatch at the end (linear): 4 ends with four times the samples per gradient step."""
     lr: float = setting(7e-4, above=0, below=1)
     """Adam's learning rate at the start."""
     lr_final_share: float = setting(0.05, at_least=0)
@@ -62,7 +65,7 @@ class PPOConfig:
     actor_coef: float = setting(1.0, above=0)
     """Weight of the policy loss (NavRL: the number of actions, 3)."""
     value_clip: float = setting(0.0, at_least=0)
-    """Clip changes of the network's value to this many normalised units, per update (0: no clipping)."""
+    """Clip range for the change of the predicted value in an update, normalised units; 0: no clipping."""
     value_clip_by: str = setting("sample", choices=("sample", "minibatch"))
     """Take the larger of clipped and plain value loss per sample, or of their means over a minibatch (NavRL)."""
     huber_delta: float = setting(10.0, above=0)
@@ -88,7 +91,7 @@ class PPOConfig:
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
-    """bf16: mixed precision in updates, on CUDA only (measured slower than fp32 on CPUs with AVX-512). auto: bf16 there."""
+    """fp32, bf16 (mixed precision in updates, CUDA only: slower than fp32 on CPUs), or auto (also mixed): bf16 on CUDA."""
 
 
 def find_raw_action(rollout: Any) -> Any:
@@ -100,9 +103,9 @@ class PPO(Learner):
     """Learner of an `ActorCritic`; owns its optimizer and flat parameters.
 
     Args:
-        stale_policy: Rollouts were flown by older weights. Updates then stay close to the present policy, samples are
-            weighted by how likely it is to take their actions (decoupled PPO, Hilton et al. 2022), in the advantages too
-            (`gae`), and values are computed again.
+        stale_policy: Rollouts come from older weights (collect.mode=pipelined). Values are then computed again, samples
+            and advantages (`gae`) are weighted by the probability ratio of the present to the older policy, and updates
+            stay close to the present one (decoupled PPO, Hilton et al. 2022).
     """
 
     config = PPOConfig
@@ -120,7 +123,7 @@ class PPO(Learner):
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
         self._sums, self.last_loss = torch.zeros(8, device=device), torch.zeros((), device=device)
-        self.schedule(0.0)  # the first rollout is flown with the spread that the first update expects
+        self.schedule(0.0)  # the first rollout needs the exploration spread of the first update
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict()}
@@ -157,14 +160,14 @@ class PPO(Learner):
         if self.stale_policy:
             log_prob, value, next_value = self._evaluate_again(rollout)
             weight = (log_prob - rollout["log_prob"]).exp()
-        self.schedule(progress)  # after that: updates stay close to the spread of before, as in any rollout
+        self.schedule(progress)  # only now: the log-probabilities above need the spread before this update
         reward, terminated, truncated = (rollout[name] for name in ("reward", "terminated", "truncated"))
         share = None if weight is None else weight.clamp(max=1.0)
         advantage, target = gae(reward, value, next_value, terminated, truncated, cfg.gamma, cfg.gae_lambda, share)
         moments = [target.mean(), target.square().mean(), advantage.mean(), advantage.square().mean()]
         mean, square, adv_mean, adv_square = average_over_ranks(torch.stack(moments), self.ranks)
         norm = self.policy.value_norm
-        # `value` is clipped around what the network puts out before its first step: PopArt moves that with the norm
+        # values are clipped around the network's output before its first step, which PopArt moves with the norm
         if cfg.popart:
             norm.update_preserving(mean, square, self.policy.critic)
             value = norm.normalize(value)
@@ -184,7 +187,8 @@ class PPO(Learner):
             "value": value.flatten(),
         }
         size = batch["log_prob"].numel()
-        part = max(1, min(cfg.minibatch // self.ranks, size))
+        minibatch = int(cfg.minibatch * (1 + (cfg.minibatch_final_scale - 1) * progress))
+        part = max(1, min(minibatch // self.ranks, size))
         self._sums.zero_()
         for _ in range(cfg.epochs):
             order = torch.randperm(size, device=self.flat.values.device)
@@ -194,7 +198,7 @@ class PPO(Learner):
         self.policy.learn_inputs(batch["input"], partial(average_over_ranks, ranks=self.ranks))
         try:
             return self._report()
-        except NumericsError as error:  # with what is needed to repeat the update
+        except NumericsError as error:  # attach what `repeat` needs
             needed = {"raw_action": find_raw_action(rollout), **{name: rollout[name] for name in NEEDED}}
             error.cause = {"learner": before, "rollout": needed, "progress": progress}
             raise
@@ -260,7 +264,7 @@ class PPO(Learner):
         self._sums[7] += 1
 
     def _report(self) -> dict[str, float]:
-        """Return the means of what `_step` summed. The only transfer from the device and check for NaN of an update."""
+        """Return the means of what `_step` summed: the only transfer from the device, and check for NaN, in an update."""
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
         report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}

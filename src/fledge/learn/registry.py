@@ -27,7 +27,7 @@ POLICY_CLASSES: dict[str, type] = {"ppo": ActorCritic, "sac": SquashedActor, "td
 
 
 def find_learner(algo: str) -> type[Learner]:
-    """Return the class of an algorithm; ConfigError if there is none, or it does not keep the contract of `learn/base.py`.
+    """Return the class of an algorithm; ConfigError if there is none, or it does not fit the interface of `learn/base.py`.
 
     A reference to code runs that code: pass only what the user named.
     """
@@ -43,13 +43,13 @@ def find_learner(algo: str) -> type[Learner]:
 
 @functools.cache
 def _load(reference: str, changed_ns: int) -> type[Learner]:
-    """One class per version of a file, so that configs made from it stay of one kind."""
+    """Load and check a learner's class. Cached by time stamp, so that one version of a file gives one class."""
     found: Any = find_object(reference)
     if not (isinstance(found, type) and issubclass(found, Learner)) or inspect.isabstract(found):
         raise ConfigError(f"algo={reference} must be a subclass of Learner (or OffPolicy) that defines update().")
     config = getattr(found, "config", None)
     if not isinstance(config, type) or not dataclasses.is_dataclass(config):
-        raise ConfigError(f"algo={reference} needs an attribute `config`, the dataclass of its settings.")
+        raise ConfigError(f"algo={reference} needs an attribute `config`: the dataclass of its settings.")
     check_config_class(config, f"The config of algo={reference}")
     off_policy = issubclass(found, OffPolicy)
     if found.policy_form not in POLICY_CLASSES or (found.policy_form == "ppo") is off_policy:

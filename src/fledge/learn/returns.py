@@ -21,14 +21,14 @@ def gae(
 
     Args:
         value: [T, N] value of the observation acted on.
-        next_value: [T, N] value of what the step led to: the final observation where an episode was truncated, the
-            next observation elsewhere. Ignored where terminated.
+        next_value: [T, N] value after the step: of the final observation where an episode was truncated, of the next
+            observation elsewhere. Ignored where terminated.
         terminated: [T, N] bool, the task ended: nothing follows.
         truncated: [T, N] bool, the clock ended the episode: its future counts, but the next row is another episode.
         gae_lambda: 0 relies on the values, 1 on the rewards.
-        weight: [T, N] in 0 to 1, how likely the present policy still takes each action, against the one that took it (at most
-            1). What followed an action counts that much, both before it and in its target, as in V-trace (Espeholt et
-            al. 2018). None: the rollout is the present policy's own.
+        weight: [T, N] in 0 to 1: probability of each action under the present policy, relative to the policy that took it
+            (at most 1). It scales what follows an action, in earlier advantages and in the action's own target, as in
+            V-trace (Espeholt et al. 2018). None: the present policy collected the rollout.
     """
     alive = (~terminated).to(reward.dtype)
     carry = (~(terminated | truncated)).to(reward.dtype) * (gamma * gae_lambda)

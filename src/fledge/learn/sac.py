@@ -22,7 +22,7 @@ class SACConfig(OffPolicyConfig):
     alpha: float = setting(0.02, above=0)
     """Temperature (weight of the entropy) at the start."""
     alpha_lr: float = setting(5e-4, at_least=0)
-    """Adam's learning rate of the temperature; 0 keeps it."""
+    """Adam's learning rate for the temperature; 0 keeps it fixed."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
     """Widths of the critics' layers."""
 

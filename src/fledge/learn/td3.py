@@ -19,9 +19,9 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class TD3Config(OffPolicyConfig):
     noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
-    """Deviations of the exploration noise, from the first env to the last."""
+    """Standard deviation of the exploration noise: in the first env and in the last, linear between."""
     target_noise: float = setting(0.2, at_least=0)
-    """Deviation of the noise on target actions."""
+    """Standard deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
     """Largest noise on target actions."""
     delay: int = setting(2, at_least=1)
@@ -31,7 +31,7 @@ class TD3Config(OffPolicyConfig):
 
 
 class TD3(OffPolicy):
-    """Learner of a `SquashedActor`, whose spread it leaves alone."""
+    """Learner of a `SquashedActor`; does not train its standard deviation."""
 
     config, policy_form = TD3Config, "td3"
     names = ("critic_loss", "actor_loss", "q")
@@ -76,7 +76,10 @@ class TD3(OffPolicy):
         return torch.stack([critic_loss.detach(), self.actor_loss, q.detach().mean()])
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "actor_loss": self.actor_loss.clone()}  # what steps without one report
+        return {
+            **super().state_dict(),
+            "actor_loss": self.actor_loss.clone(),
+        }  # reported by steps that do not train the actor
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

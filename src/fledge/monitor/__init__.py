@@ -1,6 +1,6 @@
 """Measure a run: timers, model size, names."""
 
 from fledge.monitor.model_info import format_checkpoint_name, get_model_size, print_model_info
-from fledge.monitor.performance import PerformanceMonitor
+from fledge.monitor.performance import TITLE, PerformanceMonitor
 
-__all__ = ["PerformanceMonitor", "format_checkpoint_name", "get_model_size", "print_model_info"]
+__all__ = ["TITLE", "PerformanceMonitor", "format_checkpoint_name", "get_model_size", "print_model_info"]

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from fledge.core.extras import install_command
+
 SECONDS_BETWEEN_LINES = 10.0  # on a console that is not a terminal
 
 
@@ -116,7 +118,7 @@ def open_wandb(folder: Path, mode: str, project: str, config: Mapping[str, Any])
     try:
         import wandb
     except ImportError:
-        why = "wandb is not installed (pip install 'fledge[wandb]')"
+        why = f"wandb is not installed ({install_command('wandb')})"
         return None, f"wandb.mode={mode}, but {why}: training continues without it."
     note = ""
     if mode == "online" and not wandb.api.api_key:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 HISTORY = 10_000
+TITLE, NAME_WIDTH = "=== Performance Summary ===", 25  # as NavRL's add-on prints it
 
 
 class _Timer:
@@ -135,13 +136,11 @@ class PerformanceMonitor:
         stats = self.get_stats(window)
         if not stats:
             return ""
-        names, keys = [f"{name}:" for name in stats], ("mean", "std", "min", "max")
-        rows = [[f"{1e3 * stat[key]:.2f}" for key in keys] for stat in stats.values()]
-        wide, widths = max(map(len, names)), [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["Performance Summary" + (f" (last {window}):" if window else ":")]
-        for name, row in zip(names, rows, strict=True):
-            mean, std, low, high = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-            lines.append(f"  {name:<{wide}} {mean} ms (± {std} ms) [{low}, {high}]")
+        wide = max(NAME_WIDTH, *map(len, stats))
+        lines = [TITLE]
+        for name, stat in stats.items():
+            mean, std, low, high = (1e3 * stat[key] for key in ("mean", "std", "min", "max"))
+            lines.append(f"{name:<{wide}}: {mean:7.2f} ms (± {std:5.2f} ms) [{low:6.2f}, {high:6.2f}]")
         return "\n".join(lines)
 
     def reset(self) -> None:

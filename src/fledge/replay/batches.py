@@ -114,7 +114,7 @@ def windows(data: EpisodeStore, episode: np.ndarray, start: np.ndarray, length: 
                 found[NEXT + key] = from_words(_masked(frames[:, 1:], mask), specs[key])
     batch = _named(found, schema)
     batch["mask"] = torch.from_numpy(mask)
-    first = data.index.evicted_total + data.index.prefix_sum[episode] - lengths
+    first = data.index.evicted_total + data.index.prefix_sum[episode]
     batch["index"] = torch.from_numpy(first + np.maximum(start, 0))
     return batch
 

@@ -18,13 +18,12 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import lz4.frame
 import numpy as np
 import torch
 
 from fledge.core.errors import FormatError, InputError
 from fledge.storage.format import codecs
-from fledge.storage.format.interop import LZ4_MAGIC
+from fledge.storage.format.interop import LZ4_MAGIC, lz4_frame
 from fledge.storage.format.leaves import word_size
 
 MAGIC = b"FLI1"
@@ -72,8 +71,8 @@ def _from_lz4(data: Packed, shape: Sequence[int] | None, dtype: Any) -> np.ndarr
     if shape is None:
         raise InputError("The bytes are a plain LZ4 frame: pass shape and dtype (and n for a sequence).")
     kind, nbytes = np.dtype(dtype), math.prod(shape) * np.dtype(dtype).itemsize
+    unpacker = lz4_frame().LZ4FrameDecompressor()
     try:
-        unpacker = lz4.frame.LZ4FrameDecompressor()
         content = unpacker.decompress(bytes(data), max_length=nbytes + 1)
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
         raise FormatError(f"The LZ4 frame cannot be read ({error}): it is cut off or damaged.") from error

@@ -195,7 +195,10 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], device: torch.device | str = "cpu", keys: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    device: torch.device | str = "cpu",
+    keys: Sequence[str] | None = None,
+    mmap: bool = False,
 ) -> Any:
     """Load and verify the state saved under a name.
 
@@ -204,6 +207,7 @@ def load_checkpoint(
         device: Where tensors go.
         keys: Paths of the parts to load, such as "model" or "optimizer/state"; only these are read from a native file.
             A path that ends in "?" may be missing.
+        mmap: Map a `.pt` file into memory: its tensors are read when they are used. Other formats are compressed, or copied.
 
     Raises:
         FormatError: The file is truncated, altered, or not a checkpoint.
@@ -215,7 +219,7 @@ def load_checkpoint(
     if kind == "native":
         with CheckpointFile(found) as opened:
             return opened.state(device, keys)
-    state = interop.load(found, kind, device)
+    state = interop.load(found, kind, device, mmap and kind == "pt")
     if keys is None:
         return state
     node, leaves = flatten(state)

@@ -204,10 +204,11 @@ def _point_latest(place: Path, report: Report) -> Iterator[str]:
 
 def render(report: Report) -> Iterator[str]:
     """Yield the report as lines of text."""
-    states: list[str] = [finding.state for finding in report.files]
-    counts = {state: states.count(state) for state in ("good", "damaged", *SHOWN)}
-    counted = (f"{count} {SHOWN.get(state, state)}" for state, count in counts.items() if count)
-    yield f"{report.folder}: {', '.join(counted)}"
+    states: list[str] = [finding.state for finding in report.files if not _is_latest(finding.file)]
+    good = states.count("good")
+    counts = {state: states.count(state) for state in ("damaged", *SHOWN)}
+    counted = [f"{count} {SHOWN.get(state, state)}" for state, count in counts.items() if count]
+    yield ", ".join([f"{report.folder}: {good} good checkpoint{'' if good == 1 else 's'}", *counted])
     for prefix, file in report.resume.items():
         step = next(finding.step for finding in report.files if finding.file == file)
         yield f"resume: {file}, step {step}" + ("" if prefix == "checkpoint" else f" (of {prefix})")

@@ -1,8 +1,8 @@
 """RolloutStorage: a folder of rollouts, each a TensorDict, compressed and written off the training thread.
 
 Several threads may save and load. Writer threads start with the first `save`. A forked child and a pickled copy (a spawned
-worker) have their own, and do not wait for the parent's saves. LZ4 files (`rollout_000100.lz4`, an LZ4 frame around a
-`torch.save` file) are listed and loaded too. `format.rollout` describes the layout of a rollout in a file.
+worker) have their own, and do not wait for the parent's saves. LZ4 files of other tools (`rollout_000100.lz4`, see
+`format.lz4_rollout`) are listed and loaded too. `format.rollout` describes the layout of a rollout in a file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from fledge.storage.checkpoint import NATIVE, write_state
 from fledge.storage.disk.durable import remove_stale
 from fledge.storage.format import codecs
 from fledge.storage.format.leaves import Leaf
+from fledge.storage.format.lz4_rollout import read_lz4_rollout
 from fledge.storage.format.reader import CheckpointFile
-from fledge.storage.format.rollout import describe, read_lz4_rollout, read_rollout, time_last, to_tree
+from fledge.storage.format.rollout import describe, read_rollout, time_last, to_tree
 from fledge.storage.format.rollout_parts import Key, Rows
 from fledge.storage.format.tree import Node
 from fledge.storage.format.writer import Plans, Written, plain_node

@@ -32,7 +32,7 @@ def send(rollout: TensorDictBase, stream: Any, compression_level: int = 1) -> in
     """Send one rollout; return the number of bytes sent.
 
     Args:
-        rollout: A TensorDict [T, N], or of any batch with an axis named "time".
+        rollout: A TensorDict [T, N], or of any batch with an axis named "time"; or a `CompressedBatch` of one.
         stream: A connected socket, or a binary file object.
         compression_level: 0 (store) to 9 (densest); the best level depends on the connection (`fledge advise` measures).
     """
@@ -76,6 +76,7 @@ def receive(stream: Any, device: torch.device | str = "cpu", max_bytes: int = MA
 def pack_rollout(rollout: TensorDictBase, compression_level: int = 1) -> bytes:
     """Return a rollout as the bytes of a native file."""
     check_level("native", compression_level)
+    rollout = rollout.decode() if hasattr(rollout, "decode") else rollout  # a CompressedBatch
     note = describe(rollout)
     node, leaves = stage_now(to_tree(rollout))
     time_last(leaves, note["time_dim"])

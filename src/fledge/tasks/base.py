@@ -1,4 +1,4 @@
-"""The Task contract: what training, evaluation, export and the browser may ask about a task.
+"""The Task contract: the members of a task that training, evaluation, export and the browser use.
 
 A task is one object with a core of 12 members:
 
@@ -7,7 +7,7 @@ A task is one object with a core of 12 members:
     presets             YAML presets, training defaults, other projects' setting names         tasks/presets.py
     env, make_env       the env's class, and a TensorEnv with these settings
     evaluation          the settings of the env that policies are evaluated in
-    contract            what an exported policy's user must know
+    contract            shapes, units and rates that users of an exported policy need
     policy              networks by description, shipped policies, shields                     tasks/policy_factory.py
     curriculum          difficulty as a function of training progress                          tasks/curriculum.py
     primary_metric      the outcome that counts, or "return"
@@ -16,7 +16,7 @@ A task is one object with a core of 12 members:
 and three optional parts, each with defaults that work for any env:
 
     view                recordings, pictures, the browser, manual control                      tasks/view/base.py
-    metrics             episode metrics, classes of episodes, benchmarks, table headings       tasks/metrics.py
+    metrics             episode metrics, classes of episodes, benchmarks, queries, headings     tasks/metrics.py
     match               tasks in which two agents meet (`match.sides` is 2)                    tasks/match.py
 
 A user's own task is an object of this class, or of a subclass, in a Python file:
@@ -106,7 +106,7 @@ class Task:
         check_config_class(self.config, f"The config of task {self.name!r}")
 
     def make_env(self, cfg: Any, placement: EnvPlacement = EnvPlacement()) -> TensorEnv:
-        """Make an env with these settings."""
+        """Return a new env with these settings."""
         if self.env is None:
             raise ConfigError(f"Task {self.name!r} has no env class: pass one to Task(...), or override make_env.")
         given = dataclasses.asdict(placement)
@@ -120,9 +120,9 @@ class Task:
         return dataclasses.replace(cfg, num_envs=min(cfg.num_envs, MAX_EVAL_ENVS))
 
     def contract(self, cfg: Any) -> dict[str, Any]:
-        """Return what other programs must know to fly a policy of this task, JSON-able; exported files carry it.
+        """Return the inputs, outputs and decision rate of a policy for other programs, JSON-able; exported files hold it.
 
-        Has "task", "decision_s", "observation" and "action" by name; tasks add units, frames and rates.
+        Keys are "task", "decision_s", "observation" and "action"; tasks add units, frames and rates.
         """
         with contextlib.closing(self.make_env(dataclasses.replace(cfg, num_envs=self.match.sides))) as env:
             action, observation = env.action_spec, env.observation_spec
@@ -137,7 +137,7 @@ class Task:
 
 
 def check_env(task: Task, cfg: Any, env: Any) -> Any:
-    """Return what `task.make_env(cfg)` made; raise ConfigError unless it is an env with `cfg.num_envs` rows."""
+    """Return `env`, the result of `task.make_env(cfg)`; raise ConfigError unless it is a TensorEnv of `cfg.num_envs` rows."""
     if not isinstance(env, TensorEnv):
         raise ConfigError(f"make_env of task {task.name!r} must return a TensorEnv, but returned {type(env).__name__}.")
     if env.num_envs != cfg.num_envs:

@@ -10,7 +10,7 @@ from fledge.envs.base import TensorEnv
 
 @dataclass
 class NoCurriculum:
-    """Settings of a task without a curriculum: none."""
+    """Settings of a task without a curriculum; there are none."""
 
 
 class Curriculum:

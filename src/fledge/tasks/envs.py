@@ -64,7 +64,10 @@ def make_env(
 def env_config(task: Task, preset: str | None, settings: Mapping[str, Any]) -> Any:
     """Return the task's `default` env config, changed by a preset and by settings."""
     layers = [(f"training of task {task.name}", task.presets.defaults.get("env", {}))]
-    names = [*(["default"] if "default" in task.presets.names("env") else []), *([preset] if preset is not None else [])]
+    names = [
+        *(["default"] if "default" in task.presets.names("env") else []),
+        *([preset] if preset is not None else []),
+    ]
     layers += [(f"preset {name}", task.presets.load("env", name)) for name in names]
     cfg: Any = build_config(task.config, layers, env_overrides(task, settings), task.presets.aliases, prefix="env.")
     check_settings(cfg, "env.")

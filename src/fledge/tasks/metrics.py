@@ -1,8 +1,8 @@
-"""The `metrics` part of a task: how its episodes are measured, told apart, labelled and compared."""
+"""The `metrics` part of a task: how its episodes are measured, classified, labelled and compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeMetrics:
-    """Measures the episodes of an evaluation, decision by decision. This one measures nothing."""
+    """Measures the episodes of an evaluation, decision by decision. This base class measures nothing."""
 
     def begin(self, env: TensorEnv) -> None:
         """Follow this env, whose episodes have just begun. Earlier measurements are kept."""
@@ -43,7 +43,7 @@ class Benchmark:
     preset: str | None = None
     """Env preset that all columns start from."""
     rules: Sequence[str] = ()
-    """`env.key=value` overrides that hold in all columns, whatever a policy was trained with."""
+    """`env.key=value` overrides of all columns, also of policies that were trained with other values."""
     policies: Sequence[str] = ()
     """Policies that are flown beside those that the user names."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -63,11 +63,15 @@ class TaskMetrics:
     labels: Mapping[str, str] = {}
     unit: str = "envs"
     classes: Sequence[str] = ()
-    """Classes of episodes that are reported apart, the hardest first."""
+    """Classes of episodes that are reported separately, the hardest first."""
     columns: Mapping[str, str] = {}
-    """Figures of `episode_metrics` that a table shows -> heading."""
+    """Figure of `episode_metrics` -> its heading in a table."""
     legend: str = ""
     """Explanation below that table."""
+    outcome_legend: str = ""
+    """Explanation below a table of outcomes: what each heading of `labels` and the env's label mean."""
+    class_legend: str = ""
+    """Explanation of `classes`."""
     eval_preset: str | None = None
     """Env preset that a report leads with, before the env that the policy was trained in."""
     benchmarks: Mapping[str, Benchmark] = {}
@@ -85,12 +89,16 @@ class TaskMetrics:
         return torch.zeros(env.num_envs, dtype=torch.int64)
 
     def env_facts(self, cfg: Any) -> dict[str, Any]:
-        """Return what a row of results says about the env."""
+        """Return the facts about the env that a row of results holds, JSON-able."""
         return {}
 
     def env_label(self, cfg: Any) -> str:
         """Return a short label of the env for tables and pictures; "": the task's name."""
         return ""
+
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """Return the task's own calculations outside episodes by name, for commands such as `fledge envelope`."""
+        return {}
 
     def reference_rows(self) -> list[dict[str, Any]]:
         """Return rows of `fledge eval` of other projects' policies, for comparison without their files."""

@@ -78,11 +78,17 @@ class PolicyFactory:
         return {} if self.folder is None else {p.stem: p for p in sorted(self.folder.glob("*.fledge"))}
 
     def load_interop(self, path: Path) -> BaseAgent:
-        """Load a policy from another project's `.pt` file."""
-        raise ConfigError(f"{path} is a .pt file, which this task cannot read: give a .fledge file or a run's folder.")
+        """Load a policy from another project's file: its `.pt`, or what `fledge convert` made of it."""
+        raise ConfigError(
+            f"{path} is another project's file, which this task cannot read: give a run or its policy file."
+        )
+
+    def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
+        """Return the description and the network with which training continues from an agent of `load_interop`."""
+        raise ConfigError(f"{agent.get_name()} has no network that this task can train.")
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return the env that a scripted or converted agent is made for; None: any."""
+        """Return the env that a scripted or converted agent is made for; None if it fits any."""
         return None
 
     def enable_observations(self, cfg: Any, agent: BaseAgent) -> Any:

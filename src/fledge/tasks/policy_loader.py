@@ -1,33 +1,39 @@
-"""Policies by name: the one place that turns what a user typed into an agent.
+"""Policies by name: resolves the names that users type to agents.
 
 fledge-nav                shipped with a task                 runs/nav          a run's folder: its newest checkpoint
 straight, crank(shot=1)   a scripted policy of the task       policy.fledge     a policy file
 runs/duel#3               the third past self of a league     navrl.pt          another project's file
-fledge-nav+planner        any of them behind a shield
+my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them behind a shield
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fledge.agents.base import BaseAgent
 from fledge.agents.policy_file import is_past_self, load_weights, policy_entries, read_policy
-from fledge.core.errors import ConfigError
+from fledge.core.code import find_object, is_reference
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.specs import ActionSpec, TensorSpec
 from fledge.envs.base import TensorEnv
+from fledge.storage import load_checkpoint
 from fledge.tasks.base import Task
 from fledge.tasks.loaded_policy import LoadedPolicy as LoadedPolicy
 from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.registry import find_named_task, find_task, is_code, task_names
 
-EXPORTED = (".onnx", ".ts", ".npz")  # what `fledge export` writes for other programs
+EXPORTED = (".onnx", ".ts", ".npz")  # formats of `fledge export` for other programs
 PILOT = re.compile(r"([\w.-]+)\s*(?:\((.*)\))?", re.DOTALL)
+OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or file.py:Class, and parameters
 
 
 def find_policy_file(name: str) -> Path | None:
@@ -47,11 +53,14 @@ def load_policy(
         >>> policy = fledge.load_policy("fledge-nav")
         >>> action = policy.act({"state": state, "lidar": lidar, ...})
 
+    A name such as my_pilots.py:Weaver runs that file: pass only what the user has typed, never what a file says.
+
     Args:
         name: A shipped policy (fledge-nav), a run's folder (its newest checkpoint), a policy file, a scripted policy
-            (straight, or crank(shot=0.8)), a past self of a league (runs/duel#3), another project's .pt file, or any of
-            them behind a shield (fledge-nav+planner).
-        task: Task of a scripted policy or .pt file (by default navigation), and of a policy whose task is code.
+            (straight, or crank(shot=0.8)), an agent class of your own (my_pilots.py:Weaver), a past self of a league
+            (runs/duel#3), another project's .pt file, or any of them behind a shield (fledge-nav+planner).
+        task: Task of a scripted policy or .pt file (by default navigation, or `task` of your own class), and of a policy
+            whose task is code.
 
     Raises:
         ConfigError: There is no such policy, or it belongs to another task.
@@ -66,34 +75,81 @@ def load_policy(
     if (pilot := make_pilot(chosen, name)) is not None:
         return LoadedPolicy(name, pilot, chosen, chosen.policy.default_env_config(pilot))
     path = find_policy_file(name)
+    if path is None and (own := make_own(name)) is not None:
+        home = task or find_named_task(getattr(own, "task", "") or chosen.reference, asked_by=name)
+        return LoadedPolicy(name, own, home, home.policy.default_env_config(own))
     if path is None:
-        known = ", ".join([*chosen.pilots(), *chosen.policy.shipped()])
-        raise ConfigError(
-            f"There is no policy {name!r}: give a run's folder, a .fledge or .pt file"
-            + (f", or one of {known}." if known else ".")
-        )
+        raise unknown_policy(chosen, name)
     if path.suffix in EXPORTED:
         raise ConfigError(f"{name} is an exported policy, which cannot be flown here: give the run or a .fledge file.")
-    if path.suffix == ".pt":
+    if is_interop(path):
         return load_interop(name, chosen)
     return policy_from_state(read_policy(path), name, task)
 
 
+def unknown_policy(task: Task, name: str, setting: str = "") -> ConfigError:
+    """Return the error for a name that is not a policy of a task; `setting` is the key that holds the name."""
+    known = [*task.pilots(), *task.policy.shipped()]
+    bare = name.partition("(")[0].rpartition("+")[0] or name.partition("(")[0]
+    choices = f"Choose one of {', '.join(known)}, or pass" if known else "Pass"
+    what = f"{setting}={name!r} is not a known pilot." if setting else f"There is no policy {name!r}."
+    return ConfigError(
+        f"{what}{did_you_mean(bare, [*known, *task.policy.pilot_aliases])} {choices} a run's folder, a policy file "
+        "(.fledge, .pt), or file.py:Class of an agent."
+    )
+
+
+def is_interop(path: Path) -> bool:
+    """Return whether a file holds another project's weights: a .pt file, or a checkpoint of nothing but tensors."""
+    if path.suffix == ".pt" or not path.is_file():
+        return path.suffix == ".pt"
+    state = load_checkpoint(path, keys=("model?", "policy?", "task?"))
+    if state:
+        return False
+    state = load_checkpoint(path)
+    return isinstance(state, Mapping) and bool(state) and all(isinstance(value, Tensor) for value in state.values())
+
+
+def read_entries(name: str, task: Task) -> dict[str, Any] | None:
+    """Return the entries of the policy file that a name means (`agents.policy_file`); None if there is no such file.
+
+    Another project's weights are converted to the network in which the task trains them.
+    """
+    path = find_policy_file(name)
+    if path is None or not is_interop(path):
+        return None if path is None else read_policy(path)
+    policy = load_interop(name, task)
+    description, network = task.policy.to_trainable(policy.agent)
+    entries = {"model": network.state_dict(), "policy": description, "task": task.reference}
+    if policy.env is not None:
+        entries["world"] = {"env": policy.env.settings, "decision_s": policy.env.decision_s}
+    return entries
+
+
 def find_agent(task: Task, name: str) -> BaseAgent | None:
-    """Return the agent that a name means in a task, for example an opponent; None if there is none."""
+    """Return the agent that a name means in a task, for example an opponent; None if there is none.
+
+    Runs the code that a name such as my_pilots.py:Weaver means: settings that hold one are checked by `refuse_code`.
+    """
     if (pilot := make_pilot(task, name)) is not None:
         return pilot
+    bare, plus, shield = name.rpartition("+")
+    if plus and shield in task.policy.shields and not Path(name).exists():
+        agent = find_agent(task, bare)
+        return None if agent is None else task.policy.shields[shield](agent)
+    if not Path(name).exists() and (own := make_own(name)) is not None:
+        return own
     path = task.policy.shipped().get(name, Path(name))
     if path.suffix != ".fledge" and not path.is_dir() and not is_past_self(path):
         return None
     entries = read_policy(path)
-    if entries["task"] != task.reference:
+    if not may_be(entries["task"], task):
         raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
     return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
 
 
 def load_interop(name: str, task: Task) -> LoadedPolicy:
-    """Load a policy from another project's file, whatever the file is called."""
+    """Load a policy from another project's file, of any extension."""
     agent = task.policy.load_interop(Path(name))
     return LoadedPolicy(name, agent, task, task.policy.default_env_config(agent))
 
@@ -112,8 +168,11 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 
 
 def may_be(reference: str, task: Task) -> bool:
-    """Return whether a saved reference may mean this task: the same one, or code that may have moved."""
-    return reference == task.reference or (is_code(reference) and is_code(task.reference))
+    """Return whether policies of a saved reference fit a task: the same one, code that may have moved, or its base class."""
+    if reference == task.reference or (is_code(reference) and is_code(task.reference)):
+        return True
+    base = type(find_named_task(reference)) if reference in task_names() else Task
+    return base is not Task and isinstance(task, base)
 
 
 def add_shield(policy: LoadedPolicy, shield: str) -> LoadedPolicy:
@@ -138,17 +197,49 @@ def make_pilot(task: Task, name: str) -> BaseAgent | None:
     kind = task.policy.pilot_aliases.get(found[1], found[1]) if found else ""
     if found is None or kind not in pilots:
         return None
-    options = read_parameters(kind, found[2] or "")
+    return call_pilot(pilots[kind], kind, found[2] or "")
+
+
+def make_own(name: str) -> BaseAgent | None:
+    """Return an agent of the user's own, `file.py:Class` or `module:Class`, with parameters or without; runs its code.
+
+    Return None if the name has another form.
+
+    Raises:
+        ConfigError: if there is no such object, it is not an agent, or a parameter does not fit.
+    """
+    found = OWN.fullmatch(name.strip())
+    if found is None or not is_reference(found[1]):
+        return None
+    made = find_object(found[1])
+    if not isinstance(made, BaseAgent):
+        if not callable(made) or (isinstance(made, type) and not issubclass(made, BaseAgent)):
+            raise ConfigError(f"{found[1]} is not an agent: it must be a subclass of fledge.BaseAgent.")
+        made = call_pilot(made, found[1], found[2] or "")
+    if not isinstance(made, BaseAgent):
+        raise ConfigError(f"{found[1]} returned a {type(made).__name__}, but must return a fledge.BaseAgent.")
+    return made.eval()
+
+
+def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
+    """Make a scripted policy with the parameters in its brackets."""
+    options = read_parameters(name, parameters)
     try:
-        return pilots[kind](**options)
+        known = [key for key in inspect.signature(make).parameters if key not in ("self", "num_envs", "device")]
+    except ValueError:  # Python does not know its signature
+        known = []
+    try:
+        return make(**options)
     except TypeError as error:
         if not options:
             raise
-        raise ConfigError(f"{kind} has no parameter {' or '.join(options)}: {error}.") from None
+        wrong = next((key for key in options if key not in known), "")
+        near = did_you_mean(wrong, known)
+        raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.{near}") from None
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:
-    """Return the parameters that stand in a scripted policy's brackets: numbers, true or false."""
+    """Return the parameters in a scripted policy's brackets: numbers, true or false."""
     options: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
@@ -172,7 +263,9 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
     name = agent.get_name()
     missing = [key for key in agent.observes if key not in env.observation_spec]
     if missing:
-        raise ConfigError(f"{name} reads {', '.join(missing)}, which this env does not observe.")
+        raise ConfigError(
+            f"{name} reads {', '.join(missing)}, which this env does not observe: turn it on in env.*, or use another policy."
+        )
     reads: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
     for key, spec in reads.items():
         seen = env.observation_spec[key]
@@ -190,6 +283,6 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
 
 
 def shapes_of(spec: ActionSpec) -> dict[str, tuple[Any, ...]]:
-    """Return shape and number of values of each action entry: what must agree between a policy and an env."""
+    """Return shape and number of values of each action entry, which a policy and its env must share."""
     parts = {"action": spec} if isinstance(spec, TensorSpec) else dict(spec)
     return {name: (part.shape, part.num_values) for name, part in parts.items()}

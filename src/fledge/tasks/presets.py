@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.overrides import read_yaml
 
 
@@ -19,7 +19,7 @@ class Presets:
     """The presets of a task.
 
     Args:
-        folder: Where they are; None: the task has none.
+        folder: Folder of the YAML files; None if the task has no presets.
         defaults: Settings that every training starts from, where they differ from the general defaults.
     """
 
@@ -38,8 +38,9 @@ class Presets:
         """
         is_path = name.endswith((".yaml", ".yml"))
         if not is_path and name not in self.names(group):
-            known = ", ".join(self.names(group)) or "none"
-            raise ConfigError(f"There is no {group} preset {name!r}; available: {known}.")
+            known, near = ", ".join(self.names(group)), did_you_mean(name, self.names(group))
+            choices = f"Choose one of {known}, or pass" if known else "This task has none: pass"
+            raise ConfigError(f"There is no {group} preset {name!r}.{near} {choices} a YAML file.")
         path = Path(name) if is_path or self.folder is None else self.folder / group / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"There is no preset file {path}.")

@@ -10,7 +10,6 @@ Code (a file or a module) runs only if the user names it, never because a checkp
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import sys
@@ -19,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fledge.core.code import FILE_MODULES, find_object, module_from_file
-from fledge.core.errors import ConfigError
+from fledge.core.code import FILE_MODULES, find_object, is_gone, module_from_file
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.tasks.base import Task
 
 GROUP = "fledge.tasks"
@@ -81,7 +80,7 @@ def with_reference(task: Task) -> Task:
 
     A task that no importable module holds, such as one of a notebook's cell, gets a reference that begins with `LOCAL`.
     """
-    if task.reference != task.name:
+    if task.reference != task.name or task.name.startswith("gym:"):
         return task
     known = _named_task(task.name) if task.name in task_names() else None
     if known is not None and _same(known, task):
@@ -121,18 +120,19 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     """Return the registered or Gymnasium task that a file names; code is refused.
 
     Args:
-        asked_by: What names the task, for the error.
+        asked_by: File or run that names the task, for the error.
     """
     if (task := _named_task(reference)) is not None:
         return task
     if is_code(reference):
+        fix = f"add --task {reference}"
+        if is_gone(reference):
+            fix = f"that file is no longer there, so add --task PATH/{Path(reference).name} with its new place"
         raise ConfigError(
-            f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: "
-            f"add --task {reference}."
+            f"{asked_by} belongs to the task {reference}, which is code and is not run unless you name it: {fix}."
         )
     known = ", ".join(task_names())
-    near = difflib.get_close_matches(reference, task_names(), n=1, cutoff=0.7)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(reference, task_names())
     raise ConfigError(
         f"There is no task {reference!r}.{hint} There are {known}; or give gym:ID, a Python file, or module:object. "
         "Settings are written key=value."
@@ -141,7 +141,7 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
 
 @functools.cache
 def _named_task(reference: str) -> Task | None:
-    """Return the same object on every call: classes of configs are made per task."""
+    """Return a registered task, the same object on every call: classes of configs are made per task; None if unknown."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = {point.name: point.value for point in entry_points(group=GROUP)}

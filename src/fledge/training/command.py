@@ -34,7 +34,7 @@ from fledge.training.run import env_with_reward, refuse_misfits
 
 @dataclass
 class TrainingResult:
-    """How a training ended, as rank 0 knows it."""
+    """The result of a training on rank 0."""
 
     folder: Path
     task: Task
@@ -145,7 +145,7 @@ def choose_ranks(task: Task, cfg: TrainConfig, overrides: Sequence[str], quiet: 
 
 
 def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | None, list[str]]:
-    """Return the task that words of a command line name, also as `task=NAME`, and the other overrides."""
+    """Return the task that a command line names, also as `task=NAME`, and the other overrides."""
     named = [word.partition("=")[2].strip() for word in overrides if word.startswith("task=")]
     if bare := [word for word in tasks if "." in word and not is_code(word) and word not in task_names()]:
         raise ConfigError(f"{bare[0]!r} is not a task; a setting needs a value: {bare[0]}=VALUE.")
@@ -157,8 +157,9 @@ def read_task(tasks: Sequence[str], overrides: Sequence[str]) -> tuple[Task | No
 
 def new_folder() -> Path:
     """Return runs/<time>, with a number behind it if there is one already."""
-    base = Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    return next(path for path in (base, *(Path(f"{base}-{n}") for n in itertools.count(2))) if not path.exists())
+    name = time.strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
 def local_code(task: Task, overrides: Sequence[str]) -> str:
@@ -168,7 +169,7 @@ def local_code(task: Task, overrides: Sequence[str]) -> str:
 
 
 def has_saved(folder: Path) -> bool:
-    """Whether a run has a checkpoint to continue from."""
+    """Return whether a run has a checkpoint to continue from."""
     return not CheckpointHistory(folder / "checkpoints").is_empty
 
 

@@ -22,7 +22,7 @@ import torch
 from fledge.core.code import absolute
 from fledge.core.errors import ConfigError
 from fledge.core.overrides import Preset, build_config, read_yaml, value_given
-from fledge.core.settings import refuse_code, refuse_unnamed, setting
+from fledge.core.settings import make_code_absolute, refuse_code, refuse_unnamed, setting
 from fledge.league.league import LeagueConfig
 from fledge.learn.base import Learner
 from fledge.learn.dqn import DQNConfig
@@ -39,7 +39,7 @@ RENAMED = {"league.mirror": "league.self_play", "league.climb": "league.advance"
 
 
 class CollectMode(enum.Enum):
-    """How on-policy experience is collected."""
+    """Ways to collect on-policy experience."""
 
     sync = "sync"
     pipelined = "pipelined"
@@ -47,7 +47,7 @@ class CollectMode(enum.Enum):
 
 
 class WandbMode(enum.Enum):
-    """Whether Weights & Biases logs."""
+    """Modes of Weights & Biases."""
 
     disabled = "disabled"
     offline = "offline"
@@ -65,7 +65,7 @@ class CollectConfig:
 @dataclass
 class WandbConfig:
     mode: WandbMode = setting(WandbMode.disabled, resume="same")
-    """disabled, offline or online. Needs `pip install fledge[wandb]`; never asks for a key."""
+    """disabled, offline or online. Needs the extra wandb; never asks for a key."""
     project: str = setting("fledge", resume="same")
     """Project name."""
 
@@ -73,7 +73,7 @@ class WandbConfig:
 @dataclass
 class TrainConfig:
     task: str = setting("navigation", resume="same")
-    """What to train on: a registered task, gym:ID, a Python file, or module:object."""
+    """Task to train on: a registered name, gym:ID, a Python file, or module:object."""
     algo: str = setting("ppo", resume="weights", code=True)
     """Learning algorithm: ppo for any action; sac, td3 (continuous) or dqn (discrete) from replay; or your module:Class."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1, resume="restart")
@@ -89,9 +89,9 @@ class TrainConfig:
     total_frames: int = setting(10_000_000, at_least=1)
     """Decisions to train for, over all envs and ranks."""
     max_minutes: float = setting(0.0, at_least=0, resume="same")
-    """Save and stop after this many minutes; 0: no limit. Schedules still follow total_frames."""
+    """Save and stop after this many minutes; `--resume` gives as many again; 0: no limit. Schedules follow total_frames."""
     init_from: str = setting("", resume="same")
-    """Start from the weights of this run or policy file."""
+    """Start from the weights of this run or policy file, or NavRL's .pt file (navigation); the optimiser starts fresh."""
     reward: str = setting("", resume="restart", code=True)
     """A reward of your own instead of the env's: module:object or file.py:object (docs/guides/own_reward.md)."""
     env: Any = None
@@ -119,8 +119,8 @@ class TrainConfig:
     """Compress checkpoints (losslessly)."""
     async_checkpoint_queue_size: int = setting(3, at_least=1, resume="same")
     """Checkpoints that may wait for the disk before training waits."""
-    save_compression_level: int = setting(1, at_least=0, at_most=9, resume="same")
-    """Effort of the checkpoint codecs, 0 (store) to 9."""
+    save_compression_level: int = setting(1, at_least=0, at_most=16, resume="same")
+    """Effort of the checkpoint codecs, 0 (store) to 9 (densest); 10 to 16, which LZ4 files have, mean 9."""
     save_delta: str = setting("none", choices=("none", "weights_only", "all", "thin"), resume="same")
     """Store checkpoints as differences (smaller, but lost with their base): none, weights_only (alias thin) or all."""
     rollout_save_interval: int = setting(0, at_least=0, resume="same")
@@ -133,6 +133,11 @@ class TrainConfig:
     """Episodes per evaluation during training."""
     compile: bool = False
     """Compile the network with torch.compile (pays on CUDA; needs a C++ compiler)."""
+
+    @property
+    def made_by(self) -> tuple[str | None, list[str]] | None:
+        """The preset and the overrides that `make_config` made this config from; None for a resumed run."""
+        return vars(self).get("origin")
 
     @property
     def learner(self) -> type[Learner]:
@@ -202,7 +207,7 @@ def _config_class(task: Task, learner: type[Learner] | None) -> type[TrainConfig
     return dataclasses.make_dataclass("TrainConfig", fields, bases=(TrainConfig,))
 
 
-def make_config(task: Task | str, preset: str | None = None, words: Sequence[str] = ()) -> TrainConfig:
+def make_config(task: Task | str, preset: str | None = None, overrides: Sequence[str] = ()) -> TrainConfig:
     """Make the config of a run: the task's defaults, a training preset (by default the algorithm's), then overrides.
 
     Args:
@@ -211,19 +216,20 @@ def make_config(task: Task | str, preset: str | None = None, words: Sequence[str
     """
     task = find_task(task) if isinstance(task, str) else task
     presets: list[Preset] = [(f"training of task {task.name}", task.presets.defaults)] if task.presets.defaults else []
-    given = value_given(words, "algo", task.presets.aliases)
+    given = value_given(overrides, "algo", task.presets.aliases)
     presets += preset_layers(task, preset, given and find_learner(given).policy_form)
-    kind = config_class(task, chosen_algo(presets, words, task))
-    cfg = build_config(kind, presets, words, aliases_of(task), groups_of(task))
-    return with_named_code(settled(cfg, task, words), words)
+    kind = config_class(task, chosen_algo(presets, overrides, task))
+    cfg = build_config(kind, presets, overrides, aliases_of(task), groups_of(task))
+    vars(cfg)["origin"] = (preset, list(overrides))
+    return with_named_code(settled(cfg, task, overrides), overrides)
 
 
-def chosen_algo(presets: Sequence[Preset], words: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
-    """Return the algorithm that words or presets choose; ConfigError if it is code that neither words nor `named` name."""
+def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task, named: Sequence[str] = ()) -> str:
+    """Return the algorithm that overrides or presets choose; ConfigError if it is code that the user did not name."""
     named_in = [content.get("algo") for _, content in presets]  # NavRL's files have a section of this name
     found = ["ppo", *(algo for algo in named_in if isinstance(algo, str))]
-    algo = value_given(words, "algo", task.presets.aliases) or found[-1]
-    refuse_unnamed("algo", algo, [*words, *named])
+    algo = value_given(overrides, "algo", task.presets.aliases) or found[-1]
+    refuse_unnamed("algo", algo, [*overrides, *named])
     return algo
 
 
@@ -260,31 +266,31 @@ def preset_layers(task: Task, name: str | None, algo: str | None, above: Sequenc
     return [*below, (name if is_file else f"preset {name}", content)]
 
 
-def settled(cfg: TrainConfig, task: Task, words: Sequence[str]) -> TrainConfig:
-    """Replace device `auto`, so that a resumed run knows its device; drop the ladder if words name env.opponent but none."""
+def settled(cfg: TrainConfig, task: Task, overrides: Sequence[str], opponent_before: str = "") -> TrainConfig:
+    """Replace device `auto` by the device found; drop the ladder if overrides name another env.opponent."""
     if cfg.device == "auto":
         cfg.device = "cuda" if torch.cuda.is_available() else "cpu"
-    opponent, ladder = (value_given(words, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
-    if opponent and ladder is None:
+    opponent, ladder = (value_given(overrides, key, task.presets.aliases) for key in ("env.opponent", "league.ladder"))
+    if opponent and ladder is None and absolute(opponent) != opponent_before:
         cfg.league.ladder = []
     return cfg
 
 
-def with_named_code(cfg: TrainConfig, words: Sequence[str]) -> TrainConfig:
+def with_named_code(cfg: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     """Make references to code hold in any folder; raise ConfigError if a file names code that the user does not name."""
-    refuse_code(cfg, words)
-    cfg.reward, cfg.algo = absolute(cfg.reward), absolute(cfg.algo)
+    refuse_code(cfg, overrides)
+    make_code_absolute(cfg)
     return cfg
 
 
 def read_run_config(
-    folder: Path, words: Sequence[str] = (), task: Task | None = None, named: Sequence[str] = ()
+    folder: Path, overrides: Sequence[str] = (), task: Task | None = None, named: Sequence[str] = ()
 ) -> tuple[Task, TrainConfig]:
     """Return the task and the saved config of a run, with overrides.
 
     Args:
         task: The task, if it is code: a saved config alone may not run any.
-        named: More `key=value` words of the user, which name code that may be run.
+        named: More `key=value` overrides of the user, which name code that may run.
     """
     path = folder / "config.yaml"
     if not path.is_file():
@@ -296,8 +302,8 @@ def read_run_config(
     elif not may_be(saved, task):
         raise ConfigError(f"{folder} is a run of the task {saved}, not of {task.reference}: leave the task out.")
     content["task"] = task.reference
-    algo = chosen_algo([("", content)], words, task, named)
+    algo = chosen_algo([("", content)], overrides, task, named)
     if absolute(algo) != content.get("algo"):
         content.pop("algo_config", None)
-    cfg = build_config(config_class(task, algo), [(str(path), content)], words, aliases_of(task), groups_of(task))
-    return task, settled(cfg, task, words)
+    cfg = build_config(config_class(task, algo), [(str(path), content)], overrides, aliases_of(task), groups_of(task))
+    return task, settled(cfg, task, overrides, str((content.get("env") or {}).get("opponent", "")))

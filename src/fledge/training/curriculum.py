@@ -1,4 +1,4 @@
-"""How a run gets harder: by progress, as the task says, or by the opponents that the learner has beaten, as a league says.
+"""Curriculum of a run: harder with progress, as the task defines it, or by the opponents that the learner beats (a league).
 
 prepare(progress)    before a rollout, while no env is stepping
 learn(policy)        after it, on every rank: take in the results of all ranks; return metrics

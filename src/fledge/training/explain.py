@@ -16,26 +16,26 @@ from fledge.training.config import make_config, read_run_config
 
 
 def explain_training(
-    tasks: Sequence[str], preset: str | None, words: Sequence[str], resume: Path | None = None
+    tasks: Sequence[str], preset: str | None, overrides: Sequence[str], resume: Path | None = None
 ) -> Iterator[str]:
     """Yield lines on every setting of a training."""
     task = find_task(tasks[0]) if tasks else None
     if resume is not None:
-        task, saved = read_run_config(resume, [], task, named=words)
-        layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, words, task)[1])]
+        task, saved = read_run_config(resume, [], task, named=overrides)
+        layers = [(f"run {resume}", saved), ("given here", read_run_config(resume, overrides, task)[1])]
     else:
         task = task or find_task("navigation")
-        algo = value_given(words, "algo", task.presets.aliases)
+        algo = value_given(overrides, "algo", task.presets.aliases)
         form = find_learner(algo).policy_form if algo else "ppo"
         chosen = preset if preset is not None else task.presets.default(form)
         origin = f"preset {chosen}" if chosen else f"task {task.name}"
         below = [f"algo={algo}"] if algo else []
-        layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, words))]
+        layers = [(origin, make_config(task, preset, below)), ("given here", make_config(task, preset, overrides))]
     yield from explain_settings([("", type(layers[-1][1])()), *layers])
 
 
 def explain_world(
-    policies: Sequence[str], task_name: str | None, env_preset: str | None, words: Sequence[str]
+    policies: Sequence[str], task_name: str | None, env_preset: str | None, overrides: Sequence[str]
 ) -> Iterator[str]:
     """Yield lines on every setting of the env that a policy would be evaluated in."""
     task = find_task(task_name) if task_name else None
@@ -45,5 +45,5 @@ def explain_world(
     else:
         policy = LoadedPolicy("", BaseAgent(), task or find_task("navigation"), None)
         origin = f"preset {env_preset or 'default'}"
-    worlds = [eval_env(policy, env_preset, given).cfg for given in ((), words)]
+    worlds = [eval_env(policy, env_preset, given).cfg for given in ((), overrides)]
     yield from explain_settings([("", policy.task.config()), (origin, worlds[0]), ("given here", worlds[1])], "env.")

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fledge.agents.policy_file import load_weights, read_policy
-from fledge.core.errors import ConfigError
+from fledge.agents.policy_file import load_weights
+from fledge.core.errors import ConfigError, FledgeError
 from fledge.tasks.base import Task
-from fledge.tasks.policy_loader import find_policy_file
-from fledge.training.config import TrainConfig
+from fledge.tasks.policy_loader import read_entries
+from fledge.training.config import TrainConfig, make_config
 
 
-def read_initial_policy(name: str) -> dict[str, Any]:
-    """Read the policy that `init_from` names."""
-    path = find_policy_file(name)
-    if path is None:
-        raise ConfigError(f"init_from is {name!r}, but there is no such run, policy file or shipped policy.")
-    return read_policy(path)
+def read_initial_policy(name: str, task: Task) -> dict[str, Any]:
+    """Return the entries of the policy that `init_from` names: a run, a policy file, or another project's weights."""
+    entries = read_entries(name, task)
+    if entries is None:
+        raise ConfigError(f"init_from={name} is not a run, a policy file or a shipped policy.")
+    return entries
 
 
-def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> list[str]:
+def take_network(task: Task, cfg: TrainConfig, overrides: Sequence[str] = ()) -> list[str]:
     """Set `policy.*` to the network that `init_from` holds; return what that changed, as key=value.
 
-    Raise ConfigError if the user's own `words` contradict it, or this algorithm needs another network in this env.
+    Raise ConfigError if the user's own `overrides` contradict it, or this algorithm needs another network in this env.
     """
-    entries = read_initial_policy(cfg.init_from)
-    found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in words}, []
+    entries = read_initial_policy(cfg.init_from, task)
+    found, asked, taken = entries["policy"], {word.partition("=")[0].strip() for word in overrides}, []
     for key, value in network_settings(cfg.policy, found).items():
         if value == getattr(cfg.policy, key):
             continue
@@ -37,15 +38,28 @@ def take_network(task: Task, cfg: TrainConfig, words: Sequence[str] = ()) -> lis
             raise ConfigError(f"init_from={cfg.init_from} has policy.{key}={shown}: leave policy.{key} out.")
         setattr(cfg.policy, key, value)
         taken.append(f"policy.{key}={shown}")
-    wanted = task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy)
+    try:
+        wanted = task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy)
+    except ConfigError as error:
+        raise ConfigError(f"init_from={cfg.init_from} does not fit: {error} {how_to_fit(task, found)}") from error
     if odd := [key for key in wanted if key in found and found[key] != wanted[key]]:
         parts = ", ".join(f"{key} {found[key]} (this run: {wanted[key]})" for key in odd)
-        raise ConfigError(
-            f"init_from={cfg.init_from} does not fit: its network has {parts}. Train with the algorithm and the env that "
-            "it is from."
-        )
+        raise ConfigError(f"init_from={cfg.init_from} does not fit: its network has {parts}. {how_to_fit(task, found)}")
     load_weights(task.policy.build(wanted), entries["model"], cfg.init_from)
     return taken
+
+
+def how_to_fit(task: Task, description: Mapping[str, Any]) -> str:
+    """Return a sentence on the training preset whose algorithm and env need the network of a description."""
+    for taken in (False, True):  # a preset with this very network, else one that can take it over
+        for name in task.presets.names("train"):
+            cfg = make_config(task, name)
+            for key, value in network_settings(cfg.policy, description).items() if taken else ():
+                setattr(cfg.policy, key, value)
+            with contextlib.suppress(FledgeError):
+                if task.policy.describe(task, cfg.learner.policy_form, cfg.env, cfg.policy) == description:
+                    return f"To continue from it, use --preset {name}."
+    return "To continue from it, use the algorithm and the env settings that it was trained with."
 
 
 def network_settings(policy: Any, description: Mapping[str, Any]) -> dict[str, Any]:

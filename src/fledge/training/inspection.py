@@ -1,33 +1,46 @@
-"""What `fledge inspect` shows: a checkpoint or a policy by path or name, a run by its folder, or a recording."""
+"""Descriptions for `fledge inspect`: a run, a checkpoint, a policy, a rollout archive or a recording, on one screen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fledge.core.config_help import written
 from fledge.core.errors import ConfigError, FledgeError
 from fledge.core.settings import flat_settings
+from fledge.core.terminal import duration
 from fledge.evaluation.recordings import describe_recording, means_recording, render_recording
+from fledge.evaluation.run_info import machine_text, read_run_info
 from fledge.storage import CheckpointHistory, inspect_checkpoint, load_checkpoint
+from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import find_policy_file
 from fledge.tasks.registry import find_named_task
-from fledge.training.config import config_class
+from fledge.training.config import TrainConfig, config_class
 
 # entries of our checkpoints; other files may have anything under these names
 FACTS: dict[str, Any] = {"task": str, "iteration": int, "frames": int, "seconds": (int, float)}
 FACTS |= dict.fromkeys(("policy", "world", "config"), dict)
-MOST_VALUES, LONGEST = 40, 100  # lines, and characters of one
+PARTS = ("env", "policy", "curriculum", "algo_config")  # settings whose defaults only the task's code knows
+FEW, LONGEST = 40, 100  # rows that are listed without --all, and characters of a value
 
 
-def inspect_target(name: str) -> dict[str, Any]:
-    """Describe a file, recording, shipped policy or run's newest checkpoint, JSON-able; ConfigError if a folder is no run."""
+def inspect_target(name: str, task: Task | None = None) -> dict[str, Any]:
+    """Describe a file, recording, shipped policy or run's newest checkpoint, JSON-able.
+
+    Args:
+        task: The task, if it is code, so that its defaults are known.
+
+    Raises:
+        ConfigError: A folder is no run.
+    """
     path = find_policy_file(name) or Path(name)
     if means_recording(path):
         return describe_recording(path)
     if not path.is_dir():
-        return describe_file(path)
+        return describe_file(path, task)
+    if not (path / "checkpoints").is_dir() and path.name == "checkpoints":
+        path = path.parent
     entries = CheckpointHistory(path / "checkpoints").entries() if (path / "checkpoints").is_dir() else []
     if not entries:
         raise ConfigError(f"{path} holds no checkpoints: give a run, a checkpoint, or a shipped policy's name.")
@@ -35,41 +48,130 @@ def inspect_target(name: str) -> dict[str, Any]:
         {"file": e.path.name, "step": e.step, "metric": e.metric, "whole": not e.weights_only, "bytes": e.bytes}
         for e in entries
     ]
-    return {"run": str(path), "checkpoints": rows, **describe_file(entries[-1].path)}
+    started, found = read_run_info(path), describe_file(entries[-1].path, task)
+    if isinstance(started.get("changed"), dict) and found.pop("unknown", None):
+        found["changed"] = started["changed"]  # compared by the run itself, which knew its code
+    return {"run": str(path), "started": started, "checkpoints": rows, **found}
 
 
-def describe_file(path: Path) -> dict[str, Any]:
+def describe_file(path: Path, task: Task | None = None) -> dict[str, Any]:
     """Describe a checkpoint: its entries and its metadata."""
     found = inspect_checkpoint(path)
     state = load_checkpoint(path, keys=[f"{fact}?" for fact in FACTS])
     note: Any = found["metadata"].get("history") or {}
     told = {key: note[key] for key in ("step", "metric") if note.get(key) is not None}
-    return {**told, **{k: state[k] for k, kind in FACTS.items() if isinstance(state.get(k), kind)}, **found}
+    told |= {k: state[k] for k, kind in FACTS.items() if isinstance(state.get(k), kind)}
+    return {**told, **changed_from_defaults(told, task), **found}
 
 
-def render(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines of text. Names are never shortened."""
+def changed_from_defaults(found: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:
+    """Return `changed`, the settings that differ from the defaults, of a run or of a policy's env.
+
+    A task that is code is not run unless the user names it: then its own settings are in `unknown`, and the others compared.
+    """
+    world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
+    settings = dict(found.get("config") or world)
+    if not settings:
+        return {}
+    try:
+        task = task or find_named_task(str(found.get("task")))
+    except FledgeError:
+        task = None
+    defaults = flat_settings(TrainConfig() if task is None else config_class(task)())
+    defaults |= {"task": settings.get("task"), "device": settings.get("device")}  # printed elsewhere; auto is resolved
+    own = [key for key in settings if task is None and key.partition(".")[0] in PARTS]
+    changed = {k: v for k, v in settings.items() if k not in own and (k not in defaults or defaults[k] != v)}
+    return {"changed": changed, **({"unknown": {key: settings[key] for key in own}} if own else {})}
+
+
+# ---- as text ---------------------------------------------------------------------------------------------------------
+
+
+def render(found: Mapping[str, Any], everything: bool = False) -> Iterator[str]:
+    """Yield lines of text, about one screen.
+
+    Args:
+        everything: List every tensor and plain value, however many there are.
+    """
     if "recording" in found:
         yield from render_recording(found)
         return
-    head = [f"{found['path']}: {found['format']}, {found['file_bytes']:,} bytes"]
-    head += [f"{key} {found[key]}" for key in ("task", "step") if key in found]
-    head += [f"metric {found['metric']:.4g}"] if "metric" in found else []
-    if "frames" in found:
-        head.append(f"{found['frames']:,} decisions in {found.get('seconds', 0.0) / 60:.1f} minutes")
-    yield ", ".join(head)
-    if "policy" in found:
-        yield f"policy: {', '.join(f'{key}={value}' for key, value in found['policy'].items())}"
-    if settings := changed_from_defaults(found):
-        yield "settings that are not the defaults:"
-        yield from (f"  {key}={written(value)}" for key, value in settings.items())
+    yield from headlines(found)
+    for title, key in (
+        ("settings that differ from the defaults:", "changed"),
+        (
+            f"settings of the task, whose defaults are in its code (--task {found.get('task')} compares them):",
+            "unknown",
+        ),
+    ):
+        if found.get(key):
+            yield ""
+            yield title
+            yield from wrapped(f"{name}={written(value)}" for name, value in found[key].items())
     if "checkpoints" in found:
-        rows = [(c["file"], str(c["step"]), number(c["metric"]), "whole" if c["whole"] else "weights", f"{c['bytes']:,}")
+        rows = [(c["file"], str(c["step"]), number(c["metric"]), "everything" if c["whole"] else "weights", f"{c['bytes']:,}")
                 for c in found["checkpoints"]]  # fmt: skip
         yield ""
         yield from columns([("checkpoint", "step", "metric", "holds", "bytes"), *rows])
-    yield from values("metadata", {key: value for key, value in found["metadata"].items() if key != "history"})
-    yield from values("values", {k: v for k, v in found["values"].items() if k.split("/")[0] not in FACTS})
+    yield from contents(found, everything)
+
+
+def headlines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the file is, a line for each fact."""
+    if "run" in found:
+        yield f"{found['run']}: run of the task {found.get('task', '?')}; its newest checkpoint is {Path(found['path']).name}"
+    else:
+        yield f"{found['path']}: {kind_of(found)}, {found['format']} format, {found['file_bytes']:,} bytes"
+    if "frames" in found:
+        step = f" ({found['step']} iterations)" if "step" in found else ""
+        metric = f", primary metric in training {found['metric']:.3f}" if "metric" in found else ""
+        yield f"trained: {found['frames']:,} decisions in {duration(found.get('seconds', 0.0))}{step}{metric}"
+    started = found.get("started") or {}
+    if started.get("command"):
+        named = not started.get("preset") or "--preset" in started["command"]
+        preset = "" if named else f" (preset {started['preset']})"
+        yield f"command: {started['command']}{preset}"
+        yield f"machine: {machine_text(started)}, started {started.get('started', '?')}"
+    if "policy" in found:
+        yield f"policy: {policy_text(found['policy'])}"
+
+
+def kind_of(found: Mapping[str, Any]) -> str:
+    """Return what a file is: a rollout, a policy, a checkpoint of a task, or a checkpoint of another program."""
+    of_task = f" of the task {found['task']}" if "task" in found else ""
+    if "rollout" in found["metadata"]:
+        shape = "x".join(map(str, found["values"].get("batch", ())))
+        return f"rollout of iteration {found['metadata']['rollout'].get('iteration')}, {shape} (steps x envs)"
+    return ("checkpoint" if "frames" in found or not of_task else "policy") + of_task
+
+
+def policy_text(policy: Mapping[str, Any]) -> str:
+    """Return the description of a policy on one line; specs as their shapes."""
+    return ", ".join(f"{key}={spec_text(value)}" for key, value in policy.items())
+
+
+def spec_text(value: Any) -> str:
+    if isinstance(value, Mapping) and isinstance(value.get("entries"), Mapping):
+        return " ".join(f"{name}{spec_text(part)}" for name, part in value["entries"].items())
+    if isinstance(value, Mapping) and "shape" in value:
+        return str(value["shape"])
+    return written(value) if not isinstance(value, Mapping) else "{" + policy_text(value) + "}"
+
+
+def contents(found: Mapping[str, Any], everything: bool) -> Iterator[str]:
+    """Yield the metadata, plain values and tensors; many are summed up by the first part of their names."""
+    metadata = {key: value for key, value in found["metadata"].items() if key not in ("history", "rollout") and value}
+    plain = {k: v for k, v in found["values"].items() if k.split("/")[0] not in FACTS}
+    if "rollout" in found["metadata"]:  # the shape is in the first line
+        plain = {k: v for k, v in plain.items() if k.split("/")[-1] not in ("batch", "names")}
+    few = everything or len(metadata) + len(plain) + len(found["tensors"]) <= FEW
+    yield from values("metadata", metadata)
+    if not few:
+        yield ""
+        yield from columns([("holds", "tensors", "values", "bytes", "stored"), *groups(found["tensors"], plain)])
+        yield "--all lists every tensor and value."
+        return
+    yield from values("values", plain)
     tensors = [
         (row["name"], row["dtype"], "x".join(map(str, row["shape"])) or "scalar", number(row["bytes"]),
          number(row["stored"]), row["codec"])
@@ -79,15 +181,39 @@ def render(found: Mapping[str, Any]) -> Iterator[str]:
     yield from columns([("tensor", "type", "shape", "bytes", "stored", "codec"), *tensors])
 
 
+def groups(tensors: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each first part of the names: how many tensors and values, and their bytes."""
+    first = [row["name"].split("/")[0] for row in tensors]
+    for name in dict.fromkeys([*first, *(key.split("/")[0] for key in plain)]):
+        mine = [row for row, group in zip(tensors, first, strict=True) if group == name]
+        count = sum(key.split("/")[0] == name for key in plain)
+        yield (
+            name,
+            str(len(mine)),
+            str(count),
+            number(sum(r["bytes"] for r in mine)),
+            number(sum(r["stored"] for r in mine)),
+        )
+
+
+def wrapped(words: Iterator[str], width: int = 78) -> Iterator[str]:
+    """Yield words in indented lines of about `width` characters; no word is broken."""
+    line = ""
+    for word in words:
+        if line and len(line) + len(word) + 2 > width:
+            yield line
+            line = ""
+        line = f"{line}  {word}"
+    yield line
+
+
 def values(title: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield plain values, one per line; shorten long ones, and leave out the last of many."""
+    """Yield plain values, one per line; shorten long ones."""
     if found:
         yield f"{title}:"
-    for key, value in list(found.items())[:MOST_VALUES]:
+    for key, value in found.items():
         text = repr(value)
         yield f"  {key} = {text if len(text) <= LONGEST else f'{text[:LONGEST]}... ({len(text)} characters)'}"
-    if len(found) > MOST_VALUES:
-        yield f"  ... and {len(found) - MOST_VALUES} more: --json shows all"
 
 
 def number(value: float | None) -> str:
@@ -99,15 +225,3 @@ def columns(rows: list[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def changed_from_defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a run or a policy's env that differ from the task's defaults; all if the task is code."""
-    world = {f"env.{key}": value for key, value in (found.get("world") or {}).get("env", {}).items()}
-    settings = dict(found.get("config") or world)
-    try:
-        task = find_named_task(str(found.get("task")))
-    except FledgeError:
-        return settings
-    defaults = flat_settings(config_class(task)())
-    return {key: value for key, value in settings.items() if key not in defaults or defaults[key] != value}

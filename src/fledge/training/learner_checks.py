@@ -7,6 +7,9 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
+from torch import nn
+
 from fledge.core.errors import InputError, NumericsError
 from fledge.learn.registry import ALGORITHMS
 
@@ -21,6 +24,15 @@ def check_state(state: Any, what: str, reserved: Collection[str] = ()) -> dict[s
         )
         raise InputError(f"{what} {got}: return a dict with other names.")
     return state
+
+
+def check_weights(policy: nn.Module, algo: str, iteration: int) -> None:
+    """Raise NumericsError if a policy has weights that are not finite: they must not replace a checkpoint that is."""
+    if bad := [name for name, weight in policy.named_parameters() if not bool(torch.isfinite(weight).all())]:
+        raise NumericsError(
+            f"NaN or infinity in the weights {', '.join(bad[:3])} after iteration {iteration} with algo={algo}. They were "
+            "not saved; resume from the newest checkpoint, with a smaller learning rate or corrected code."
+        )
 
 
 def learner_error(algo: str, error: Exception) -> Exception:

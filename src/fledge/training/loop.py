@@ -20,6 +20,7 @@ from fledge.core.machine import keep_freed_memory
 from fledge.monitor import PerformanceMonitor
 from fledge.tasks.base import Task
 from fledge.training.config import TrainConfig
+from fledge.training.learner_checks import check_weights
 from fledge.training.nan_dump import dump_update
 from fledge.training.outputs import RunOutputs
 from fledge.training.ranks import Ranks
@@ -66,6 +67,7 @@ def train(
                     outputs.archive(rollout, monitor)
                 stop = ranks.sum(torch.tensor([float(stopped() or run.out_of_time)])).item() > 0
                 if run.iteration % cfg.save_interval == 0 or run.finished or stop:
+                    check_weights(run.policy, cfg.algo, run.iteration)  # on every rank: they have the same weights
                     with monitor.timer("checkpoint_save"):
                         if outputs:
                             outputs.save(run.state_dict())
@@ -112,7 +114,10 @@ def take_state(run: TrainingState, state: dict[str, Any] | None, resume: bool) -
     if not resume:
         load_weights(run.policy, state["model"], run.cfg.init_from)
         run.learner.begin()
-        return ""
+        return (
+            f"Weights and running normalisation come from {run.cfg.init_from}; the optimiser, schedules and counters "
+            "start fresh."
+        )
     how = run.load_state_dict(state)
     if how != EXACT:
         run.learner.schedule(run.progress)

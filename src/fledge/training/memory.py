@@ -1,19 +1,24 @@
-"""Memory of a training: checked before it starts, and a clear error if it runs out."""
+"""Memory of a training: checked before it starts, watched while it runs, and a clear error if it runs out."""
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from statistics import median
 
 import torch
 
 from fledge.core.errors import MemoryBudgetError
-from fledge.core.machine import available_bytes
+from fledge.core.machine import available_bytes, release_freed_memory
 from fledge.tasks.base import Task
 from fledge.tasks.policy_factory import env_specs
 from fledge.training.config import CollectMode, TrainConfig
 
+BLOCKS = 4  # of iterations, in each of which the memory must grow
+GROWTH_MB, GROWTH_SHARE = 64.0, 0.02  # growth over these blocks that counts as a leak: both must be exceeded
 RESULTS = 64  # bytes of a decision besides what was observed: action, values, reward, flags
 
 
@@ -55,3 +60,42 @@ def memory_sentence(task: Task, cfg: TrainConfig) -> Iterator[None]:
         own = "lower ppo.minibatch, or " if cfg.algo == "ppo" else own
         text = f"Memory ran out on {cfg.device} ({why}): {own}{advice(task, cfg, 0.5)}."
         raise MemoryBudgetError(text) from error
+
+
+class MemoryWatch:
+    """Detects a leak: memory that grows from each of some blocks of iterations to the next.
+
+    The first time, unreachable objects are collected and freed memory is returned to the system; if the memory then grows
+    again, `add` returns a warning.
+
+    Args:
+        block: Iterations in a block.
+    """
+
+    def __init__(self, block: int = 50) -> None:
+        self.block = block
+        self.seen: list[float] = []  # MB, of the present block
+        self.levels: list[float] = []  # median of each block
+        self.cleaned = False
+
+    def add(self, iteration: int, memory_mb: float) -> str:
+        """Note the memory of an iteration; return a warning if it shows a leak, else ""."""
+        self.seen.append(memory_mb)
+        if len(self.seen) < self.block:
+            return ""
+        self.levels = [*self.levels, median(self.seen)][-BLOCKS:]
+        self.seen.clear()
+        growth = self.levels[-1] - self.levels[0]
+        grows = all(later > earlier for earlier, later in pairwise(self.levels))
+        if len(self.levels) < BLOCKS or not grows or growth < max(GROWTH_MB, GROWTH_SHARE * self.levels[0]):
+            return ""
+        now, cleaned, self.cleaned, self.levels = self.levels[-1], self.cleaned, True, []
+        gc.collect()
+        release_freed_memory()
+        if not cleaned:  # the next blocks tell whether that was enough
+            return ""
+        return (
+            f"[Warning] The memory of this process grew by {growth:.0f} MB in {BLOCKS * self.block} iterations; at iteration "
+            f"{iteration} it is {now:.0f} MB. Look for tensors or lists that an env, reward or task of your own keeps from "
+            "each step; max_minutes=N saves and stops before the memory is full."
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
 import time
@@ -19,16 +20,21 @@ from fledge.collect.compressed import CompressedBatch
 from fledge.core.errors import FledgeError
 from fledge.core.machine import resident_bytes
 from fledge.core.overrides import to_plain
+from fledge.core.settings import code_settings, flat_settings
 from fledge.evaluation.episodes import VALIDATION_SEED, evaluate
+from fledge.evaluation.run_info import train_command, update_run_info, write_run_info
 from fledge.monitor import PerformanceMonitor, print_model_info
 from fledge.monitor.loggers import ConsoleLogger, FileLogger, Logger, TensorBoardLogger, open_wandb
 from fledge.storage import AsyncCheckpointSaver, CheckpointHandle, CheckpointHistory, RolloutStorage
 from fledge.tasks.registry import is_code
 from fledge.training.config import WandbMode
 from fledge.training.init_from import read_initial_policy
+from fledge.training.memory import MemoryWatch
 from fledge.training.run import TrainingState
 
-SUMMARY_S = 60.0  # at least between two summaries: an iteration may be a few decisions only
+SUMMARY_EVERY = 100  # iterations between two summaries
+OFF_POLICY_SUMMARY_S = 60.0  # at least between two summaries: an iteration from replay may be a few decisions only
+MAX_LEVEL = 9  # of the native codecs
 RECENT = 20  # iterations that the recent primary metric averages over
 
 
@@ -39,7 +45,7 @@ class RunOutputs:
         cfg = run.cfg
         self.run, self.folder, self.is_new = run, folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        level = cfg.save_compression_level if cfg.compress_checkpoint else 0
+        level = min(cfg.save_compression_level, MAX_LEVEL) if cfg.compress_checkpoint else 0
         # signals: the training loop finishes its iteration, saves and drains the queue itself
         self.saver = AsyncCheckpointSaver(cfg.async_checkpoint_queue_size, level, handle_signals=False)
         for optimizer in run.learner.optimizers.values():
@@ -62,6 +68,7 @@ class RunOutputs:
         self.unlogged: list[dict[str, float]] = []  # episodes of the iterations since the last row of the log
         self.summed_up = float("-inf")  # when the summary was printed last
         self.newest: CheckpointHandle | None = None
+        self.memory_watch = MemoryWatch()
         if not quiet:
             with contextlib.redirect_stdout(sys.stderr):
                 print_model_info(run.policy)
@@ -71,7 +78,21 @@ class RunOutputs:
         path = self.folder / "config.yaml"
         OmegaConf.save(OmegaConf.structured(self.run.cfg), path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
+        self.write_info()
         self.run.recorder.capture.folder = self.folder
+
+    def write_info(self) -> None:
+        """Write run.json: the command, the preset, the machine, and the settings that differ from the defaults."""
+        cfg, task = self.run.cfg, self.run.task
+        defaults = {**flat_settings(type(cfg)()), "device": cfg.device}  # auto is resolved by now
+        changed = {key: value for key, value in self.run.settings.items() if defaults.get(key) != value}
+        usual = {key: defaults.get(key) for key in changed}
+        if cfg.made_by is None:  # resumed
+            return update_run_info(self.folder, changed, usual)
+        preset, overrides = cfg.made_by
+        command = train_command(task.reference, preset, overrides, self.folder)
+        chosen = task.presets.default(cfg.learner.policy_form) if preset is None else preset
+        write_run_info(self.folder, command, chosen, changed, usual, str(self.run.device))
 
     def load(self, resume: bool) -> dict[str, Any] | None:
         """Return the state to start from, if any; open the metric files at the right step."""
@@ -85,7 +106,7 @@ class RunOutputs:
             self.recent.extend((total, flown) for total, flown in noted["recent"])
             self.unlogged.extend(noted["unlogged"])
         elif cfg.init_from:
-            state = read_initial_policy(cfg.init_from)
+            state = read_initial_policy(cfg.init_from, self.run.task)
         step = int(state["iteration"]) if resume and state else None
         self.loggers = [FileLogger(self.folder, step), self.console]
         if cfg.tensorboard:
@@ -139,9 +160,14 @@ class RunOutputs:
             self.unlogged.clear()
             for logger in self.loggers:
                 logger.log(run.iteration, row)
-        if run.iteration % 100 == 0 and time.monotonic() - self.summed_up >= SUMMARY_S:
+        if "memory_mb" in metrics and not run.cfg.off_policy:  # a replay grows until it is full
+            warning = self.memory_watch.add(run.iteration, metrics["memory_mb"])
+            if warning:
+                self.console.say(warning)
+        pause = OFF_POLICY_SUMMARY_S if run.cfg.off_policy else 0.0
+        if run.iteration % SUMMARY_EVERY == 0 and time.monotonic() - self.summed_up >= pause:
             self.summed_up = time.monotonic()
-            self.console.say(monitor.get_summary(window=100))
+            self.console.say(monitor.get_summary(window=SUMMARY_EVERY))
             self.console.say(self.saver.get_summary())
 
     def archive(self, rollout: Any, monitor: PerformanceMonitor) -> None:
@@ -175,15 +201,15 @@ class RunOutputs:
         run = self.run
         code = is_code(run.task.reference)  # is run only where someone names it
         resume = f"fledge train {run.task.reference + ' ' if code else ''}--resume {self.folder}"
-        resume += f" reward={run.cfg.reward}" if run.cfg.reward else ""
-        resume += f" algo={run.cfg.algo}" if ":" in run.cfg.algo else ""
-        judge = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
+        for key, value in code_settings(run.cfg).items():
+            text = value if isinstance(value, str) else f"[{','.join(value)}]"
+            resume += f" {shlex.quote(f'{key}={text}')}"
+        evaluate = f"fledge eval {self.folder}{' --task ' + run.task.reference if code else ''}"
         at = f"iteration {run.iteration}/{run.total_iterations}, {run.frames:,} decisions; saved in {self.folder}"
         if run.finished:
             more = f"total_frames={2 * max(run.cfg.total_frames, run.frames)}"
-            return f"Finished: {at}.\n  judge it:  {judge}\n  go on:     {resume} {more}"
-        limit = " max_minutes=0" if run.out_of_time else ""
-        return f"Stopped: {at}.\n  go on:     {resume}{limit}\n  judge it:  {judge}"
+            return f"Finished: {at}.\n  evaluate:  {evaluate}\n  continue:  {resume} {more}"
+        return f"Stopped: {at}.\n  continue:  {resume}\n  evaluate:  {evaluate}"
 
     def close(self, discard: bool = False) -> None:
         """Finish everything; `discard` removes what a failed start has written."""

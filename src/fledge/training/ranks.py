@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from fledge.core.parent_process import when_parent_ends
 T = TypeVar("T")
 TOLD = "FLEDGE_CHILD"  # in the environment of a rank that we started: the file that it leaves its error in,
 PARENT = "FLEDGE_PARENT"  # and the process that started it
+POLL_S = 0.02  # between two looks for ranks that come
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,10 @@ def joined_ranks(
             torch.cuda.set_device(own)
         if ranks.size > 1 and not dist.is_initialized():
             backend = "gloo" if own == "cpu" else "cpu:gloo,cuda:nccl"
-            dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=timedelta(minutes=10))
+            place: Any = {"rank": ranks.rank, "world_size": ranks.size, "timeout": timedelta(minutes=10)}
+            if children.processes or TOLD in os.environ:
+                place["store"] = meet(ranks, children)
+            dist.init_process_group(backend, **place)
             joined = True
         yield ranks
     except KeyboardInterrupt:
@@ -154,6 +159,23 @@ def joined_ranks(
                 dist.destroy_process_group()
         children.wait()
         torch.set_num_threads(threads_before)
+
+
+def meet(ranks: Ranks, children: Children) -> dist.Store:
+    """Return the store of the ranks that rank 0 has started, once all have come; FledgeError if one ends before."""
+    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks.size, ranks.is_first)
+    store = dist.TCPStore(*place, timeout=timedelta(minutes=10), wait_for_workers=False)
+    if not ranks.is_first:
+        store.set(f"here_{ranks.rank}", "")
+        return store
+    for rank, process in children.processes.items():
+        while not store.check([f"here_{rank}"]):
+            if process.poll() is not None and not store.check([f"here_{rank}"]):
+                why = children.told() or f"Rank {rank} did not start: its process ended with code {process.returncode}."
+                children.kill()
+                raise FledgeError(why)
+            time.sleep(POLL_S)
+    return store
 
 
 def _is_lost_connection(error: Exception) -> bool:

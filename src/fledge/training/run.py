@@ -1,6 +1,7 @@
-"""A run: everything that one rank needs to train, and how it is saved and restored exactly.
+"""TrainingState: everything that one rank needs to train, and how it is saved and restored exactly.
 
-A run lives in a folder: `config.yaml` (resolved), `metrics.csv`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`.
+A run lives in a folder: `config.yaml` (resolved), `run.json` (how it was started), `metrics.csv`, `metrics.jsonl`,
+`tensorboard/`, `checkpoints/`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from fledge.collect.experience import ExperienceCollector
 from fledge.collect.halves import HalvesDataCollector
 from fledge.collect.pipelined import PipelinedDataCollector
 from fledge.collect.sync import SyncDataCollector
-from fledge.core.code import find_object, is_reference
+from fledge.core.code import find_object
 from fledge.core.errors import ConfigError, FledgeError, InputError
 from fledge.core.machine import default_threads, pick_device
 from fledge.core.random import Purpose, derive_seed
-from fledge.core.settings import changed_settings, check_settings, flat_settings
+from fledge.core.settings import changed_settings, check_settings, code_settings, flat_settings
 from fledge.envs.base import Log, TensorEnv, add_logs
 from fledge.envs.placement import EnvPlacement
 from fledge.envs.reward_wrapper import RewardWrapper, find_reward
@@ -58,7 +59,7 @@ class TrainingState:
         self.settings = flat_settings(cfg)
         self.parts = RankParts(ranks)
         self.iteration = self.frames = 0
-        self.seconds = 0.0
+        self.seconds = self.seconds_before = 0.0  # of training in all sessions, and in those before this one
         # All ranks build the same weights, then draw their own actions and minibatches.
         torch.manual_seed(derive_seed(cfg.seed, Purpose.WEIGHTS))
         self.description = self.task.policy.describe(self.task, cfg.learner.policy_form, cfg.env, cfg.policy)
@@ -95,7 +96,8 @@ class TrainingState:
 
     @property
     def out_of_time(self) -> bool:
-        return 0 < self.cfg.max_minutes * 60 < self.seconds
+        """Whether this session, since its start or resume, has lasted for `max_minutes`."""
+        return 0 < self.cfg.max_minutes * 60 < self.seconds - self.seconds_before
 
     def collect(self, progress: float | None = None) -> TensorDictBase:
         """Collect one rollout at the curriculum's difficulty for the present progress (or `progress`)."""
@@ -182,7 +184,7 @@ class TrainingState:
         self.learner.load_state_dict(state["learner"])
         self.curriculum.load_state_dict(state.get("curriculum", {}))
         self.iteration, self.frames = int(state["iteration"]), int(state["frames"])
-        self.seconds = float(state["seconds"])
+        self.seconds = self.seconds_before = float(state["seconds"])
         restart = list(changes["restart"])
         restart += [] if all(env.resumes_exactly for env in self.envs) else ["env (its state cannot be saved)"]
         restart += ["number of ranks"] if len(state["ranks"]) != self.ranks.size else []
@@ -221,9 +223,10 @@ def refuse_misfits(
     before: dict[str, Any], cfg: TrainConfig, observes: tuple[str, ...] | None = None
 ) -> dict[str, list[str]]:
     """Return which settings changed since `before`, by their effect; raise ConfigError if the saved weights do not fit."""
-    if is_reference(cfg.algo) and str(before.get("algo")).rpartition(":")[2] == cfg.algo.rpartition(":")[2]:
-        before = {**before, "algo": cfg.algo}  # its file may have moved
     before = {RENAMED.get(key, key): value for key, value in before.items()}
+    for key, value in code_settings(cfg).items():  # whose file may have moved
+        if key in before and names_of(before[key]) == names_of(value):
+            before[key] = value
     changes = changed_settings(before, cfg, observes=observes)
     others = [f"{algo}." for algo in ALGORITHMS if algo != cfg.algo]  # settings of algorithms that do not run
     refused = [key for key in changes["weights"] if not key.startswith(tuple(others))]
@@ -235,10 +238,20 @@ def refuse_misfits(
     return changes
 
 
+def names_of(value: str | Sequence[str]) -> list[str]:
+    """Return references without their files: the objects in them."""
+    items = [value] if isinstance(value, str) else value
+    return [item.rpartition(":")[2] if ".py:" in item else item for item in items]
+
+
 def env_with_reward(task: Task, env: Any, reference: str) -> Any:
     """Return env settings with a user's reward; None where a RewardWrapper must pay it. ConfigError if it does not exist."""
     found = find_object(reference)
-    native = isinstance(found, type) and getattr(found, "task", None) == task.name
+    names = {
+        task.name,
+        *(getattr(kind, "name", None) for kind in type(task).__mro__),
+    }  # also of the task it derives from
+    native = isinstance(found, type) and getattr(found, "task", "") in names - {""}
     return dataclasses.replace(env, reward=reference) if native else None
 
 

@@ -73,7 +73,7 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """Metrics of the training so far, one row for each logged iteration (see docs/metrics.md)."""
+        """Metrics of the training so far, one row for each logged iteration (see docs/reference/metrics.md)."""
         return Table.from_rows(read_curves(self.folder))
 
     @property

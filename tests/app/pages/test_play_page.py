@@ -59,7 +59,7 @@ def test_keys_fly_the_aircraft_and_fire(browser: Any, app: Any, shoot: Callable[
     keys(browser, "ArrowLeft", "keyup")
     browser.until(lambda: abs(frame(browser, "rudder")) < 0.05)
     browser.until(f"{DUEL}.graph.sides[1].incoming.length > 0")
-    browser.until(lambda: "missile comes" in browser.text(".fd-red .fd-verdict"))
+    browser.until(lambda: "missile is coming" in browser.text(".fd-red .fd-verdict"))
     press(browser, "Pause")
     browser.until(f"{DUEL}.state.paused")
     shoot("play", 1.0)

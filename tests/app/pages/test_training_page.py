@@ -192,7 +192,7 @@ def test_two_browsers_see_the_same_and_choose_for_themselves(
 
 def test_a_run_that_goes_away_is_a_sentence(app: App, browser: Browser) -> None:
     browser.open(f"{app.base}/?runs=000000000000")
-    browser.until("document.body.innerText.includes('Choose a run')")
+    browser.until("document.body.innerText.includes('Select a run')")
 
 
 def test_a_saved_page_shows_the_same_without_a_server(

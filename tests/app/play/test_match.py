@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fledge.app.play import match as match_module
 from fledge.app.play.match import Match
 from fledge.app.play.match_manager import MAX_MATCHES, MatchManager, read_play_args
 from fledge.app.play.roster import Roster
+from fledge.app.runs.file_index import FileIndex
 from fledge.core.errors import ConfigError
 
 ANN, BOB, EVE = "ann-00000001", "bob-00000002", "eve-00000003"
@@ -198,7 +200,7 @@ def test_the_arguments_of_play() -> None:
 # ---- the socket --------------------------------------------------------------------------------------------------------
 
 
-def test_who_only_watches_decides_nothing_while_somebody_flies(begin: Callable[..., Match]) -> None:
+def test_a_spectator_decides_nothing_while_a_person_flies(begin: Callable[..., Match]) -> None:
     match = begin("you", "placeholder")
     match.enter(ANN)
     match.enter(EVE)
@@ -376,3 +378,16 @@ def test_there_is_no_match_of_that_name(talk: Callable[..., Any]) -> None:
     with opened as socket:
         socket.send_text(json.dumps({"do": "hello", "who": ANN}))
         hear(socket, "gone")
+
+
+def test_only_runs_of_the_played_task_are_offered(tmp_path: Path) -> None:
+    pytest.importorskip("nicegui")
+    from fledge.app.pages.play import matches_of
+
+    for name, task in (("duel", "aircombat"), ("flight", "navigation")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(f"task: {task}\n")
+    roster = Roster(find_task("aircombat"))
+    server: Any = SimpleNamespace(matches=SimpleNamespace(roster=roster), files=FileIndex([tmp_path]))
+    assert matches_of(server).roster.names()[-1] == "duel"
+    assert "flight" not in roster.names()

@@ -1,4 +1,4 @@
-"""What the training page tells of runs: state, settings side by side, checkpoints, and charts for any names."""
+"""The training page of runs: state, settings side by side, checkpoints, and charts for any metric."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_leads_elsewhere_is_neither_listed_nor_read(tmp_path: 
         place.unlink()
 
 
-def test_names_that_nobody_knows_get_charts_too() -> None:
+def test_unknown_metrics_get_charts_too() -> None:
     sections = lay_out(["step", "frames", "return", "return_recent", "my/odd_name"], "return", [])
     charts = {chart["title"]: [line["name"] for line in chart["lines"]] for s in sections for chart in s["charts"]}
     assert charts == {"Return": ["return"], "My: odd name": ["my/odd_name"]} | {"Return": ["return"]}

@@ -1,4 +1,4 @@
-"""The guard lets nobody in who is not meant, and says why in a sentence."""
+"""The guard refuses requests without access, and gives the reason in a sentence."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.websockets import WebSocketDisconnect
 
 from fledge.app.server.guard import MAX_BODY, Guard
 from fledge.app.server.server import AppConfig
@@ -30,7 +32,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def ask(
     guard: Guard, path: str = "/", method: str = "GET", kind: str = "http", parts: Any = (b"",), **headers: str
 ) -> Any:
-    """What the guard sends: status or how the socket went, headers, body."""
+    """Return the response of the guard: status or state of the socket, headers, body."""
     named = {"host": "localhost:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
     path, _, query = path.partition("?")
     scope = {"type": kind, "method": method, "path": path, "query_string": query.encode()}
@@ -50,6 +52,58 @@ def ask(
         return sent[0]["type"]
     told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], told, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def visit(failing: Any, kind: str, arrives: list[str], send_fails: bool = False) -> None:
+    """Let a guarded app meet a visitor that leaves; raises what the guard lets through."""
+    inbox = [{"type": name} for name in arrives]
+
+    async def receive() -> Any:
+        return inbox.pop(0)
+
+    async def send(message: Any) -> None:
+        if send_fails:
+            raise ConnectionResetError
+
+    scope = {"type": kind, "method": "POST", "path": "/", "query_string": b""}
+    scope["headers"] = [(b"host", b"localhost:8080"), (b"origin", b"http://localhost:8080")]
+    asyncio.run(Guard(failing, "127.0.0.1")(scope, receive, send))
+
+
+def raises_after_reading(error: Exception) -> Any:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise error
+
+    return failing
+
+
+GONE = [
+    ClientDisconnect(),
+    WebSocketDisconnect(1006),
+    RuntimeError('Cannot call "send" once a close message was sent.'),
+]
+
+
+@pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
+def test_a_visitor_who_leaves_is_no_error_of_the_app(error: Exception) -> None:
+    for kind in ("http", "websocket"):
+        visit(raises_after_reading(error), kind, [f"{kind}.disconnect"])
+    with pytest.raises(type(error)):
+        visit(raises_after_reading(error), "http", ["http.request"])  # the visitor is still there
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), RuntimeError("a bug"), KeyError("x")], ids=repr)
+def test_errors_of_the_app_are_raised_even_after_the_visitor_left(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        visit(raises_after_reading(error), "http", ["http.disconnect"])
+
+
+def test_sending_to_a_closed_connection_is_no_error() -> None:
+    async def sends(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.send", "text": "x"})
+
+    visit(sends, "websocket", [], send_fails=True)
 
 
 @pytest.fixture

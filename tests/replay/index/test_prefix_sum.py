@@ -52,7 +52,7 @@ def test_any_moves_agree_with_a_list(max_len: int, moves: list[int | str]) -> No
         if pairs:
             ranges, places = sums.get_range_relative_idx(np.arange(len(pairs)))
             assert list(zip(ranges.tolist(), places.tolist(), strict=True)) == pairs
-            assert sums.prefix_sum.tolist() == np.cumsum(plain).tolist()
+            assert sums.prefix_sum.tolist() == [0, *np.cumsum(plain).tolist()]
 
 
 def test_memory_stays_with_what_is_kept() -> None:

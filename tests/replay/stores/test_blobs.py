@@ -20,7 +20,7 @@ def filled(count: int, rng: np.random.Generator) -> tuple[BlobStore, list[bytes]
 
 
 def at(store: BlobStore, numbers: np.ndarray, blobs: list[bytes]) -> list[bytes]:
-    """What lies at the blobs' addresses; what is behind them is read, too."""
+    """Return the bytes at the blobs' addresses; the bytes behind them are read too."""
     found = [
         ctypes.string_at(int(a), len(blobs[n]) + AHEAD) for a, n in zip(store.addresses(numbers), numbers, strict=True)
     ]

@@ -33,14 +33,14 @@ def test_a_plain_pt_is_loaded(tmp_path: Path) -> None:
     assert list(load_checkpoint(tmp_path / "a.pt", keys=["model"])) == ["model"]
 
 
-def test_the_prior_designs_file_is_found_and_loaded(tmp_path: Path) -> None:
+def test_an_lz4_frame_around_torch_save_is_found_and_loaded(tmp_path: Path) -> None:
     torch.save(state(), tmp_path / "raw.pt")
     packed = lz4.frame.compress((tmp_path / "raw.pt").read_bytes(), compression_level=9)
     (tmp_path / "checkpoint_100.pt.lz4").write_bytes(packed)
     assert_same(load_checkpoint(tmp_path / "checkpoint_100.pt"), copy_state(state()))
 
 
-def test_what_we_write_as_lz4_the_prior_design_reads(tmp_path: Path) -> None:
+def test_our_lz4_file_is_torch_save_in_an_lz4_frame(tmp_path: Path) -> None:
     path = save_checkpoint(state(), tmp_path / "a.pt", codec="lz4")
     assert path.name == "a.pt.lz4"
     (tmp_path / "b.pt").write_bytes(lz4.frame.decompress(path.read_bytes()))

@@ -47,7 +47,7 @@ def state_of(value: int) -> dict[str, Any]:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """Model: what was saved last at each step, in which order, and which files somebody has damaged."""
+    """Model of a history: the last save of each step, their order, and the damaged files."""
 
     def __init__(self) -> None:
         super().__init__()

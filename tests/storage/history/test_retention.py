@@ -1,4 +1,4 @@
-"""What is thinned and what is removed: never a file that another needs, never one that must stay."""
+"""Retention reduces or removes files, but never one that another file needs or that must stay."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from fledge.storage import Recording, RecordingWriter
 from tests.storage.recordings.flights import check
 
 HERE = Path(__file__).parent
-# too little to pack: every byte is said by docs/storage/recordings.md
+# too little to pack: docs/reference/recording_format.md describes every byte
 SMALL = bytes.fromhex((HERE / "golden_v1.hex").read_text())
 
 

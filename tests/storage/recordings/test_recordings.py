@@ -1,4 +1,4 @@
-"""What is recorded comes back, whole or in part, and takes little."""
+"""Recordings are read back as written, completely or in part, and are small."""
 
 from __future__ import annotations
 

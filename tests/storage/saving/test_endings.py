@@ -1,4 +1,4 @@
-"""How a saver's threads and calls end: nobody waits for ever, and what is said about a file is true."""
+"""The end of a saver's threads and calls: no call waits for ever, and reports about files are true."""
 
 from __future__ import annotations
 

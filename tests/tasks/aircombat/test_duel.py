@@ -109,7 +109,7 @@ def test_a_shot_a_second_later_comes_too_late() -> None:
     assert (outcome == np.where(first, Outcome.WIN, Outcome.LOSS)).all()
 
 
-def test_a_fight_is_over_when_nobody_has_a_missile_left() -> None:
+def test_a_fight_is_over_when_neither_side_has_a_missile_left() -> None:
     env = make(4, missile=MissileConfig(carried=1))
     nose = np.tile([[-1.0, 0.0], [1.0, 0.0]], (4, 1))
     place(env, dir=nose)  # back to back

@@ -1,4 +1,4 @@
-"""What cannot be flown is refused in one sentence."""
+"""Env configs that cannot be simulated are refused in one sentence."""
 
 import dataclasses
 from pathlib import Path

@@ -133,7 +133,7 @@ def test_a_file_runs_no_code_that_the_user_does_not_name(tmp_path: Path) -> None
     preset = tmp_path / "theirs.yaml"
     preset.write_text("env: {reward: 'win_loss+0.1*somebody:Term'}\n")
     with pytest.raises(
-        ConfigError, match=r"env\.reward is .*is code and is not run unless you name it: add env\.reward="
+        ConfigError, match=r"env\.reward names .*is code and is not run unless you name it: add env\.reward="
     ):
         make("", str(preset))
     assert make("env.reward=win_loss+0.1*somebody:Term", str(preset)).env.reward == "win_loss+0.1*somebody:Term"

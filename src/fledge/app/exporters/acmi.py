@@ -62,7 +62,7 @@ def export_acmi(
     """
     episode = episode or 0
     track, flown = Trajectory(**recording.track(episode)), recording[episode]
-    told = track.frames.get("time_s")  # of a world with decisions of different length
+    told = track.frames.get("time_s")  # for tasks whose decisions differ in length
     with checked_frames(recording.path, task):
         times = flown.times() if told is None or told.ndim != 1 else told.astype(np.float64)
         objects = task.view.objects(track)
@@ -172,6 +172,6 @@ def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> 
 
 
 def escape(text: str) -> str:
-    """Escape text as a property value. | would start the next part of an event, so it is replaced, like unprintables."""
+    """Return text as a property value: special characters escaped; unprintable ones, and | (a separator), replaced."""
     shown = "".join(char if char.isprintable() or char == "\n" else " " for char in text.replace("\r\n", "\n"))
     return shown.translate({ord("\\"): "/", ord("|"): "/", ord(","): "\\,", ord("\n"): "\\\n"})

@@ -25,7 +25,7 @@ from fledge.core.errors import ConfigError, FledgeError
 
 logger = logging.getLogger("fledge.app")
 GRAPH_S = 0.15  # between two graphs, at least
-RESERVED_S = 60.0  # that a seat is kept for a person who left
+RESERVED_S = 60.0  # time for which the seat of a person who left is kept
 MAX_PEOPLE = 16
 
 

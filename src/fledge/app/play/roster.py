@@ -17,13 +17,13 @@ from fledge.agents.base import BaseAgent
 from fledge.app.play.fight_state import Seat
 from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError
-from fledge.evaluation.env_config import eval_env
+from fledge.evaluation.env_config import eval_env, without_opponent
 from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy, make_pilot
 
 PERSON = "you"
 MAX_NAME = 200  # letters
-MAX_SEED = 2**53 - 1  # what a browser can count to
+MAX_SEED = 2**53 - 1  # largest whole number that JavaScript represents exactly
 
 
 class Roster:
@@ -39,7 +39,9 @@ class Roster:
         self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
-        """Add a run or policy file, and return its name: that of its folder or file. Known names are returned as they are.
+        """Add a run, a policy file or file.py:Class, and return the name of its folder, file or class.
+
+        Names on the roster are returned as they are.
 
         Raises:
             ConfigError: There is no such policy, or it belongs to another task.
@@ -99,7 +101,7 @@ class Roster:
     def env_config(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:
         """Return the env settings of a fight between these policies."""
         home = next((policy for policy in policies if policy is not None and policy.env is not None), None)
-        policy = home or LoadedPolicy("default", BaseAgent(), self.task, None)
+        policy = without_opponent(home or LoadedPolicy("default", BaseAgent(), self.task, None))
         if start is not None and start not in self.starts():
             raise ConfigError(f"start={start[:MAX_NAME]!r} is not known. Choose one of {', '.join(self.starts())}.")
         return eval_env(policy, start, self.overrides).cfg

@@ -27,7 +27,7 @@ from fledge.tasks.base import Task
 from fledge.training.live import FOLDER, capture_files, newest_capture, request_frames
 
 MAX_OPEN = 4  # recordings that stay open
-QUIET_S = 15.0  # without live frames for so long, a training counts as ended
+QUIET_S = 15.0  # a training without new live frames for this long counts as ended
 CLOSE_S = 30.0  # after which a recording that left the cache is closed: a request may still read it
 MAX_BEAM_FRAMES = 512
 GONE = "This recording does not exist any more: go back to the list."
@@ -46,7 +46,7 @@ class RecordingCache:
         self.files, self.task, self.task_pages = files, task, TaskPages() if task_pages is None else task_pages
         self._open: OrderedDict[tuple[str, int, int], tuple[Recording, Task]] = OrderedDict()
         self._leaving: deque[tuple[float, Recording]] = deque()  # with the time at which each left the cache
-        self._asked: dict[str, float] = {}  # by run, the time since which live frames are asked for
+        self._asked: dict[str, float] = {}  # run -> time of the first request for live frames
         self._lock, self._graph_lock = threading.Lock(), threading.Lock()
         # loading a task's code takes seconds: start before the first page needs it
         threading.Thread(target=lambda: [self.summary(each) for each in files.recordings()[:1]], daemon=True).start()

@@ -11,7 +11,7 @@ from typing import Any
 
 Chart = dict[str, Any]
 
-HELD_OUT = "held-out world"
+HELD_OUT = "held-out evaluation"
 LEAGUE_RUNG = {"league/rung_win_of_decided": "won of decided", "league/rung_decided": "decided"}
 PHASES = {"learn_s": "learning", "collect_s": "collecting", "simulate_s": "of it, simulation"}
 STALLS = {"checkpoint/stall_p99_ms": "at the save", "checkpoint/fence_p99_ms": "at the next step"}
@@ -27,12 +27,12 @@ KNOWN: dict[str, list[tuple[str, str, dict[str, str], str]]] = {
         ("Return", "", {"return": "training", "eval/return": HELD_OUT}, "Mean of the episodes that ended."),
         ("Episode length", "decisions", {"length": "length"}, "Mean of the episodes that ended."),
         ("Reward", "per decision", {"reward": "reward"}, "Mean over all decisions of an iteration."),
-        ("Episodes ended", "per row", {"episodes": "episodes"}, "Since the row before."),
+        ("Episodes ended", "per row", {"episodes": "episodes"}, "Since the previous row."),
     ],
     "Learning": [
         ("Policy loss", "", {"policy_loss": "policy loss"}, "PPO's clipped surrogate."),
         ("Value loss", "", {"value_loss": "value loss"}, "In normalised units."),
-        ("Total loss", "", {"total_loss": "total loss"}, "Weighted sum with the entropy."),
+        ("Total loss", "", {"total_loss": "total loss"}, "Weighted sum of policy loss, value loss and entropy."),
         ("Critic loss", "", {"critic_loss": "critic loss"}, ""),
         ("Actor loss", "", {"actor_loss": "actor loss"}, ""),
         ("Q loss", "", {"q_loss": "Q loss"}, ""),
@@ -45,10 +45,10 @@ KNOWN: dict[str, list[tuple[str, str, dict[str, str], str]]] = {
         ("Learning rate", "", {"lr": "learning rate"}, ""),
     ],
     "League": [
-        ("Rating", "Elo", {"league/elo": "rating"}, "The first pilot's is 1000."),
-        ("Rung of the ladder", "pilot", {"league/rung": "rung"}, "Number of the present opponent pilot."),
+        ("Rating", "Elo", {"league/elo": "rating"}, "The first scripted policy has 1000."),
+        ("Ladder", "stage", {"league/rung": "stage"}, "Number of the scripted policy that it fights now."),
         ("Opponents", "", {"league/opponents": "opponents"}, "Number of opponents."),
-        ("Against this rung", "%", LEAGUE_RUNG, "Of recent matches."),
+        ("Against this stage", "%", LEAGUE_RUNG, "Of recent matches."),
     ],
     "Speed": [
         ("Speed", "decisions/s", {"frames_per_second": "decisions/s"}, "Over all ranks."),
@@ -59,11 +59,11 @@ KNOWN: dict[str, list[tuple[str, str, dict[str, str], str]]] = {
     ],
     "Checkpoints": [
         ("Training waits for saving", "ms", STALLS, "99th percentile."),
-        ("Time in the call", "s", {"perf/checkpoint_save": "save"}, "Copying the state; mean of the last 20."),
-        ("Written", "MB", {"checkpoint/bytes_out": "written"}, "All checkpoints so far."),
+        ("Duration of the save call", "s", {"perf/checkpoint_save": "save"}, "Copying the state; mean of the last 20."),
+        ("Bytes written", "MB", {"checkpoint/bytes_out": "written"}, "All checkpoints so far."),
         ("Compression", "x", {"checkpoint/compression_ratio": "ratio"}, "Bytes in over bytes out."),
-        ("Saved", "", SAVES, "Counts."),
-        ("Age of the newest", "s", {"checkpoint/age_s": "age"}, "Progress that a crash would lose."),
+        ("Saves", "", SAVES, "Number so far."),
+        ("Age of the newest checkpoint", "s", {"checkpoint/age_s": "age"}, "Progress that a crash would lose."),
     ],
 }
 UNCHARTED = ("perf/data_collection", "perf/policy_training")  # collect_s and learn_s, averaged

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fledge.core.errors import ConfigError
+from fledge.core.extras import install_command
 
 STATIC = Path(__file__).parents[1] / "static"
 SUFFIXES = (".js", ".css", ".svg")  # other files are not served
@@ -129,7 +130,7 @@ def three_path() -> Path:
     spec = find_spec("nicegui")
     path = Path(spec.origin).parent / "elements" / "scene" / "dist" / "index.js" if spec and spec.origin else None
     if path is None or not path.is_file():
-        raise ConfigError("A page needs the extra ui: pip install 'fledge[ui]'.")
+        raise ConfigError(f"NiceGUI is not installed, which pages need: {install_command('ui')}")
     return path
 
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+from fledge.app.server.departure import Departure
+
 Scope = dict[str, Any]
 
 MAX_BODY = 1_000_000  # bytes of a request
@@ -71,7 +73,7 @@ def is_local(host: str) -> bool:
 
 
 def same_token(given: str, token: str) -> bool:
-    """Compare in constant time."""
+    """Return whether two tokens are equal; takes the same time for any two."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
@@ -111,10 +113,14 @@ class Guard:
         nonce = secrets.token_urlsafe(16)
         kept = [pair for pair in scope["headers"] if pair[0].decode("latin-1").lower() not in STRIPPED]
         scope = {**scope, "headers": kept, "state": {**scope.get("state", {}), "nonce": nonce}}
+        departure = Departure()
         try:
-            await self.app(scope, limited(receive), with_headers(send, nonce))
+            await self.app(scope, limited(departure.receive(receive)), with_headers(departure.send(send), nonce))
         except Refusal as refusal:  # the body was too large
             await refuse(scope, receive, send, refusal)
+        except Exception as error:
+            if not departure.explains(error):
+                raise
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()

@@ -24,7 +24,7 @@ class HeaderTimeoutProtocol(_Base):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._between_requests():
-            self._start()  # part of a header; a running timer goes on, or one byte now and then would keep it open
+            self._start()  # an incomplete header; restarting a running timer would let single bytes keep it open
         else:
             self._cancel()
 
@@ -46,6 +46,6 @@ class HeaderTimeoutProtocol(_Base):
 
     def _close(self) -> None:
         self._timer = None
-        # a websocket has another protocol by now
+        # a websocket has switched to another protocol
         if self._between_requests() and self.transport.get_protocol() is self:
             self.transport.close()

@@ -34,7 +34,7 @@ TOKEN_CHARACTERS = {chr(code) for code in range(33, 127)} - set('";,\\&#')
 
 @dataclass
 class AppConfig:
-    """How the app is served."""
+    """Settings of the server."""
 
     host: str = "127.0.0.1"  # address to bind to; any other than this machine's own requires a token
     port: int = 8080  # 0 takes a free one
@@ -77,7 +77,7 @@ class Server:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}{token}"
 
     def link(self, path: str) -> str:
-        """The address of a page, with the token."""
+        """Return the address of a page, with the token."""
         base, _, token = self.url.partition("/?")
         return base + path + (("&" if "?" in path else "?") + token if token else "")
 

@@ -1,4 +1,4 @@
-// Light and dark: follows the system until a person chooses, and remembers the choice in this browser.
+// Light and dark theme: follows the system until the user chooses; this browser remembers the choice.
 // Loaded in the head, before the page is drawn; NiceGUI's setDark does the work once it is there.
 const KEY = "fledge-theme";
 const ORDER = ["system", "light", "dark"];
@@ -30,7 +30,7 @@ document.addEventListener("click", (event) => {
   try {
     localStorage.setItem(KEY, next);
   } catch {
-    // it holds for this page alone
+    // storage is not available: the choice applies to this page only
   }
   apply();
 });

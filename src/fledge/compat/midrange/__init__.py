@@ -1,1 +1,1 @@
-"""The duel under midrangeRL's names: a thin layer over AircombatEnv."""
+"""Helpers of `tensor_env`: midrangeRL's config, and its view of a fight."""

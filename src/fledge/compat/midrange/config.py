@@ -1,4 +1,4 @@
-"""midrangeRL's config, a dict of numbers by name, as Fledge's settings."""
+"""Translate midrangeRL's config, a dict of numbers by name, to Fledge's settings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SETTINGS: dict[str, tuple[str, float]] = {  # midrangeRL's name: Fledge's name, 
     "self_destruct_speed": ("missile.min_speed", 1.0),
 }
 SIZES = ("BATTLEFIELD_SIZE", "battlefield_size")
-PAYS = {"win": 500.0, "lose": -500.0, "draw": -50.0, "survive": 0.1}  # reward_win and so on
-# names that midrangeRL's env does not read: of its window, of constants, of rewards that it never pays
+REWARDS = {"win": 500.0, "lose": -500.0, "draw": -50.0, "survive": 0.1}  # reward_win and so on
+# names that midrangeRL's env does not use: its window, constants, and rewards that it never gives
 UNUSED = (
     *("G", "INITIAL_DISTANCE_RATIO", "WINDOW_WIDTH", "WINDOW_HEIGHT", "VIEW_WORLD_WIDTH", "VIEW_WORLD_HEIGHT"),
     *("GRID_SPACING", "PLAYER_ANCHOR_X_RATIO", "MISSILE_GUIDANCE_GAIN", "missile_launch_offset", "use_torch_compile"),
@@ -42,21 +42,21 @@ EDGE_M = 10_000.0  # from the field's edge to where a fighter starts
 
 @dataclass(frozen=True)
 class Midrange:
-    """A config: the env's settings, and those of MidrangeEnv."""
+    """A translated config: settings of the env, and of `TensorEnv`."""
 
     cfg: AircombatConfig
     size_m: float = 50_000.0
     """Side of the field, m: the unit of observed x, y and distances."""
-    pays: Mapping[str, float] = dataclasses.field(default_factory=PAYS.copy)
+    rewards: Mapping[str, float] = dataclasses.field(default_factory=REWARDS.copy)
 
     @property
     def origin_m(self) -> float:
-        """Place of Fledge's origin on midrangeRL's field, along both axes, m."""
+        """Coordinate of Fledge's origin on midrangeRL's field, the same on both axes, m."""
         return 0.0 if self.cfg.scenario is Scenario.reference else self.size_m / 2
 
 
 def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: int) -> Midrange:
-    """Read a config for `num_envs` duels; it may name Fledge's settings too (`scenario`, "missile.burn_s").
+    """Translate a config for `num_envs` duels; it may name Fledge's settings too (`scenario`, "missile.burn_s").
 
     Raises:
         ConfigError: for an unknown name or a value out of range.
@@ -74,7 +74,7 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
     size = next((number_of(name, given[name]) for name in SIZES if name in given), 50_000.0)
     if not size > 2 * EDGE_M:
         raise ConfigError(f"BATTLEFIELD_SIZE is {size:g}, but must be more than {2 * EDGE_M:g} m.")
-    pays = {name: number_of(f"reward_{name}", given.get(f"reward_{name}", usual)) for name, usual in PAYS.items()}
+    rewards = {name: number_of(f"reward_{name}", given.get(f"reward_{name}", usual)) for name, usual in REWARDS.items()}
     known = list(field_help(AircombatConfig))
     ours: dict[str, Any] = {"start_range_m": size - 2 * EDGE_M}
     for name, value in given.items():
@@ -85,14 +85,14 @@ def read_config(config: Mapping[str, Any] | AircombatConfig | None, num_envs: in
             ours[key] = value if isinstance(factor, int) else number_of(name, value) * factor  # a count stays one
         elif name in known or any(key.startswith(f"{name}.") for key in known):
             ours[name] = value
-        elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in PAYS:
+        elif name not in UNUSED and name not in SIZES and name.removeprefix("reward_") not in REWARDS:
             raise ConfigError(
                 unknown_key(name, [*known, *SETTINGS]).replace("`--help-config`", "docs/guides/adapters.md")
             )
     ours |= {"num_envs": 2 * num_envs, "opponent": "", "reward": "zero"}
     cfg = build_config(AircombatConfig, [("config", nested(ours))], ())
     check_settings(cfg)
-    return Midrange(cfg, size, pays)
+    return Midrange(cfg, size, rewards)
 
 
 def number_of(name: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""midrangeRL's view of fights: entities in slots, and each side's observation.
+"""State and observations of fights in midrangeRL's form: entities in slots, and one observation for each side.
 
 slot            0 P1        1 P2        2, 4, 6 ... P1's missiles, 3, 5, 7 ... P2's, in the order of firing
 states[name]    [num_envs, slots]: m, m/s, degrees counter-clockwise from east in [0, 360), s
@@ -20,8 +20,8 @@ P1, P2, FIRST_MISSILE = 0, 1, 2
 SPEED = 400.0  # m/s, unit of observed speeds
 
 
-class StandingDuels(AircombatEnv):
-    """AircombatEnv without auto-reset: a fight that ended stays as it is until it is reset."""
+class ManualResetDuels(AircombatEnv):
+    """AircombatEnv without auto-reset: a fight that ended does not change until it is reset."""
 
     def _restart_ended(self, programs: Programs) -> None:
         self._keep_seen(programs)
@@ -42,7 +42,7 @@ def degrees_of(direction: Tensor) -> Tensor:
     return torch.rad2deg(torch.atan2(direction[..., 1], direction[..., 0])) % 360.0
 
 
-def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
+def slots_of(duel: ManualResetDuels, origin_m: float, slots: int) -> dict[str, Tensor]:
     """Return all entities of all duels, copied, [N, slots] each."""
     n, s = duel.num_duels, duel.state
     fired = duel.cfg.missile.carried
@@ -84,7 +84,7 @@ def slots_of(duel: StandingDuels, origin_m: float, slots: int) -> dict[str, Tens
 
 
 def side_observations(
-    duel: StandingDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
+    duel: ManualResetDuels, ours: Mapping[str, Tensor], origin_m: float, size_m: float
 ) -> dict[str, dict[str, Tensor]]:
     """Return the observations of P1 and P2, [N] each, and Fledge's own, in which missiles are `missile_tokens`."""
     s, state = duel.state, ours["state"]

@@ -2,11 +2,11 @@
 
     Box, Discrete, MultiDiscrete, MultiBinary     one tensor (a MultiDiscrete of unequal sizes: one entry per number)
     Dict of these                                 observations and actions by name
-    Box actions with other bounds per number      actions in [-1, 1], scaled to them
+    Box actions with different bounds             actions in [-1, 1], scaled to them
 
-Gymnasium has no way to save an env. What envs usually consist of can be (plain numbers and arrays of env and wrappers, their
-random generators, MuJoCo's integration state), and whether that is enough is tried once per ID: an env put back has to go on
-bit for bit. Where it does not, `resumes_exactly` is false, and a resumed run begins new episodes.
+Gymnasium has no way to save an env. This adapter saves the usual parts of envs and wrappers: plain numbers and arrays, random
+generators, MuJoCo's integration state. Once per ID it tests whether a restored env continues bit for bit. If not,
+`resumes_exactly` is false, and a resumed run begins new episodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fledge.envs.adapters.gymnasium_state import can_be_put_back, make_one, put_
 from fledge.envs.base import Action, TensorEnv, check_begun, clear_results, fill
 
 Array = np.ndarray[Any, Any]
-OBS = "obs"  # the name of an observation that has none
+OBS = "obs"  # name of the observation of an env without a Dict space
 
 
 class FromGymnasium(TensorEnv):
@@ -132,14 +132,14 @@ class FromGymnasium(TensorEnv):
         self.check_state(state, ("begun",), seed=self.seed, env_offset=self.env_offset)
         if "envs" not in state:
             if state["begun"]:
-                raise InputError(f"gym:{self.env_id} tells no state, so it cannot go on from one: call reset().")
+                raise InputError(f"gym:{self.env_id} cannot restore a state (resumes_exactly is false): call reset().")
             self._begun = False
             return
         if len(state["envs"]) != self.num_envs:
-            raise InputError(f"The state is of {len(state['envs'])} envs, this env has {self.num_envs}.")
+            raise InputError(f"The state has {len(state['envs'])} envs, this env has {self.num_envs}.")
         for env, saved in zip(self.envs, state["envs"], strict=True):
             if not self._begun:
-                env.reset(seed=0)  # makes what only a reset makes
+                env.reset(seed=0)  # creates attributes that exist only after a reset
             put_back(env, saved)
         self._obs = {k: v.numpy().copy() for k, v in state["obs"].items()}
         self._return, self._length = state["return"].numpy().copy(), state["length"].numpy().copy()
@@ -155,7 +155,7 @@ def tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
 
 
 def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:
-    """Return the simulated seconds of a step, as far as the env tells: its dt, or its frame rate; else 1."""
+    """Return the simulated seconds of a step: the env's dt, or from its frame rate, else 1."""
     dt, rate = getattr(env.unwrapped, "dt", None), (env.metadata or {}).get("render_fps")
     return dt if isinstance(dt, float) and dt > 0 else 1.0 / (rate or 1.0)
 
@@ -164,7 +164,7 @@ def seconds_per_step(env: gymnasium.Env[Any, Any]) -> float:
 
 
 def observation_specs(space: spaces.Space[Any], env_id: str) -> dict[str, TensorSpec]:
-    """What an env observes, by name."""
+    """Return the specs of an env's observations by name."""
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {OBS: space}
     return {name: _observed(part, f"gym:{env_id} observes {name}") for name, part in parts.items()}
 
@@ -177,14 +177,16 @@ def _observed(space: spaces.Space[Any], what: str) -> TensorSpec:
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
             return TensorSpec(shape, torch.uint8, 0, 255)
         return TensorSpec(shape, torch.float32)
-    raise ConfigError(f"{what} as a {type(space).__name__}, but must be Box, Discrete, or a Dict of such.")
+    raise ConfigError(
+        f"{what} as a {type(space).__name__}, but must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
+    )
 
 
-ToEnv = Callable[[Any], Sequence[Any]]  # a batch of our actions -> one of its own for each env
+ToEnv = Callable[[Any], Sequence[Any]]  # a batch of actions -> one Gymnasium action per env
 
 
 def action_spec_of(space: spaces.Space[Any], env_id: str) -> tuple[ActionSpec, ToEnv]:
-    """Return an env's action, and how to turn a batch of ours into its own."""
+    """Return the spec of an env's action, and a function that converts a batch of actions for the envs."""
     if isinstance(space, spaces.Dict):
         parts = {name: _action(part, f"gym:{env_id} takes {name}") for name, part in space.spaces.items()}
 
@@ -219,7 +221,9 @@ def _action(space: spaces.Space[Any], what: str) -> tuple[TensorSpec, ToEnv]:
             spec = TensorSpec(tuple(space.shape), torch.float32, -1.0, 1.0)
             return spec, lambda action: (action.cpu().numpy() * half + middle).astype(space.dtype)
         return TensorSpec(tuple(space.shape), torch.float32), _rows(space.dtype)
-    raise ConfigError(f"{what} of {space}, but it must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of such.")
+    raise ConfigError(
+        f"{what} of {space}, but it must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these."
+    )
 
 
 def _rows(dtype: Any, shape: tuple[int, ...] | None = None) -> ToEnv:

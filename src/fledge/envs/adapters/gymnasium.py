@@ -1,10 +1,13 @@
-"""A TensorEnv as a Gymnasium vector env, or, if it holds one env, as a Gymnasium env: NumPy in, NumPy out.
+"""A TensorEnv as a Gymnasium vector env or, if it holds one env, as a Gymnasium env, with NumPy arrays.
 
 The vector env resets in the same step, as Gymnasium's own do with `AutoresetMode.SAME_STEP`: where an episode ended, `obs` is
 already the first observation of the next one, and `infos` holds
 
     infos["final_obs"]      [N] objects: dict of the last observation where one ended, else None     "_final_obs": mask
-    infos["final_info"]     outcome, episode_return, episode_length, each [N] with its own mask      "_final_info": mask
+    infos["final_info"]     the figures below, each [N] with its own mask                            "_final_info": mask
+
+Figures of an ended episode: `outcome` (the name in `TensorEnv.outcomes`, such as "success"), `outcome_code` (its number),
+`episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ EPISODE_FIGURES = ("outcome", "episode_return", "episode_length")
 
 
 class SeededAdapter:
-    """Holds the env of an adapter, which `close()` closes, and makes it anew for another seed.
+    """Base class of adapters: holds the env, closes it, and replaces it for another seed.
 
-    A TensorEnv is built for one seed. Given that seed again, the adapter restores the state that `env` was handed over in;
-    given another, it replaces `env` by `make_env(seed)`, or refuses without one. Hand over a new env, so that both are alike.
+    A TensorEnv is built for one seed. For that seed, the adapter restores the env's initial state; for another one, it
+    replaces the env by `make_env(seed)`, or raises InputError without make_env. Pass a new env, so that both are alike.
     """
 
     env: TensorEnv
@@ -64,7 +67,7 @@ class SeededAdapter:
         self.env, self._initial = other, other.state_dict()
 
     def _begin_episode(self, seed: int | None) -> None:
-        """Begin an episode, or hand out the one that the env has begun by itself."""
+        """Begin an episode, or use the one that the env has begun by auto-reset."""
         if seed is not None:
             self._reseed(seed)
         if seed is not None or not self._waiting:
@@ -77,7 +80,7 @@ class SeededAdapter:
 
 
 class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
-    """A vector env whose arrays belong to the caller: nothing it returned is written again. See `SeededAdapter`."""
+    """A vector env. Returned arrays belong to the caller and are never written again. See `SeededAdapter`."""
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         self._hold(env, make_env)
@@ -107,7 +110,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         return copies(self._buffers["obs"]), {}
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
-        """Advance every env by one decision: observations, rewards, terminations, truncations, infos."""
+        """Advance every env by one decision; return observations, rewards, terminations, truncations, infos."""
         out = self.env.step(read_actions(actions, self.env, self.action_space), out=self._buffers)
         flags = copy_of(out["terminated"]), copy_of(out["truncated"])
         return copies(out["obs"]), copy_of(out["reward"]), *flags, self._infos(flags[0] | flags[1])
@@ -116,7 +119,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         self.env.close()
 
     def _infos(self, ended: Array) -> dict[str, Any]:
-        """What is known of the episodes that ended in this step; empty if none did."""
+        """Return the infos of the episodes that ended in this step; empty if none did."""
         if not ended.any():
             return {}
         index = np.flatnonzero(ended)
@@ -125,9 +128,12 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
         for row, env in enumerate(index):
             final_obs[env] = {k: v[row] for k, v in rows.items()}
         final_info: dict[str, Any] = {}
-        for name in EPISODE_FIGURES:
-            figure = copy_of(self._buffers[name])
-            final_info |= {name: np.where(ended, figure, figure.dtype.type(0)), f"_{name}": ended.copy()}
+        for name, figure in zip(("outcome_code", *EPISODE_FIGURES[1:]), EPISODE_FIGURES, strict=True):
+            values = copy_of(self._buffers[figure])
+            final_info |= {name: np.where(ended, values, values.dtype.type(0)), f"_{name}": ended.copy()}
+        names = np.full(self.num_envs, None, dtype=object)
+        names[index] = [outcome_name(self.env, code) for code in final_info["outcome_code"][index]]
+        final_info |= {"outcome": names, "_outcome": ended.copy()}
         final = {"final_obs": final_obs, "final_info": final_info}
         return final | {f"_{name}": ended.copy() for name in final}
 
@@ -149,7 +155,7 @@ class GymnasiumVectorEnv(VectorEnv, SeededAdapter):
 class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     """One env, which the caller resets: after an end, `reset` returns the first observation of the episode that follows.
 
-    The step that ends an episode returns its last observation, and `info` with outcome, episode_return and episode_length.
+    The step that ends an episode returns its last observation, and `info` with the figures of the episode (see above).
     Where not every action is possible, `info["action_mask"]` is what `action_space.sample(mask=...)` takes. `env` must have
     num_envs = 1; see `SeededAdapter`.
     """
@@ -158,7 +164,9 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         if env.num_envs != 1:
-            raise InputError(f"The env holds {env.num_envs} envs, but a single one needs one: see GymnasiumVectorEnv.")
+            raise InputError(
+                f"The env holds {env.num_envs} envs, but GymnasiumEnv needs num_envs=1: use GymnasiumVectorEnv."
+            )
         self._hold(env, make_env)
         self.observation_space = spaces.Dict({k: space_of(s) for k, s in env.observation_spec.items()})
         self.action_space = action_space_of(env.action_spec)
@@ -166,7 +174,7 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Begin an episode; with a seed, the first one that a new env of this seed would begin."""
+        """Begin an episode; with a seed, the first episode of a new env of this seed. Return observation and info."""
         if options:
             raise InputError(f"options has {', '.join(sorted(options))}, but none is known.")
         super().reset(seed=seed)
@@ -175,7 +183,7 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         return obs, masks_in(obs, self.env.action_spec)
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Advance by one decision: observation, reward, terminated, truncated, info."""
+        """Advance by one decision; return observation, reward, terminated, truncated, info."""
         if self._waiting:
             raise InputError("The episode is over: call reset() before the next step().")
         is_dict = isinstance(action, Mapping)
@@ -186,22 +194,34 @@ class GymnasiumEnv(SeededAdapter, gymnasium.Env):
         obs = self._row("final_obs" if self._waiting else "obs")
         info = masks_in(obs, self.env.action_spec)
         if self._waiting:
-            info |= {name: out[name][0].item() for name in EPISODE_FIGURES}
+            info |= episode_figures(self.env, out, 0)
         return obs, float(out["reward"][0]), terminated, truncated, info
 
     def _row(self, name: str) -> dict[str, Array]:
         return {k: copy_of(v[0]) for k, v in self._buffers[name].items()}
 
 
+def outcome_name(env: TensorEnv, code: int) -> str:
+    """Return the env's name for how an episode ended; the number as text where the env names none."""
+    return env.outcomes.get(int(code), str(int(code)))
+
+
+def episode_figures(env: TensorEnv, out: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return the figures of the episode that ended in a row of `out`."""
+    code, total, length = (out[name][row].item() for name in EPISODE_FIGURES)
+    name = outcome_name(env, code)
+    return {"outcome": name, "outcome_code": code, "episode_return": total, "episode_length": length}
+
+
 def action_space_of(spec: ActionSpec) -> spaces.Space:
-    """The Gymnasium space of one env's action."""
+    """Return the Gymnasium space of one env's action."""
     if isinstance(spec, TensorSpec):
         return space_of(spec)
     return spaces.Dict({name: space_of(part) for name, part in spec.items()})
 
 
 def space_of(spec: TensorSpec) -> spaces.Space:
-    """The Gymnasium space of one env's tensor."""
+    """Return the Gymnasium space of one env's tensor."""
     if spec.num_values is not None and spec.shape:
         return spaces.MultiDiscrete(np.full(spec.shape, spec.num_values))
     if spec.num_values is not None:
@@ -211,9 +231,9 @@ def space_of(spec: TensorSpec) -> spaces.Space:
 
 
 def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
-    """What an observation of one env says about the actions it allows, in the form that `Space.sample` takes it.
+    """Return the action mask of one env's observation, as `Space.sample` takes it.
 
-    {"action_mask": mask}, or {} where every action is always possible. A space of several choices takes a tuple of masks.
+    {"action_mask": mask}, or {} if every action is always possible. A space of several choices takes a tuple of masks.
     """
 
     def mask_of(part: TensorSpec) -> Any:
@@ -229,8 +249,7 @@ def masks_in(obs: Mapping[str, Array], spec: ActionSpec) -> dict[str, Any]:
 
 
 def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
-    """Actions of all envs as the env takes them; true and false are 1 and 0. In a dict, where a choice and a number stand
-    side by side, a whole number is a number too."""
+    """Return the actions of all envs as tensors; booleans become integers, and integers floats where the spec has floats."""
 
     def read(part: Any, spec: TensorSpec | None) -> torch.Tensor:
         array = np.asarray(part)
@@ -250,7 +269,7 @@ def read_actions(actions: Any, env: TensorEnv, space: spaces.Space) -> Action:
 
 
 def copy_of(tensor: torch.Tensor) -> Array:
-    """The values as an array of its own."""
+    """Return the values as a new array."""
     return np.array(tensor.cpu().numpy())
 
 

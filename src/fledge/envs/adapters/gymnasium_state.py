@@ -1,4 +1,4 @@
-"""Save and restore a Gymnasium env, which has no way of its own, as far as `from_gymnasium` describes."""
+"""Save and restore the parts of a Gymnasium env that `from_gymnasium` names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """Make one env; raise ConfigError if Gymnasium knows no such ID, or the env cannot be made."""
+    """Return a new env; raise ConfigError if Gymnasium does not know the ID, or the env cannot be made."""
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **options)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -25,14 +25,14 @@ def make_one(env_id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """An env's wrappers from the outside in, and the env itself."""
+    """Yield an env's wrappers from the outside in, and the env itself."""
     yield env
     if isinstance(env, gymnasium.Wrapper):
         yield from layers(env.env)
 
 
 def take_out(env: Any) -> list[dict[str, Any]]:
-    """A copy of what is plain in every layer: numbers, arrays, random generators, MuJoCo's state."""
+    """Return a copy of the plain attributes of every layer: numbers, arrays, random generators, MuJoCo's state."""
     return [
         {name: value for name, found in vars(layer).items() if (value := _plain(layer, name, found)) is not None}
         for layer in layers(env)
@@ -56,7 +56,7 @@ def _plain(layer: Any, name: str, value: Any) -> Any:
 
 
 def put_back(env: Any, saved: list[dict[str, Any]]) -> None:
-    """Undo what happened since `take_out`."""
+    """Restore the attributes that `take_out` returned."""
     for layer, values in zip(layers(env), saved, strict=True):
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
@@ -77,13 +77,13 @@ def _put_array(layer: Any, name: str, value: Array) -> None:
     found: Any = getattr(layer, name, None)
     fits = isinstance(found, np.ndarray) and (found.shape, found.dtype) == (value.shape, value.dtype)
     if fits and found.flags.writeable:
-        found[...] = value  # others may hold the same array
+        found[...] = value  # other objects may hold the same array
     else:
         setattr(layer, name, value.copy())
 
 
 def _to_text(state: Any) -> Any:
-    """A generator's state with its wide integers as text."""
+    """Return a generator's state with its 128-bit integers as text."""
     if isinstance(state, dict):
         return {k: _to_text(v) for k, v in state.items()}
     return {"int": str(state)} if isinstance(state, int) else state
@@ -110,12 +110,12 @@ def _set_mujoco_state(model: Any, data: Any, state: Array) -> None:
     spec = mujoco.mjtState.mjSTATE_INTEGRATION
     mujoco.mj_setState(model, data, state, spec)
     mujoco.mj_forward(model, data)
-    mujoco.mj_setState(model, data, state, spec)  # forward changes the solver's warm start
+    mujoco.mj_setState(model, data, state, spec)  # mj_forward changes the solver's warm start
 
 
 @functools.cache
 def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
-    """Whether an env that is put back goes on bit for bit, tried on two envs of its own, through ends of episodes."""
+    """Return whether a restored env continues bit for bit: tested on two new envs, through several episodes."""
     settings = {k: ast.literal_eval(v) for k, v in options}
     one, other = make_one(env_id, settings), make_one(env_id, settings)
     try:
@@ -129,7 +129,7 @@ def can_be_put_back(env_id: str, options: tuple[tuple[str, str], ...]) -> bool:
         put_back(other, saved)
         return all(_equal(a, b) for a, b in zip(expected, _play(other, actions[20:]), strict=True))
     except Exception:
-        return False  # an env that cannot even be tried
+        return False  # the env cannot be tested
     finally:
         one.close()
         other.close()

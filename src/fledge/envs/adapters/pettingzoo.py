@@ -1,8 +1,8 @@
-"""A TensorEnv whose rows meet in one episode as a PettingZoo parallel env: an agent a row, NumPy in, NumPy out.
+"""A TensorEnv whose rows share one episode as a PettingZoo parallel env: one agent per row, with NumPy arrays.
 
-The caller resets: the step that ends the episode returns every agent's last observation, and empties `agents`. `infos[agent]`
+The caller resets: the step that ends the episode returns every agent's last observation, and clears `agents`. `infos[agent]`
 has "action_mask", as `action_space(agent).sample(mask=...)` takes it, where not every action is possible, and at the end
-outcome, episode_return and episode_length.
+`outcome` (the env's name for it, such as "win" or "timeout"), `outcome_code`, `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gymnasium import spaces
 from fledge.core.errors import InputError
 from fledge.core.extras import extra
 from fledge.envs.adapters.gymnasium import (
-    EPISODE_FIGURES,
     Array,
     SeededAdapter,
     action_space_of,
     copies,
+    episode_figures,
     masks_in,
     read_actions,
     space_of,
@@ -34,12 +34,12 @@ Obs = dict[str, Array]
 
 
 class PettingZooEnv(SeededAdapter, ParallelEnv):
-    """One episode in which agents meet.
+    """One episode with several agents.
 
     Args:
-        env: With as many rows as share an episode (`TensorEnv.group`), such as one duel; closed by `close()`.
+        env: An env whose rows all share one episode (`num_envs` equals `group`), such as one duel; closed by `close()`.
         make_env: Makes the same env for another seed.
-        agents: What the rows are called, in their order. By default p1, p2, and so on.
+        agents: Names of the rows in order. By default p1, p2, and so on.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     ) -> None:
         if env.group < 2 or env.num_envs != env.group:
             raise InputError(
-                f"The env has {env.num_envs} rows, {env.group} to an episode, but a parallel env is one episode of several "
-                "rows: for a duel, num_envs=2 and no opponent."
+                f"The env has {env.num_envs} rows, {env.group} to an episode, but a parallel env needs one episode of at "
+                "least two rows: for a duel, num_envs=2 and no opponent."
             )
         names = list(agents or (f"p{number}" for number in range(1, env.group + 1)))
         if len(set(names)) != env.group:
@@ -72,14 +72,17 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
-        """Begin an episode; with a seed, the first one that a new env of this seed would begin. There are no options."""
+        """Begin an episode; with a seed, the first episode of a new env of this seed. Return observations and infos.
+
+        `options` is ignored.
+        """
         self._begin_episode(seed)
         self.agents = list(self.possible_agents)
         obs = self._observations("obs")
         return obs, {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Advance by one decision: observations, rewards, terminations, truncations, infos, each by agent."""
+        """Advance by one decision; return observations, rewards, terminations, truncations, infos, each by agent."""
         if not self.agents:
             if actions:
                 raise InputError("The episode is over: call reset() before the next step().")
@@ -93,13 +96,13 @@ class PettingZooEnv(SeededAdapter, ParallelEnv):
         infos = {agent: masks_in(seen, self.env.action_spec) for agent, seen in obs.items()}
         if self._waiting:
             for row, agent in enumerate(self.possible_agents):
-                infos[agent] |= {name: out[name][row].item() for name in EPISODE_FIGURES}
+                infos[agent] |= episode_figures(self.env, out, row)
             self.agents = []
         results = [out[name].tolist() for name in ("reward", "terminated", "truncated")]
         return obs, *(dict(zip(self.possible_agents, values, strict=True)) for values in results), infos
 
     def _stacked(self, actions: Mapping[str, Any]) -> Any:
-        """The agents' actions as the rows of one."""
+        """Return the agents' actions as rows of one action."""
         rows = [actions[agent] for agent in self.possible_agents]
         if not isinstance(rows[0], Mapping):
             return np.asarray(rows)

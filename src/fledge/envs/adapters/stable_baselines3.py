@@ -4,10 +4,10 @@
 
     model = PPO("MultiInputPolicy", StableBaselinesVecEnv(env))
 
-`infos[i]` of an env whose episode ended holds what Stable-Baselines3 looks for, and is empty otherwise:
+`infos[i]` is empty except where an episode ended. There it has what Stable-Baselines3 reads, and the outcome:
 
     terminal_observation     the last observation, from which a truncated episode is bootstrapped
-    TimeLimit.truncated      whether the clock cut it off
+    TimeLimit.truncated      whether the time limit ended it
     episode                  r, l, t: return, length, seconds since the start, as its Monitor wrapper has them
     outcome                  the env's name for how it ended
 """
@@ -34,26 +34,37 @@ with extra("stable-baselines3"):
 
 
 class StableBaselinesVecEnv(SeededAdapter, VecEnv):
-    """A VecEnv whose arrays belong to the caller. An env that observes one tensor gives arrays, any other one dicts.
+    """A VecEnv. Returned arrays belong to the caller and are never written again.
 
     Args:
-        env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 knows no dicts of actions.
-        make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` ask for.
+        env: Closed by `close()`. Its action must be one tensor: Stable-Baselines3 supports no dicts of actions.
+        make_env: Makes the same env for another seed, which `seed()` and a model's `seed=` need.
         scale_actions: Take bounded actions as numbers in [-1, 1], where the policies of Stable-Baselines3 begin.
+        dict_obs: Give observations by name (a Dict space, for "MultiInputPolicy"), even a single one. False gives the
+            env's only observation as an array (a Box, for "MlpPolicy" and "CnnPolicy").
     """
 
     def __init__(
-        self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None, scale_actions: bool = True
+        self,
+        env: TensorEnv,
+        make_env: Callable[[int], TensorEnv] | None = None,
+        scale_actions: bool = True,
+        dict_obs: bool = True,
     ) -> None:
         if not isinstance(env.action_spec, TensorSpec):
             names = ", ".join(env.action_spec)
             raise InputError(f"The env takes a dict of actions ({names}), but Stable-Baselines3 needs one tensor.")
+        if not dict_obs and len(env.observation_spec) > 1:
+            raise InputError(
+                f"dict_obs=False needs an env with one observation, but this env has {', '.join(env.observation_spec)}: "
+                'leave dict_obs=True and use "MultiInputPolicy".'
+            )
         self._hold(env, make_env)
         self.render_mode = None
         self._action = np.zeros(0)
         self._begun = time.time()
         parts = {name: space_of(spec) for name, spec in env.observation_spec.items()}
-        self._only = next(iter(parts)) if len(parts) == 1 else None
+        self._only = None if dict_obs else next(iter(parts))
         observed = parts[self._only] if self._only else spaces.Dict(parts)
         spec = env.action_spec
         self._scaled = scale_actions and spec.bounded and spec.num_values is None
@@ -61,7 +72,7 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
         super().__init__(env.num_envs, observed, space_of(taken))
 
     def reset(self) -> Any:
-        """Begin new episodes everywhere, for the seed that `seed()` set, if it did."""
+        """Begin new episodes in all envs, with the seed of `seed()`, if set; return the observations."""
         if self._seeds[0] is not None:
             self._reseed(self._seeds[0])
             self._reset_seeds()
@@ -97,19 +108,19 @@ class StableBaselinesVecEnv(SeededAdapter, VecEnv):
     def _named(self, observed: dict[str, Array]) -> Any:
         return observed[self._only] if self._only else observed
 
-    # ---- what Stable-Baselines3 asks of single envs: here they are one object ------------------------------------------
+    # ---- access to single envs, which here are one object --------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The attribute of this object, or of the env, once for every env asked for."""
+        """Return the attribute of this object, or of the env, once for each index."""
         found = getattr(self, attr_name) if hasattr(self, attr_name) else getattr(self.env, attr_name)
         return [found for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise InputError(f"{attr_name} cannot be set: all envs are one object. Make it with other settings.")
+        raise InputError(f"{attr_name} cannot be set: all envs are one object. Make the env with other settings.")
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        raise InputError(f"{method_name} cannot be called in single envs: all of them are one object, `.env`.")
+        raise InputError(f"{method_name} cannot be called in single envs: all envs are one object. Call it on `.env`.")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Whether each env is wrapped; none is, but the figures of a Monitor are there."""
+        """Return whether each env is wrapped: only by a Monitor, whose figures `infos` has."""
         return [wrapper_class.__name__ == "Monitor" for _ in self._get_indices(indices)]

@@ -1,14 +1,14 @@
 """A TensorEnv as a TorchRL env of batch size [N].
 
-TorchRL resets envs itself, by a masked `_reset` after the step in which they ended; a TensorEnv has by then begun the
-next episode. The adapter reconciles the two: `next` carries the last observation of the ended episode, and the first
-one of the next episode waits until TorchRL asks for it. No episode is begun twice, and none is lost.
+TorchRL resets envs itself, by a masked `_reset` after the step in which they ended; a TensorEnv has begun the next episode
+by then. So the adapter puts the last observation of the ended episode into `next`, and keeps the first one of the next
+episode until TorchRL resets. No episode is begun twice, and none is lost.
 
     TensorEnv        step: A ends ─ B begins        step in B …
     TorchRL          step → next = last of A        reset(_reset) → first of B        step in B …
 
-Keys are flat: those of `observation_spec`, and `outcome`, `episode_return`, `episode_length`, which are 0 except in the
-`next` of the step that ended an episode.
+Keys are flat: those of `observation_spec`, and `outcome` (a number, named by `TensorEnv.outcomes`), `episode_return`,
+`episode_length`, which are 0 except in the `next` of the step that ended an episode.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class TorchRLEnv(SeededAdapter, EnvBase):
 
     After `set_seed` the first episodes of that seed begin at once, and the next `reset` returns their first observations.
 
-    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. Below, they
-    fly on unseen, and begin a new episode at their next reset. See `SeededAdapter` for the arguments.
+    A partial step (`_step`, which TorchRL uses for `break_when_all_done`) returns the held envs unchanged. The TensorEnv
+    steps them nevertheless, and they begin a new episode at their next reset. See `SeededAdapter` for the arguments.
     """
 
     def __init__(self, env: TensorEnv, make_env: Callable[[int], TensorEnv] | None = None) -> None:
         super().__init__(device=env.device, batch_size=[env.num_envs])
         self._hold(env, make_env)
-        # Envs that have begun an episode which TorchRL has not seen yet. Its first observation is in the buffers.
+        # Envs that have begun an episode but were not reset by TorchRL yet. Its first observation is in the buffers.
         self._unseen = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         taken = {"action", "reward", "done", "terminated", "truncated", "next", *EPISODE_FIGURES}
         if clash := sorted(taken & set(env.observation_spec)):
@@ -97,7 +97,7 @@ class TorchRLEnv(SeededAdapter, EnvBase):
             mask = asked.reshape(self.batch_size)
         begin = mask & ~self._unseen
         if begin.any():
-            # Re-observes every env, so the waiting first observations stay in the buffers.
+            # Writes the observations of every env again, so the first observations of other new episodes stay there.
             self.env.reset(begin, out=self._buffers)
         self._unseen = self._unseen & ~mask
         entries = {k: v.clone() for k, v in self._buffers["obs"].items()}
@@ -121,7 +121,7 @@ class TorchRLEnv(SeededAdapter, EnvBase):
 
 
 def spec_of(spec: TensorSpec, num_envs: int, device: torch.device) -> TorchRLSpec:
-    """The TorchRL spec of a tensor of all envs."""
+    """Return the TorchRL spec of a tensor of all envs."""
     shape = (num_envs, *spec.shape)
     if spec.num_values is not None:
         return Categorical(spec.num_values, shape=shape, dtype=spec.dtype, device=device)
@@ -131,5 +131,5 @@ def spec_of(spec: TensorSpec, num_envs: int, device: torch.device) -> TorchRLSpe
 
 
 def _choose(mask: torch.Tensor, yes: torch.Tensor, no: torch.Tensor) -> torch.Tensor:
-    """A new tensor with rows of `yes` where the mask is true and rows of `no` elsewhere."""
+    """Return a new tensor with rows of `yes` where the mask is true and rows of `no` elsewhere."""
     return torch.where(mask.reshape(-1, *[1] * (yes.dim() - 1)), yes, no)

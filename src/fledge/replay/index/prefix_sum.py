@@ -98,8 +98,8 @@ class PrefixSum:
 
     @property
     def prefix_sum(self) -> np.ndarray:
-        """Sum of the lengths up to each range, oldest first, [len] int64."""
-        return self._ends.view() - self.evicted_total
+        """Start of each range, oldest first, and the end of the last one, [len + 1] int64; begins with 0."""
+        return np.concatenate([[0], self._ends.view() - self.evicted_total])
 
     @property
     def values(self) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt`, and `.safetensors`.
+"""Checkpoint formats of other tools: `.pt`, LZ4 around a `.pt` or around pickled NumPy arrays, and `.safetensors`.
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
-anything that takes memory or time out of proportion; an LZ4 frame may not expand more than 256 times; every fault is a
-FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values are in its metadata.
+anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
+more than 256 times; every fault is a FormatError. A `.safetensors` holds a flat dict of tensors; our tree and plain values
+are in its metadata.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import lz4.frame
 import numpy as np
 import torch
 
-from fledge.core.errors import FormatError, InputError
+from fledge.core.errors import ConfigError, FormatError, InputError
 from fledge.storage.format.codecs import MAX_EXPANSION
 from fledge.storage.format.leaves import Leaf, bytes_of, check_description, restore
+from fledge.storage.format.numpy_pickle import read_numpy_pickle
 from fledge.storage.format.tree import Node, unflatten
 from fledge.storage.format.writer import member_names
 from fledge.storage.format.zip_archive import open_archive, read_member
@@ -34,20 +35,33 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZIP_MAGIC = b"PK\x03\x04"
 LZ4_PART = 2**18  # bytes unpacked at a time, to 64 MB at most
 MAX_LZ4_LEVEL = 16  # python-lz4's highest
+LEGACY_MAGIC = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # first number in a torch.save file before 1.6
 LEGACY_PICKLES = 5  # written one after the other by torch.save before 1.6
 _SUSPECT = re.compile(rb"bytearray|punycode|idna", re.IGNORECASE)
 _SLOW_CODECS = ("punycode", "idna")  # quadratic time
 TREE_KEY = "fledge.tree"  # key of our tree in the metadata of a .safetensors
 
 
-def load(path: Path, kind: str, device: torch.device | str = "cpu") -> Any:
+def lz4_frame() -> Any:
+    """Return the module `lz4.frame`; raise ConfigError if the package lz4 is not installed."""
+    try:
+        import lz4.frame
+    except ImportError as error:
+        raise ConfigError("LZ4 files need the package lz4, which is not installed. Run: pip install lz4") from error
+    return lz4.frame
+
+
+def load(path: Path, kind: str, device: torch.device | str = "cpu", mmap: bool = False) -> Any:
     """Load the state in a file of format "pt", "lz4" or "safetensors"."""
     if kind == "safetensors":
         return load_safetensors(path, device)
     if kind == "lz4":
-        return load_pt(io.BytesIO(unpack_lz4(path)), str(path), device)
+        content = unpack_lz4(path)
+        if content[:1] == b"\x80" and LEGACY_MAGIC not in content[:40]:
+            return read_numpy_pickle(content, str(path))
+        return load_pt(io.BytesIO(content), str(path), device)
     with open(path, "rb") as stream:
-        return load_pt(stream, str(path), device)
+        return load_pt(stream, str(path), device, mmap)
 
 
 def write(
@@ -62,11 +76,14 @@ def write(
         buffer = io.BytesIO()
         write_pt(buffer, node, leaves)
         level = 9 if level is None else level
-        stream.write(lz4.frame.compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
+        stream.write(lz4_frame().compress(buffer.getbuffer(), compression_level=level, content_checksum=True))
 
 
-def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
-    """Load the state in a `torch.save` file without running any code that it names."""
+def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool = False) -> Any:
+    """Load the state in a `torch.save` file without running any code that it names.
+
+    With `mmap`, `label` is its path, and tensors are read from the file when they are used.
+    """
     if stream.read(4) == ZIP_MAGIC:
         stream.seek(0)
         archive = open_archive(stream, label, ours=False)
@@ -83,7 +100,7 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str) -> Any:
             _check_pickle(stream, label)
     stream.seek(0)
     try:
-        state = torch.load(stream, map_location=device, weights_only=True)
+        state = torch.load(label if mmap else stream, map_location=device, weights_only=True, mmap=mmap)
     except MemoryError as error:
         raise FormatError(f"{label} asks for more memory than there is: it is damaged or hostile.") from error
     except Exception as error:
@@ -141,8 +158,8 @@ def unpack_lz4(path: Path) -> bytes:
     """Decompress an LZ4 frame; raise FormatError if it expands more than 256 times."""
     limit = MAX_EXPANSION * path.stat().st_size
     content = io.BytesIO()
+    decompressor = lz4_frame().LZ4FrameDecompressor()
     try:
-        decompressor = lz4.frame.LZ4FrameDecompressor()
         with open(path, "rb") as packed:
             while not decompressor.eof and (part := packed.read(LZ4_PART)):
                 content.write(decompressor.decompress(part))

@@ -91,6 +91,11 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def unfinished(self) -> int:
+        """Number of jobs that wait to be written or are being written."""
+        return len(self.jobs) + (self._writing is not None)
+
     def take_buffer(self) -> StagingBuffer:
         """Return a free staging buffer, or a new one."""
         with self.changed:

@@ -228,7 +228,7 @@ class AsyncCheckpointSaver:
         """Apply `full_queue`; return True if the queue has room for one more."""
         pipeline = self._pipeline
         with pipeline.changed:
-            if len(pipeline.jobs) < self.max_queue_size:
+            if self._waiting() < self.max_queue_size:
                 return True
             why = f"{self.max_queue_size} checkpoints wait to be written"
             advice = "save less often, compress less, or raise max_queue_size (async_checkpoint_queue_size)"
@@ -242,11 +242,19 @@ class AsyncCheckpointSaver:
                 logger.warning("%s: the oldest (%s) is dropped; %s", why, dropped.handle.path, advice)
                 return True
             pipeline.counts["waits"] += 1
+        self._warn_full_queue(f"{why}: waiting for the disk; {advice}")
+        with pipeline.changed:
+            return pipeline.changed.wait_for(lambda: self._waiting() < self.max_queue_size)
+
+    def _waiting(self) -> int:
+        """Return the number of checkpoints that count against `max_queue_size`."""
+        return len(self._pipeline.jobs)
+
+    def _warn_full_queue(self, text: str) -> None:
+        """Log that the caller has to wait, at most every `WARN_EVERY` seconds."""
         if time.monotonic() - self._warned > WARN_EVERY:
             self._warned = time.monotonic()
-            logger.warning("%s: waiting for the disk; %s", why, advice)
-        with pipeline.changed:
-            return pipeline.changed.wait_for(lambda: len(pipeline.jobs) < self.max_queue_size)
+            logger.warning(text)
 
     def _on_durable(self, job: Job, written: Written, seconds: float) -> None:
         if self.verbose:

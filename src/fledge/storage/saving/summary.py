@@ -20,9 +20,9 @@ def summary_of(stats: Mapping[str, Any], max_queue_size: int) -> str:
     return "\n".join(
         [
             "[Checkpoint Stats]",
-            "  " + ", ".join([f"Saved: {stats['saves']}", *lost]),
-            f"  Compression: {size}",
-            f"  Queue: {stats['queue_size']} of {max_queue_size}; a save waits {waits}",
+            "  " + ", ".join([f"Total saved: {stats['saves']}", *lost]),
+            f"  Compression ratio: {size}",
+            f"  Queue size: {stats['queue_size']} of {max_queue_size}; time per save call {waits}",
         ]
     )
 

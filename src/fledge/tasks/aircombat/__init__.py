@@ -1,1 +1,1 @@
-"""Air combat: the mid-range duel. `task.py` is what the rest of the house asks; docs/worlds/aircombat.md has the rules."""
+"""Air combat: the mid-range duel. Other packages use it through `task.py`; docs/worlds/aircombat.md has the rules."""

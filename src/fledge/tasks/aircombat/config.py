@@ -13,7 +13,7 @@ MAX_MISSILES = 16
 
 
 class Scenario(enum.Enum):
-    """Start of a fight."""
+    """How a fight starts."""
 
     head_on = "head_on"
     random = "random"
@@ -74,11 +74,11 @@ class MissileConfig:
 class AircombatConfig:
     num_envs: int = setting(1024, at_least=1, at_most=2**24, resume="restart")
     """Rows that policies act for: one per duel against an opponent, two per duel in self-play."""
-    opponent: str = setting("", resume="restart")
-    """Opponent: a pilot such as crank, a policy or a run; empty: self-play, the policy flies both sides."""
+    opponent: str = setting("", resume="restart", code=True)
+    """Opponent: a pilot such as crank, a policy, a run, or your own file.py:Class; empty: self-play, both sides learn."""
     scenario: Scenario = Scenario.head_on
     """head_on: 30 km, nose to nose. random: any geometry. defensive: a missile is in flight. chase: one behind the other.
-    reference: midrangeRL's places. mixed: one of the first four, drawn for each fight."""
+    reference: midrangeRL's start positions. mixed: one of the first four, drawn for each fight."""
     action_form: ActionForm = setting(ActionForm.continuous, resume="weights")
     """continuous: rudder, throttle, fire. discrete: one of six, rudder left, none or right times fire, at full throttle."""
     dt_s: float = setting(0.1, above=0, at_most=0.2)

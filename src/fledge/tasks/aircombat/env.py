@@ -86,7 +86,7 @@ class AircombatEnv(WarpEnv):
             "steps": torch.zeros(1, dtype=torch.int32, device=self.device),
         }
         self._timing = bind(Timing(), self._timing_tensors)
-        self._duration = math.nan  # none yet
+        self._duration = math.nan  # no decision yet
         self._controls = {
             "rudder": torch.zeros(self.num_envs, device=self.device),
             "throttle": torch.ones(self.num_envs, device=self.device),
@@ -255,7 +255,7 @@ class AircombatEnv(WarpEnv):
         return state
 
     def _bind_obs(self, tensors: Tensors, root: str) -> Obs:
-        obs: Obs = bind(Obs(), {name: tensors[(root, name)] for name in self.observation_spec})
+        obs: Obs = bind(Obs(), {name: tensors[(root, name)] for name in observation_spec(self.cfg)})
         if not self.cfg.spacetime:
             obs.spacetime = wp.zeros((self.num_envs, 0), dtype=wp.float32, device=str(self.device))
         return obs

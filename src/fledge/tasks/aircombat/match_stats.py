@@ -47,7 +47,7 @@ class DuelStats(MatchStats):
         away, off, aspect = (values.copy() for values in self._geometry())
         self._notes |= {"range_m": away, "off": off, "aspect": aspect, "speed": self._sides("speed").copy()}
         self._launches: list[np.ndarray] = []  # [shots, 7]: fight, side, speeds, angles, range
-        self._apart = away[:, 0] > MERGE_M  # [fights] began outside the merge, and is still there
+        self._apart = away[:, 0] > MERGE_M  # [fights] began outside the merge range, and has not reached it
 
     def _sides(self, name: str) -> np.ndarray:
         """Return a state of both sides, [fights, 2, ...]."""
@@ -134,7 +134,7 @@ class DuelMatch(MatchRules):
     }
     key_metrics = ("outside_r_max", "shots_per_kill")
     legend = (
-        "Outside R_max: share of the shots that a target could outlast by keeping its course. First shot: seconds into the "
+        "Outside R_max: share of the shots that a target could outlast by holding its course. First shot: seconds into the "
         f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
         "specific energy (v²/2, as there is no altitude) more than the enemy's."
     )
@@ -146,7 +146,7 @@ class DuelMatch(MatchRules):
         return DuelStats(duel_of(env))
 
     def summarize(self, notes: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-        """Return the statistics of a side from its notes of some fights, [fights] each.
+        """Return the statistics of a side from its records of some fights, [fights] each.
 
         Shots per kill leave out fights that begin with an own missile in flight, which the side did not fire.
         """

@@ -12,6 +12,7 @@ R_tr is the range at which a missile still kills a target that turns away and ru
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fledge.agents.base import Action, BaseAgent, Obs
-from fledge.core.errors import ConfigError
+from fledge.core.errors import ConfigError, did_you_mean
 from fledge.core.random import Purpose, derive_seed
 from fledge.tasks.aircombat.observations import Missile, Spacetime, State
 
@@ -61,7 +62,7 @@ class DecodedObs:
 
     @property
     def away(self) -> Tensor:
-        """The turn that puts the nearest missile, or else the enemy, straight behind."""
+        """The turn that puts the nearest missile, or the enemy if no missile flies, straight behind."""
         source = torch.where(self.threats > 0, self.threat_bearing, self.bearing)
         return self.offset(source, math.pi)
 
@@ -75,6 +76,7 @@ class Pilot(BaseAgent):
     """
 
     observes: tuple[str, ...] = ("state", "missiles", "spacetime", "mask")
+    task = "aircombat"
     name = ""
 
     def __init__(self, num_envs: int = 1) -> None:
@@ -192,7 +194,7 @@ class DragPilot(Pilot):
 
 
 class EnvelopePilot(Pilot):
-    """Fires within R_tr and turns away as late as still saves it, by the space-time graph.
+    """Fires within R_tr and turns away at the last moment that still saves it, by the space-time graph.
 
     Args:
         miss_km: It turns away when the predicted miss after turning away falls below this, km.
@@ -240,7 +242,9 @@ def make_pilot(name: str, **options: Any) -> Pilot:
     """
     kind = OTHER_NAMES.get(name, name)
     if kind not in PILOTS:
-        raise ConfigError(f"{name!r} is not a known pilot. Choose one of {', '.join(PILOTS)}.")
+        raise ConfigError(
+            f"{name!r} is not a known pilot.{did_you_mean(name, PILOTS)} Choose one of {', '.join(PILOTS)}."
+        )
     for key, value in options.items():
         is_switch = key == "notch"
         if is_switch != isinstance(value, bool):
@@ -252,4 +256,8 @@ def make_pilot(name: str, **options: Any) -> Pilot:
     try:
         return PILOTS[kind](1, **options)
     except TypeError:
-        raise ConfigError(f"The pilot {kind} has no parameter {' or '.join(options)}.") from None
+        made = DragPilot if kind == "notch" else PILOTS[kind]
+        known = [key for key in inspect.signature(made).parameters if key != "num_envs"]
+        wrong = next((key for key in options if key not in known), "")
+        has = f"It has {', '.join(known)}" if known else "It has none"
+        raise ConfigError(f"The pilot {kind} has no parameter {wrong}.{did_you_mean(wrong, known)} {has}.") from None

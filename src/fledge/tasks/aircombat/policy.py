@@ -1,6 +1,6 @@
 """DuelPolicy: one network for both sides. Missiles are tokens: encoded by a small network, pooled, own and incoming apart.
 
-x = [ state | missiles 2 S x columns | spacetime, if observed | mask ]        [B, inputs]
+x = [ state | missiles 2 S x columns | spacetime, if observed | extra observations | mask ]        [B, inputs]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.base import Obs
 from fledge.agents.distributions import CategoricalHead, MixedHead, Params, make_head
 from fledge.agents.mlp import mlp, value_layer
+from fledge.agents.observations import Flattener
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.specs import ActionSpec, TensorSpec, describe_spec, spec_from
 from fledge.tasks.aircombat.observations import Missile, Spacetime, State
@@ -52,6 +53,7 @@ class DuelPolicy(ActorCritic):
         tokens: Width of a missile's encoding.
         pool: Pooling over missiles: "max" or "attention".
         within_r_max: Mask shots from beyond R_max.
+        extra: Observations that a subclass of the env adds.
     """
 
     def __init__(
@@ -63,33 +65,40 @@ class DuelPolicy(ActorCritic):
         tokens: int = 32,
         pool: str = "max",
         within_r_max: bool = False,
+        extra: Mapping[str, TensorSpec] | None = None,
     ) -> None:
         super().__init__()
         if pool not in POOLS:
             raise ConfigError(f"policy.pool is {pool!r}, but must be one of {', '.join(POOLS)}.")
         self.slots, self.spacetime, self.acts = slots, spacetime, action
         self.within_r_max = within_r_max and spacetime
-        self.reads = {"missiles": TensorSpec((2 * slots, len(Missile)), torch.float32)}
-        self.observes = ("state", "missiles", *(("spacetime",) if spacetime else ()), "mask")
+        self.extra = Flattener(extra, {}) if extra else None
+        self.reads = {"missiles": TensorSpec((2 * slots, len(Missile)), torch.float32), **(extra or {})}
+        self.observes = ("state", "missiles", *(("spacetime",) if spacetime else ()), *(extra or ()), "mask")
         self.outputs = ("action",) if isinstance(action, TensorSpec) else tuple(action)
         self.own, self.incoming = MissilePool(tokens, pool), MissilePool(tokens, pool)
-        self.plain = len(State) + (len(Spacetime) if spacetime else 0)
+        more = self.extra.inputs if self.extra else 0
+        self.plain = len(State) + (len(Spacetime) if spacetime else 0) + more
         self.trunk = mlp(self.plain + 2 * tokens, hidden)
         self.head = make_head(hidden[-1], action)
         self.critic = value_layer(hidden[-1])
         self.widths = [len(State), 2 * slots * len(Missile), self.plain - len(State), self.head.masks]
+        """Of the columns of x: state, missiles, spacetime with extra observations, mask."""
         self.inputs = sum(self.widths)
         self._hold_fire()
 
     def _hold_fire(self) -> None:
-        """Make an untrained policy fire rarely: at every second decision, it would spend its missiles too early."""
+        """Make an untrained policy fire rarely: firing at every second decision would spend its missiles too early."""
         head = self.head.heads["fire"] if isinstance(self.head, MixedHead) else self.head
         assert isinstance(head, CategoricalHead)
         with torch.no_grad():
             head.layer.bias[0::2] += HOLD_BIAS
 
     def encode(self, obs: Obs) -> Tensor:
-        return torch.cat([obs[name].flatten(1).float() for name in self.observes], dim=-1)
+        names = [name for name in self.observes[:-1] if self.extra is None or name not in self.extra.keys]
+        parts = [obs[name].flatten(1).float() for name in names]
+        parts += [self.extra(obs)] if self.extra else []
+        return torch.cat([*parts, obs["mask"].flatten(1).float()], dim=-1)
 
     def forward(self, x: Tensor) -> tuple[Params, Tensor]:
         state, missiles, graph, mask = x.split(self.widths, dim=-1)
@@ -110,10 +119,13 @@ class DuelPolicy(ActorCritic):
             "spacetime": torch.rand(batch, len(Spacetime), generator=g) * 2.0,
             "mask": torch.ones(batch, self.head.masks, dtype=torch.bool),
         }
+        seen |= self.extra.examples(batch, seed) if self.extra else {}
         return {name: seen[name] for name in self.observes}
 
 
-def describe_duel_policy(slots: int, spacetime: bool, action: ActionSpec, policy: Any) -> dict[str, Any]:
+def describe_duel_policy(
+    slots: int, spacetime: bool, action: ActionSpec, policy: Any, extra: Mapping[str, TensorSpec] | None = None
+) -> dict[str, Any]:
     """Return the description of a network for a policy file."""
     return {
         "kind": "duel",
@@ -124,6 +136,7 @@ def describe_duel_policy(slots: int, spacetime: bool, action: ActionSpec, policy
         "tokens": policy.tokens,
         "pool": policy.pool,
         "within_r_max": policy.within_r_max,
+        **({"extra": describe_spec(extra)} if extra else {}),
     }
 
 
@@ -134,6 +147,7 @@ def build_duel_policy(description: Mapping[str, Any]) -> DuelPolicy:
         hidden, pool = [int(width) for width in description["hidden"]], str(description["pool"])
         within = bool(description.get("within_r_max", False))
         action = spec_from(description["action"])
+        extra: Any = spec_from(description["extra"]) if "extra" in description else None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"Not the description of a duel policy: {description!r}.") from error
-    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within)
+        raise FormatError(f"This is not the description of a duel policy: {description!r}.") from error
+    return DuelPolicy(slots, spacetime, action, hidden, tokens, pool, within, extra)

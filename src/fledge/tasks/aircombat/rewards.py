@@ -30,7 +30,17 @@ PART = re.compile(r"\s*([+-]?)\s*(?:(\d*\.?\d+(?:e-?\d+)?)\s*\*\s*)?([\w./]+(?::
 
 
 class BaseReward:
-    """A reward. Subclasses implement `compute`."""
+    """Base of the duel's rewards. Subclass it and implement `compute`; `env.reward=file.py:Class` trains with it.
+
+    Args:
+        device: Where it computes, and where its state lives.
+
+    Example:
+        >>> class Thrifty(BaseReward):
+        ...     looks_back = False
+        ...     def compute(self, obs_before, obs_after, action, done, info):
+        ...         return -0.01 * info["shots"].float()
+    """
 
     task = "aircombat"
     """The task whose env computes rewards of this class itself."""
@@ -45,17 +55,28 @@ class BaseReward:
         self.device = torch.device(device)
 
     def compute(self, obs_before: Obs, obs_after: Obs, action: Any, done: Tensor, info: Mapping[str, Any]) -> Tensor:
-        """Return the reward of each row, [rows] float32."""
+        """Return the reward of each row for one decision, [rows] float32.
+
+        Args:
+            obs_before: Observations that the action was chosen on, [rows, ...] each; empty unless `looks_back`.
+            obs_after: Observations that the decision led to, also where the fight ended.
+            action: The action of every row, as the env's action_spec says.
+            done: True where the fight ended, [rows] bool.
+            info: `outcome` [rows] uint8 (0: the fight goes on; names in `AircombatEnv.outcomes`), `terminated` [rows]
+                bool, and `shots` [rows] int32, the missiles that a row fired in this decision.
+        """
         raise NotImplementedError
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Reset the memory of fights that begin: all, or those of the mask."""
+        """Reset what `state` holds of fights that begin: of all rows, or of those in the mask, [rows] bool."""
 
     def to(self, device: str | torch.device) -> BaseReward:
+        """Move it to a device, and return it. Override it if you keep tensors outside `state`."""
         self.device = torch.device(device)
         return self
 
     def get_name(self) -> str:
+        """Return its name in error messages."""
         return type(self).__name__
 
 
@@ -84,9 +105,10 @@ class WinLossReward(BaseReward):
 
 
 class ShapedReward(BaseReward):
-    """gamma Phi(after) - Phi(before), with Phi 0 once a fight has ended: it cannot change which policy is best (Ng 1999).
+    """Potential-based shaping, gamma Phi(after) - Phi(before): it cannot change which policy is best (Ng 1999).
 
-    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: noses, energy, missile ranges.
+    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: where the noses point, energy, missile
+    ranges. It is 0 once a fight has ended.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:

@@ -27,11 +27,12 @@ from fledge.tasks.aircombat.view.view import AircombatView
 from fledge.tasks.base import Task
 from fledge.tasks.metrics import TaskMetrics
 from fledge.tasks.policy_factory import PolicyFactory, env_specs
-from fledge.tasks.policy_loader import check_fit, find_agent
+from fledge.tasks.policy_loader import check_fit, find_agent, unknown_policy
 from fledge.tasks.presets import Presets
 
 HERE = Path(__file__).parent
 EVAL_DUELS = 512
+DECLARED = ("state", "missiles", "spacetime", "mask")  # observations of AircombatEnv; a subclass may add others
 
 
 class DuelPolicies(PolicyFactory):
@@ -42,10 +43,11 @@ class DuelPolicies(PolicyFactory):
     pilot_aliases = OTHER_NAMES
 
     def describe(self, task: Task, algo: str, env: AircombatConfig, policy: AircombatPolicyConfig) -> dict[str, Any]:
-        observation, action = env_specs(task, dataclasses.replace(env, opponent="placeholder"))
+        observation, action = env_specs(task, dataclasses.replace(env, opponent=""))  # the same against any opponent
         if algo != "ppo":
             return build.describe(algo, observation, action, policy.hidden)
-        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy)
+        extra = {name: spec for name, spec in observation.items() if name not in DECLARED}
+        return describe_duel_policy(env.missile.carried, env.spacetime and policy.spacetime, action, policy, extra)
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
         return build_duel_policy(description) if description.get("kind") == "duel" else super().build(description)
@@ -56,10 +58,11 @@ class AircombatMetrics(TaskMetrics):
 
     unit = "duels"
     labels = {"win": "win", "loss": "loss", "draw": "both die", "spent": "spent", "timeout": "time"}
+    outcome_legend = "win, loss: one side died. both die: in one step. spent: no missiles left. time: out of time."
     classes = tuple(kind.value for kind in Scenario if kind is not Scenario.mixed)
 
     def classify(self, env: TensorEnv) -> Tensor:
-        duel = duel_of(env)  # the numbers of scenarios are those of `classes`: mixed, the last, is none of a fight
+        duel = duel_of(env)  # scenarios are numbered as `classes`; mixed, the last, never occurs in a fight
         return duel.state["kind"].cpu().long().repeat_interleave(env.num_envs // duel.num_duels)
 
     def env_facts(self, cfg: AircombatConfig) -> dict[str, Any]:
@@ -68,12 +71,18 @@ class AircombatMetrics(TaskMetrics):
     def env_label(self, cfg: AircombatConfig) -> str:
         return f"{cfg.scenario.value} vs {cfg.opponent}" if cfg.opponent else cfg.scenario.value
 
+    def queries(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        from fledge.tasks.aircombat.spacetime.query import check_envelope, query_envelope
+
+        return {"envelope": query_envelope, "envelope_check": check_envelope}
+
 
 class AircombatTask(Task):
-    """Two fighters with guided missiles."""
+    """Duels between two fighters with guided missiles."""
 
     name = "aircombat"
     config = AircombatConfig
+    env = AircombatEnv
     primary_metric = "win"
     presets = Presets(HERE / "presets", defaults={"env": {"opponent": "pursuit"}})
     policy = DuelPolicies()
@@ -86,15 +95,12 @@ class AircombatTask(Task):
         p = placement
         seed = derive_seed(p.seed, Purpose.HELD_OUT) if p.held_out else p.seed
         if not cfg.opponent:
-            return AircombatEnv(cfg, p.device, seed, p.num_threads, p.env_offset, p.total_envs)
+            return self.env(cfg, p.device, seed, p.num_threads, p.env_offset, p.total_envs)
         rows, total = dataclasses.replace(cfg, num_envs=2 * cfg.num_envs), 2 * (p.total_envs or cfg.num_envs)
         opponent = find_agent(self, cfg.opponent)
         if opponent is None:
-            raise ConfigError(
-                f"env.opponent={cfg.opponent!r} is not a known pilot. Choose one of {', '.join(PILOTS)}, or pass a policy "
-                "file or a run's folder."
-            )
-        both = AircombatEnv(rows, p.device, seed, p.num_threads, 2 * p.env_offset, total)
+            raise unknown_policy(self, cfg.opponent, "env.opponent")
+        both = self.env(rows, p.device, seed, p.num_threads, 2 * p.env_offset, total)
         try:
             check_fit(opponent.to(p.device), both)
         except ConfigError:
@@ -103,7 +109,7 @@ class AircombatTask(Task):
         return OpponentWrapper(both, [opponent], env_offset=p.env_offset)
 
     def evaluation(self, cfg: AircombatConfig) -> AircombatConfig:
-        """The same env, against the same opponent."""
+        """Return the settings of the same env, against the same opponent, with EVAL_DUELS duels."""
         return dataclasses.replace(cfg, num_envs=EVAL_DUELS * (1 if cfg.opponent else 2))
 
     def pilots(self) -> Mapping[str, Callable[..., BaseAgent]]:

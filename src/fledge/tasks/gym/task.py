@@ -33,7 +33,7 @@ class GymConfig:
 
 
 class GymView(TaskView):
-    """Shows what the envs observe."""
+    """Records and draws the observations of the envs."""
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
         assert isinstance(env, FromGymnasium)

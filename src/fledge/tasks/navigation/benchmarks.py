@@ -1,20 +1,19 @@
-"""Protocols that drone navigation is compared by. What others published stands beside, as theirs: other simulators, sensors
-and drones."""
+"""Benchmarks of drone navigation, with figures that other projects published from their own simulators, sensors and drones."""
 
 from __future__ import annotations
 
 from fledge.tasks.metrics import Benchmark
 
 PILOTS = ("straight", "gap", "orca", "planner", "fledge-reflex", "fledge-nav")
-BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # MOTAR's, in 24 x 24 m
-P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # movers, cylinders: P2M, FAPP, NavRL, Obsnet
+BARS = {25: 0.97, 50: 0.97, 75: 0.94, 110: 0.93, 150: 0.66}  # bars in 24 x 24 m -> success, by MOTAR
+P2M: dict[tuple[int, int], tuple[float | None, ...]] = {  # (movers, cylinders) -> success of P2M, FAPP, NavRL, Obsnet
     (7, 7): (0.95, 0.90, 0.45, 0.20),
     (13, 13): (0.65, 0.30, 0.30, 0.30),
     (25, 19): (0.40, 0.25, 0.20, 0.20),
     (25, 0): (0.50, 0.20, 0.15, 0.25),
     (0, 44): (0.60, 0.75, 0.80, None),
 }
-RULES = (  # a policy brings its sensors, speed limit and decision rate, but not how large it is or when it has arrived
+RULES = (  # the same for every policy; it keeps its own sensors, speed limit and decision rate
     "env.dt_s=0.016",
     "env.dynamics=lee",
     "env.floating_boxes=true",
@@ -31,7 +30,7 @@ def movers(*counts: int) -> dict[str, list[str]]:
 
 
 def as_dense(bars: int) -> list[str]:
-    """Columns in our forest that stand as densely as so many bars in MOTAR's arena."""
+    """Return overrides for a forest whose columns are as dense as this number of bars in MOTAR's arena."""
     return [f"env.static_obstacles={round(bars * FOREST_M2 / ARENA_M2)}", "env.moving_obstacles=0"]
 
 
@@ -66,10 +65,10 @@ BENCHMARKS = {
         },
         policies=PILOTS,
         published={
-            who: {f"{m}+{s}": rate for (m, s), rates in P2M.items() if (rate := rates[k]) is not None}
-            for k, who in enumerate(("P2M", "FAPP", "NavRL", "Obsnet"))
+            method: {f"{m}+{s}": rate for (m, s), rates in P2M.items() if (rate := rates[k]) is not None}
+            for k, method in enumerate(("P2M", "FAPP", "NavRL", "Obsnet"))
         },
-        source="P2M (arclab-hku, RA-L 2026) reports about 20 trials each, in its simulator; taken over second-hand.",
+        source="P2M (arclab-hku, RA-L 2026) reports about 20 trials each, in its own simulator.",
     ),
     "density": Benchmark(
         title="Columns alone, as dense as 25 to 150 bars in 24 x 24 m, from side to side of a walled forest",
@@ -78,6 +77,6 @@ BENCHMARKS = {
         worlds={f"{bars} bars": as_dense(bars) for bars in BARS},
         policies=PILOTS,
         published={"MOTAR": {f"{bars} bars": rate for bars, rate in BARS.items()}},
-        source="MOTAR reports an arena of 24 m with bars, drone and sensors of its own: compare the slope, not the level.",
+        source="MOTAR reports an arena of 24 m with its own bars, drone and sensors: compare the trend, not the level.",
     ),
 }

@@ -20,21 +20,21 @@ from fledge.tasks.navigation.networks.feature_policy import VELOCITY
 from fledge.tasks.navigation.physics import episode, flight
 from fledge.tasks.navigation.physics.maps import MapBank
 from fledge.tasks.navigation.physics.structs import Beams, Drones, Obs, Outcome, Result, allocate, bind, make_params
-from fledge.tasks.navigation.planner.kernel import AHEAD, BEGUN, ENDED
+from fledge.tasks.navigation.planner.kernel import ALL, BEGUN, ENDED
 from fledge.tasks.navigation.planner.reader import ObservedPlan, plan_bytes
 from fledge.tasks.navigation.rewards import TERMS
 from fledge.tasks.navigation.sensing import observe as sense
 from fledge.tasks.navigation.sensing.observations import OBSERVATIONS, POSE
 
-BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that feel for columns
+BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect collisions with columns
 
 
 class NavigationEnv(WarpEnv):
     """Thousands of drones, each on a map of the bank.
 
     Args:
-        cfg: The task.
-        bank: Which bank of maps; two banks of one seed have no map in common.
+        cfg: Settings of the env.
+        bank: Number of the map bank; two banks of one seed have no map in common.
         device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says.
     """
 
@@ -74,7 +74,7 @@ class NavigationEnv(WarpEnv):
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((n, action_width), device=self.device)
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
-        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 in those of another kind."""
+        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms of another kind."""
         self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
@@ -84,6 +84,10 @@ class NavigationEnv(WarpEnv):
 
     @property
     def observation_spec(self) -> dict[str, TensorSpec]:
+        return self.declared()
+
+    def declared(self) -> dict[str, TensorSpec]:
+        """Return the specs of the observations that the kernels write; a subclass may add others in `observe_more`."""
         return {o.name: o.spec(self.cfg) for o in OBSERVATIONS if o.enabled(self.cfg)}
 
     @property
@@ -102,8 +106,8 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
         if self._crowd:
             self.launcher.run(self._crowd)
-        # From here on the clock is that of the state reached: sensor noise and dealt maps belong to it, so that a
-        # masked reset after this step observes the other drones just as the step did.
+        # From here on the clock is that of the new state. Sensor noise and the choice of maps depend on it, so that a
+        # masked reset after this step observes the other drones exactly as the step did.
         self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
 
@@ -113,7 +117,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """With fresh maps: make those of the episodes that begin."""
+        """Build the maps of the episodes that begin (with fresh maps)."""
         if self.cfg.fresh_maps and bool(env_mask.any()):
             envs = env_mask.nonzero().flatten().cpu().numpy()
             episodes = self.state["episode"].cpu().numpy()[envs] + 1
@@ -137,17 +141,17 @@ class NavigationEnv(WarpEnv):
         def finish(only_ended: int) -> Call:
             return Call(episode.observe, [only_ended, p, maps, beams, drones, result, obs])
 
-        def plan(who: int) -> list[Call]:
-            return [self.plan.call(who, result, views, views["plan"])] if self.plan else []
+        def plan(which: int) -> list[Call]:
+            return [self.plan.call(which, result, views, views["plan"])] if self.plan else []
 
         fly = Call(flight.fly, [p, maps, beams, wp.from_torch(self._action), drones])
         conclude = Call(episode.conclude, [p, maps, beams, drones, result, obs])
-        keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.observation_spec]
+        keep = [Call(episode.keep_final, [result, *as_bytes(tensors, name)]) for name in self.declared()]
         restart = Call(episode.restart, [p, maps, drones, result.terminated, result.truncated])
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
-            advance=record([fly, *look(0), conclude, *plan(AHEAD)], n),
+            advance=record([fly, *look(0), conclude, *plan(ALL)], n),
             restart=record([*keep, restart, *look(1), finish(1), *plan(ENDED)], n),
             observe=record([*look(0), finish(0), *plan(BEGUN)], n),
         )
@@ -194,12 +198,12 @@ class NavigationEnv(WarpEnv):
         return beams
 
     def _obs_views(self, tensors: Tensors) -> dict[str, torch.Tensor]:
-        """Return every observation as [N, numbers]; [N, 0] where one is off."""
+        """Return every observation as [N, numbers]; [N, 0] if it is disabled."""
         n = self.num_envs
         views = {o.name: torch.zeros((n, 0), dtype=getattr(torch, o.dtype), device=self.device) for o in OBSERVATIONS}
         if self.plan:
             views[POSE.name] = self.plan.pose
-        return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.observation_spec}}
+        return {**views, **{name: tensors[("obs", name)].view(n, -1) for name in self.declared()}}
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:

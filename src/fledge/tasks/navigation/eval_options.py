@@ -3,7 +3,11 @@
 from fledge.tasks.eval_options import EvalOption
 
 EVAL_OPTIONS = (
-    EvalOption("--navrl-checkpoint", "NavRL's released .pt file, evaluated in the navrl preset.", interop=True),
+    EvalOption(
+        "--navrl-checkpoint",
+        "Checkpoint (.pt) of NavRL (github.com/Zhefan-Xu/NavRL), evaluated in the navrl preset.",
+        interop=True,
+    ),
     EvalOption(
         "--movers",
         "Numbers of moving obstacles to evaluate one after the other, for example 0,40,80.",

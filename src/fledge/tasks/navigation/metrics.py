@@ -8,7 +8,7 @@
     detour            path length over the straight line from start to goal, mean over the same flights; a little less
                       than 1 when flying straight, since flights end within the goal's radius
 
-Clearances are what the drone observes: beams and the five nearest movers, at decisions, at most the sensors' range.
+Clearances are measured by the drone's own sensors, at every decision: beams and the five nearest movers, up to their range.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FlightMetrics(EpisodeMetrics):
         zeros = torch.zeros(env.num_envs, device=env.device)
         self.path, self.least = zeros.clone(), torch.full_like(zeros, math.inf)
         self.command: Tensor | None = None
-        self.begun = torch.ones_like(zeros, dtype=torch.bool)  # no command before this one in the episode
+        self.begun = torch.ones_like(zeros, dtype=torch.bool)  # the next command is the first of its episode
 
     def before_step(self, obs: Mapping[str, Tensor], action: Action, counted: Tensor) -> None:
         state, seconds = self.env.state, self.env.decision_s
@@ -93,7 +93,7 @@ class FlightMetrics(EpisodeMetrics):
         self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def _command(self, action: Action) -> Tensor:
-        """The commanded velocity in the goal frame, [N, 3] m/s; headings without their climb."""
+        """Return the commanded velocity in the goal frame, [N, 3] m/s; for headings its horizontal part."""
         assert isinstance(action, Tensor)
         cfg = self.env.cfg
         if cfg.action_form is ActionForm.headings:
@@ -103,7 +103,7 @@ class FlightMetrics(EpisodeMetrics):
 
 
 def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
-    """Return the metres to the nearest surface that is observed, [N], at most the range."""
+    """Return the distance to the nearest observed surface, [N] m, at most the range."""
     columns = range_m - obs["lidar"].flatten(1).amax(dim=-1)
     rows = obs["dynamic_obstacle"].squeeze(1)
     unit, flat, up, _, width_class, _ = rows.split(DYNAMIC_OBSTACLE.widths, dim=-1)
@@ -114,7 +114,7 @@ def clearance(obs: Mapping[str, Tensor], range_m: float) -> Tensor:
 
 
 def side_of(point: Tensor) -> Tensor:
-    """Which side of the map points [N, 3] lie on: 0 east, 1 north, 2 west, 3 south."""
+    """Return the side of the map that points [N, 3] lie on, [N]: 0 east, 1 north, 2 west, 3 south."""
     x, y = point[:, 0], point[:, 1]
     return torch.where(x.abs() > y.abs(), torch.where(x > 0, 0, 2), torch.where(y > 0, 1, 3))
 
@@ -134,17 +134,25 @@ class NavigationMetrics(TaskMetrics):
     columns = {
         "outside_share": "outside",
         "detour": "detour",
-        "least_clearance": "least m",
+        "least_clearance": "clearance",
         "control_effort": "effort",
-        "mean_success_seconds": "s",
-        "shield_share": "changed",
-        "shield_change": "by",
+        "mean_success_seconds": "seconds",
+        "shield_share": "shielded",
+        "shield_change": "shield m/s",
     }
+    outcome_legend = (
+        "success: share of flights that reached the goal. The others ended by hitting a column or a mover, out of bounds, or "
+        "out of time. Env: where flights start and end, static/moving obstacles."
+    )
+    class_legend = (
+        "By the sides of the map that start and goal lie on: crossing (opposite sides, with walls: no way round), opposite, "
+        "adjacent, the same; inside: the start is in the forest."
+    )
     legend = (
-        "Success by the sides of start and goal: crossing (walls, no way round), opposite, adjacent, the same. outside: "
-        "share of the time over bare ground. detour: way over straight line (a flight ends within the goal's radius, so a "
-        "straight one has a little less than 1), least m: smallest clearance, s: seconds, of flights that arrived. effort: "
-        "mean change of the commanded velocity, m/s per second. Behind a shield: share of decisions changed, by m/s."
+        "outside: share of the time outside the forest. effort: mean change of the commanded velocity, m/s per second. Of "
+        "flights that reached the goal: detour, path length over the straight line (just below 1 when flying straight, as "
+        "a flight ends within the goal's radius); clearance, smallest distance to an obstacle in m; seconds. "
+        "With a shield: share of decisions that it changed, and by how many m/s."
     )
     eval_preset = "crossing"
     benchmarks = BENCHMARKS
@@ -153,7 +161,7 @@ class NavigationMetrics(TaskMetrics):
         return FlightMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
-        """By the sides that start and goal lie on; of starts inside the forest there is one class."""
+        """Return each episode's class: the sides of start and goal, or "inside" for starts inside the forest."""
         assert isinstance(env, NavigationEnv)
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))
@@ -168,12 +176,14 @@ class NavigationMetrics(TaskMetrics):
         return {**{name: getattr(cfg, name) for name in names}, "starts": cfg.starts.value, "walls": cfg.walls}
 
     def env_label(self, cfg: NavigationConfig) -> str:
-        """Columns and movers, after where flights begin and end."""
+        """Return a label such as "crossing 350/80": starts, columns, movers."""
         where = "crossing, no walls" if cfg.starts is Starts.crossing and not cfg.walls else cfg.starts.value
         return f"{where} {cfg.static_obstacles}/{cfg.moving_obstacles}{'' if cfg.floating_boxes else ' low'}"
 
     def reference_rows(self) -> list[dict[str, Any]]:
-        """Return what `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json` printed, with
-        `--env crossing` and without."""
+        """Return the recorded rows of NavRL's released policy, with the preset crossing and with its own env.
+
+        They were printed by `fledge eval --navrl-checkpoint FILE --movers 0,80 --episodes 2048 --json`.
+        """
         rows = json.loads((Path(__file__).parent / "recorded" / "navrl_released.json").read_text())
         return [{**row, "policy": "NavRL (recorded)"} for row in rows]

@@ -17,7 +17,7 @@ from fledge.tasks.navigation.sensing.observations import STATE
 
 
 class StraightPilot(BaseAgent):
-    """Flies straight at the goal at full speed, whatever is in the way."""
+    """Flies straight to the goal at full speed and avoids nothing."""
 
     observes = ("state",)
 
@@ -25,12 +25,12 @@ class StraightPilot(BaseAgent):
         return "straight"
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]."""
+        """Return the actions, [B, 3]."""
         return towards(obs["state"][:, STATE["to_goal"]], obs["state"])
 
 
 class GapPilot(BaseAgent):
-    """Heads for the most open LiDAR direction near the goal's. Simple, and blind to moving obstacles' velocities."""
+    """Flies to the most open LiDAR direction near the goal's direction; ignores the velocities of moving obstacles."""
 
     observes = ("state", "lidar")
 
@@ -42,12 +42,12 @@ class GapPilot(BaseAgent):
         return "gap"
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]."""
+        """Return the actions, [B, 3]."""
         state, lidar = obs["state"], obs["lidar"].squeeze(1)
         azimuths = lidar.shape[1]
         angles = torch.arange(azimuths, device=lidar.device) * (2 * math.pi / azimuths)
         free = self.range_m - lidar[..., 1:3].amax(-1) if lidar.shape[2] > 2 else self.range_m - lidar.amax(-1)
-        # a direction is as free as the worst of its neighbours
+        # the free distance of a direction is the smallest of its neighbours
         around = torch.stack([free.roll(k, 1) for k in (-2, -1, 0, 1, 2)]).amin(0)
         goal_x, goal_y, goal_z = state[:, STATE["to_goal"]].unbind(-1)
         goal_angle = torch.atan2(goal_y, goal_x)
@@ -66,10 +66,10 @@ def towards(direction: Tensor, state: Tensor) -> Tensor:
 
 
 def make_planner(**options: float) -> PlannerPilot:
-    """Make the planner with settings of its own: `planner(horizon_s=2, fast=1.5)`.
+    """Return the planner with the given settings: `planner(horizon_s=2, fast=1.5)`.
 
     Raises:
-        ConfigError: if it has no such setting, or a value does not fit.
+        ConfigError: if a setting is unknown, or a value does not fit.
     """
     return PlannerPilot(build_config(PlannerConfig, [], [f"{key}={value}" for key, value in options.items()]))
 

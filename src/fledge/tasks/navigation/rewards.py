@@ -15,7 +15,7 @@ from fledge.core.settings import setting
 
 
 class RewardKind(enum.Enum):
-    """Which reward is paid."""
+    """Kinds of reward: NavRL's, or Fledge's own for progress to the goal."""
 
     navrl = "navrl"
     progress = "progress"
@@ -24,19 +24,19 @@ class RewardKind(enum.Enum):
 @dataclass
 class RewardConfig:
     kind: RewardKind = RewardKind.progress
-    """navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained, with the terms below."""
+    """Reward. navrl: 1 + speed to goal + log clearances - height penalty. progress: metres gained and the terms below."""
     height: float = setting(2.0, at_least=0)
-    """Weight of the squared metres outside the start-goal height band, per second (navrl: 8, per decision)."""
+    """Penalty per second for each squared metre outside the band of heights between start and goal (navrl: 8 per decision)."""
     near: float = setting(0.4, at_least=0)
-    """Cost per second of flying nearer than near_m to anything, growing linearly to its value 0.5 m closer."""
+    """Penalty per second of flying within near_m of an obstacle; grows linearly from 0 to this value over 0.5 m."""
     near_m: float = setting(0.8, at_least=0)
-    """Distance below which `near` applies, m."""
+    """Distance to an obstacle below which the penalty `near` applies, m."""
     crash: float = setting(20.0, at_least=0)
-    """Deducted once for any terminal failure (progress only)."""
+    """Penalty when an episode ends by a collision or out of bounds (progress only)."""
     success: float = setting(10.0, at_least=0)
-    """Paid once when the goal is reached (progress only)."""
+    """Reward when an episode ends at the goal (progress only)."""
     time: float = setting(0.0, at_least=0)
-    """Cost per second of flight (progress only)."""
+    """Penalty per second of flight (progress only)."""
 
 
 NUMBERS = tuple(field.name for field in fields(RewardConfig) if field.name != "kind")
@@ -48,16 +48,16 @@ Weights = wp.struct(type("Weights", (), {"__annotations__": dict.fromkeys(NUMBER
 class Step:
     """Outcome of one decision of a drone."""
 
-    seconds: float  # flown
+    seconds: float  # duration of the decision
     progress: float  # m nearer to the goal
     towards: float  # m/s towards the goal at the end
     outside: float  # m outside the height band at the end
-    outside_m2s: float  # m² s: its square over the decision
-    gap: float  # m to the nearest surface that is observed (progress only)
+    outside_m2s: float  # m² s: its square, integrated over the decision
+    gap: float  # m to the nearest observed surface (progress only)
     column_logs: float  # mean log of the beams' distances (navrl only)
     mover_logs: float  # mean log of the distances to the nearest moving obstacles
     succeeded: bool  # the episode ended at the goal
-    crashed: bool  # the episode ended otherwise, and not by time
+    crashed: bool  # the episode ended by a collision or out of bounds
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RewardTerm:
     kind: RewardKind
     value: Any  # Warp function (Weights, Step) -> float; its docstring is the term's documentation
     weight: str  # setting in `RewardConfig` that scales it; "": none
-    sign: str  # "+" where the term is paid, "-" where it is deducted
+    sign: str  # "+" for a reward, "-" for a penalty
 
     @property
     def doc(self) -> str:
@@ -133,7 +133,7 @@ def time(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "near", "-")
 def near(w: Weights, s: Step) -> float:
-    """Seconds nearer than near_m to anything, growing linearly to 1 at 0.5 m closer."""
+    """Seconds within near_m of an obstacle, weighted from 0 there to 1 at 0.5 m closer."""
     if s.gap < w.near_m:
         return -(w.near * s.seconds * (w.near_m - s.gap) / 0.5)
     return 0.0
@@ -141,17 +141,17 @@ def near(w: Weights, s: Step) -> float:
 
 @term(RewardKind.progress, "success")
 def success(w: Weights, s: Step) -> float:
-    """Once, when the episode ends at the goal."""
+    """1 when the episode ends at the goal."""
     return wp.where(s.succeeded, w.success, 0.0)
 
 
 @term(RewardKind.progress, "crash", "-")
 def crash(w: Weights, s: Step) -> float:
-    """Once, when the episode ends by a collision or out of bounds."""
+    """1 when the episode ends by a collision or out of bounds."""
     return wp.where(s.crashed, -w.crash, 0.0)
 
 
-KINDS = list(RewardKind)  # a kernel knows a kind by its index
+KINDS = list(RewardKind)  # kernels identify a kind by its index
 
 
 def make_weights(cfg: RewardConfig) -> Any:
@@ -164,7 +164,7 @@ def make_weights(cfg: RewardConfig) -> Any:
 
 @wp.func
 def total_reward(kind: int, w: Weights, s: Step, i: int, terms: wp.array2d(dtype=wp.float32)) -> float:
-    """Sum the terms of a kind, and keep each in its column of row i."""
+    """Return the sum of the terms of a kind; write each to its column of row i."""
     total = float(0.0)
     for k in range(wp.static(len(TERMS))):
         if kind == wp.static(KINDS.index(TERMS[k].kind)):

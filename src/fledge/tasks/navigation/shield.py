@@ -1,4 +1,4 @@
-"""A shield checks where a policy's command leads, and replaces a command that leads into something."""
+"""Shields: safety filters that replace a policy's command if it would lead to a collision."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fledge.tasks.navigation.orca.pilot import OrcaPilot
 from fledge.tasks.navigation.planner.pilot import PlannerPilot
 from fledge.tasks.navigation.steering import Steering
 
-CHANGED = 1.0e-3  # m/s: less is no change
+CHANGED = 1.0e-3  # m/s; smaller differences do not count as a change
 SHIELDS: dict[str, Callable[[], Steering]] = {"orca": OrcaPilot, "planner": lambda: PlannerPilot(shield=True)}
 
 
 class Shielded(BaseAgent):
-    """A policy whose commands go through a shield.
+    """A policy with a shield between its commands and the drones.
 
     Args:
         agent: Any agent that acts with velocities.
-        shield: "orca": the nearest command outside all velocity obstacles. "planner": the command itself, unless it leads
-            into something on the local map or into a mover; then the nearest safe candidate.
+        shield: "orca" takes the nearest command outside all velocity obstacles. "planner" keeps the command unless it
+            leads into an obstacle on the local map or a mover; then it takes the nearest safe candidate.
     """
 
     def __init__(self, agent: BaseAgent, shield: str) -> None:
@@ -33,6 +33,7 @@ class Shielded(BaseAgent):
         if shield not in SHIELDS:
             raise ConfigError(f"{shield!r} is not a known shield. Choose one of {', '.join(SHIELDS)}.")
         self.agent, self.kind, self.shield = agent, shield, SHIELDS[shield]()
+        self.about = agent.about
         self.observes = tuple(dict.fromkeys((*agent.observes, *self.shield.observes)))
         self.reads, self.acts = getattr(agent, "reads", {}), getattr(agent, "acts", None)
         self._sums: Tensor | None = None  # decisions, changed ones, m/s of change
@@ -44,15 +45,15 @@ class Shielded(BaseAgent):
         self.configure(env.unwrapped.cfg)
 
     def configure(self, env_cfg: NavigationConfig) -> None:
-        """Shield drones of an env with these settings."""
+        """Set the config of the env that the policy flies in; ConfigError unless actions are velocities."""
         if env_cfg.action_form is not ActionForm.velocity:
-            raise ConfigError("A shield needs velocity actions: set env.action_form=velocity, or leave the shield out.")
+            raise ConfigError("A shield needs velocity actions: set env.action_form=velocity, or leave out the shield.")
         self.shield.configure(env_cfg)
         if isinstance(self.agent, Steering | Shielded):
             self.agent.configure(env_cfg)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]."""
+        """Return the actions after the shield, [B, 3]."""
         action = self.agent.act(obs, deterministic)
         assert isinstance(action, Tensor)
         limit = self.shield.env_cfg.speed_limit
@@ -65,7 +66,7 @@ class Shielded(BaseAgent):
         return torch.where(changed[:, None], self.shield.as_action(command), action)
 
     def figures(self) -> dict[str, float]:
-        """Return the share of decisions changed and their mean change, m/s, since the last call."""
+        """Return the share of decisions that the shield changed and the mean change, m/s, since the last call."""
         if self._sums is None:
             return {}
         decisions, changed, change = self._sums.tolist()

@@ -1,4 +1,4 @@
-"""Agents that compute commands from observations by kernels, drone by drone: the planner and ORCA, also as shields."""
+"""Agents that compute commands from observations in kernels: the planner and ORCA, also as shields."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OBSERVED = tuple(observation.name for observation in READ)
 
 
 class Buffers:
-    """Buffers of N drones: what they observe, `wanted` and `command` [N, 3] m/s in the goal frame, and one's own.
+    """Buffers of N drones: observations, `wanted` and `command` [N, 3] m/s in the goal frame, and further ones.
 
     Args:
-        own: Further buffers, dtype and shape of a drone's part each.
+        own: Further buffers by name: dtype, and shape for one drone.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("fresh",)
@@ -64,10 +64,10 @@ class Buffers:
 
 
 class Steering(BaseAgent):
-    """Commands from observations. Rows keep their place from call to call, and `reset` says where new episodes begin.
+    """An agent that computes commands from observations and remembers past ones, row by row; `reset` clears the memory.
 
     Args:
-        env_cfg: The env that it flies in: sensors, limits, decision rate. `meet` changes it later.
+        env_cfg: The env that it flies in: sensors, limits, decision rate. `configure` changes it.
     """
 
     observes = OBSERVED
@@ -84,7 +84,7 @@ class Steering(BaseAgent):
         self.configure(env.unwrapped.cfg)
 
     def configure(self, env_cfg: NavigationConfig) -> None:
-        """Set the env to fly in; another one than before clears the memory."""
+        """Set the config of the env to fly in; clears the memory if it differs from the present one."""
         if env_cfg != self.env_cfg:
             self.env_cfg, self._kernel_buffers = env_cfg, None
 
@@ -108,7 +108,7 @@ class Steering(BaseAgent):
         if env_mask is None:
             fresh.fill_(True)
         elif len(env_mask) != len(fresh):
-            self._kernel_buffers = None  # another number of drones
+            self._kernel_buffers = None  # the number of drones changed
         else:
             fresh.logical_or_(env_mask.to(fresh.device))
 

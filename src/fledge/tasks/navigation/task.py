@@ -21,7 +21,7 @@ from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.view.view import NavigationView
 from fledge.tasks.presets import Presets
 
-EVAL_BANK = 0x40000000  # banks from here on are for evaluation only
+EVAL_BANK = 0x40000000  # map banks from this number on are for evaluation only
 EVAL_DRONES = 1024
 FRAMES = {
     "world": "z up; metres, radians",
@@ -58,6 +58,7 @@ class NavigationTask(Task):
 
     name = "navigation"
     config = NavigationConfig
+    env = NavigationEnv
     primary_metric = "success"
     presets = Presets(Path(__file__).parent / "presets")
     policy = NavigationPolicies()
@@ -68,10 +69,12 @@ class NavigationTask(Task):
     def make_env(self, cfg: NavigationConfig, placement: EnvPlacement = EnvPlacement()) -> NavigationEnv:
         p = placement
         bank = EVAL_BANK if p.held_out else p.rank
-        return NavigationEnv(cfg, p.device, p.seed, p.num_threads, p.env_offset, p.total_envs, bank)
+        made = self.env(cfg, p.device, p.seed, p.num_threads, p.env_offset, p.total_envs, bank)
+        assert isinstance(made, NavigationEnv)
+        return made
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
-        """All movers on every map, starts on the edges (or crossing), episodes end at the goal, maps stay."""
+        """Return the config with all movers on every map, starts on the edges (or crossing), ends at the goal, fixed maps."""
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,
@@ -83,7 +86,7 @@ class NavigationTask(Task):
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
         """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/guides/deploy.md."""
-        # the same observations and actions without the maps: quick to make
+        # the same observations and actions without obstacles, which is quick to build
         bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
         contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))
         for observation in OBSERVATIONS:

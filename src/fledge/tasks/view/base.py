@@ -20,17 +20,17 @@ from fledge.tasks.view.trajectory import LossReason, Trajectory
 
 
 class TaskView:
-    """How a task is shown. Every default works with what an env records."""
+    """Recordings, pictures and controls of a task. Every default works with any env."""
 
     page: Path | None = None
     """Folder of the task's part of the browser app: index.js and *.css for playing, graph.js for its `graph`."""
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return what does not move in the present episodes of some envs."""
+        """Return the static part of the present episodes of some envs, a dict of plain values and arrays each."""
         return [{} for _ in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what moves in some envs now: [len(ids), ...] each; "pos", if there is one, is [len(ids), 3] in metres."""
+        """Return the moving part of some envs now, [len(ids), ...] each; "pos", if there is one, is [len(ids), 3] in m."""
         return {}
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
@@ -50,7 +50,7 @@ class TaskView:
         return None
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
-        """Return what moves in a recorded episode, as objects that other programs know (see `view/objects.py`)."""
+        """Return the moving objects of a recorded episode, in the terms of other programs (see `view/objects.py`)."""
         return objects_in(track)
 
     def stage_of(self, env: TensorEnv) -> Tensor:
@@ -58,7 +58,7 @@ class TaskView:
         return torch.arange(env.num_envs) // env.group
 
     def stage(self, scene: Mapping[str, Any]) -> Stage:
-        """Return what does not move in an episode with this scene, as shapes."""
+        """Return the static shapes of an episode with this scene."""
         return Stage()
 
     def actors(self, track: Trajectory) -> list[SceneObject]:

@@ -30,11 +30,11 @@ class Control:
     rest: float = 0.0
     label: str = ""
     less: str = ""
-    """What moving it towards `low` does, in a word."""
+    """Label of its direction towards `low`."""
     more: str = ""
     keys_less: Sequence[str] = ()
     keys_more: Sequence[str] = ()
-    """Of a button, the keys that press it."""
+    """Keys that press a button."""
 
     def told(self) -> dict[str, Any]:
         """Return plain values."""

@@ -4,8 +4,8 @@
 
     pos          [T, 3] one thing          [T, M, 3] M of them          [T, M, S, 3] S that belong to each of M
     heading      one axis less: rad, counter-clockwise from +x          (missile_heading for missile_pos)
-    alive        the same: whether it is there                          (missile_alive)
-    energy       the same: what it has left, 0 to 1                     (missile_energy)
+    alive        the same axes: whether it exists in that frame         (missile_alive)
+    energy       the same axes: share of its energy left, 0 to 1        (missile_energy)
 
 Two coordinates in place of three mean no altitude. An object is absent where its position is not finite.
 """
@@ -36,11 +36,13 @@ class SceneObject:
     kind: Kind = "aircraft"
     colour: str = "blue"  # one of COLOURS
     heading: np.ndarray | None = None  # [T] rad, counter-clockwise from +x; None: unknown
-    present: np.ndarray | None = None  # [T] bool; None: always. Each time it comes back it is a new one
-    parent: int | None = None  # which object of the list launched it
-    size_m: float | None = None  # across, as it is; None: drawn as large as it takes to be seen
-    energy: np.ndarray | None = None  # [T] what it has left to fly with, 0 to 1; None: unknown
-    destroyed: bool = False  # by what ended the episode; of what is gone before that, its kind tells
+    present: np.ndarray | None = None  # [T] bool; None: always. After a gap it counts as a new object
+    parent: int | None = None  # index of the object that launched it
+    size_m: float | None = None  # true diameter; None: drawn large enough to be seen
+    energy: np.ndarray | None = None  # [T] share of its energy left, 0 to 1; None: unknown
+    destroyed: bool = (
+        False  # whether the end of the episode destroyed it; for objects that vanish earlier, the kind decides
+    )
 
 
 def objects_in(track: Trajectory) -> list[SceneObject]:

@@ -29,7 +29,7 @@ class Stage:
 
     boxes: np.ndarray = field(default_factory=no_shapes)  # [B, 6] m: centre, then size along x, y, z
     cylinders: np.ndarray = field(default_factory=no_shapes)  # [C, 6] m: as boxes; upright
-    bounds: Sequence[Sequence[float]] | None = None  # lowest and highest corner; None: where things move
+    bounds: Sequence[Sequence[float]] | None = None  # lowest and highest corner; None: the extent of the motion
     flat: bool = False  # a map from above, without heights
     clock_s: float = 0.0  # when the episode began, by the env's clock: episodes of one stage are shown together
     goal_radius_m: float = 0.0
@@ -39,16 +39,16 @@ class Stage:
 class Crowd:
     """Obstacles that move, T frames, at most K of them in each."""
 
-    ids: np.ndarray  # [T, K] int: which one; -1: none
+    ids: np.ndarray  # [T, K] int: index of the obstacle; -1: none
     pos: np.ndarray  # [T, K, 3] m
-    sizes: np.ndarray  # [M, 3] m: size along x, y, z, by number
+    sizes: np.ndarray  # [M, 3] m: size along x, y, z, by index
     round: np.ndarray  # [M] bool: an upright cylinder, else a box
-    seen: np.ndarray | None = None  # [T, K] bool: the first actor knows of it; None: unknown
+    seen: np.ndarray | None = None  # [T, K] bool: whether the first actor observes it; None: unknown
 
 
 @dataclass
 class Beams:
-    """What a ranging sensor saw from the first actor, T frames: H directions around, V up and down."""
+    """Readings of the first actor's ranging sensor, T frames: H azimuths, V elevations."""
 
     azimuths: np.ndarray  # [H] rad, counter-clockwise from where the actor heads
     elevations: np.ndarray  # [V] rad
@@ -66,7 +66,7 @@ class Instrument:
 
 
 def numbers_in(track: Trajectory) -> list[Instrument]:
-    """Return every recorded number over time, and those of short rows by index."""
+    """Return every recorded number over time; entries of short vectors get one instrument each."""
     found = []
     for name, values in track.frames.items():
         if name == "pos" or name.endswith(("_pos", "_id")) or values.dtype.kind not in "fiu":

@@ -16,7 +16,7 @@ class Trajectory:
     scene: dict[str, Any]  # what does not move
     outcome: str
     facts: dict[str, Any] = field(default_factory=dict)
-    """Number in the evaluation, return, seconds per frame, and other plain values."""
+    """Index in the evaluation, return, seconds per frame, and other plain values."""
 
 
 @dataclass

@@ -141,7 +141,7 @@ def test_an_older_recording_has_a_graph_too(solver: GraphSolver) -> None:
     ],
 )
 def test_a_strangers_frame_is_refused_in_a_sentence(solver: GraphSolver, change: dict[str, np.ndarray]) -> None:
-    with pytest.raises(InputError, match="Not a frame of a duel"):
+    with pytest.raises(InputError, match="not a frame of a duel"):
         solver.solve(facing(20_000.0) | change)
     with pytest.raises(InputError, match="lacks pos"):
         solver.solve({})

@@ -36,7 +36,7 @@ class Mover:
 
 @dataclass
 class Scene:
-    """What one drone has around it, in metres and goal frame. A mover that is None is a slot without an obstacle."""
+    """Surroundings of one drone, in metres and goal frame. A mover that is None is a slot without an obstacle."""
 
     goal: Vec = (10.0, 0.0, 0.0)
     vel: Vec = (0.0, 0.0, 0.0)

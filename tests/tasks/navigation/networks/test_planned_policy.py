@@ -85,5 +85,5 @@ def test_an_exported_file_tells_of_the_plan(tmp_path: Path) -> None:
 
 def test_it_must_observe_the_plan() -> None:
     cfg = make_config(TASK, "planned", ["env.plan=false"])
-    with pytest.raises(ConfigError, match="corrects the planner"):
+    with pytest.raises(ConfigError, match=r"policy.kind=planned needs the observation plan: set env.plan=true"):
         TASK.policy.describe(TASK, "ppo", cfg.env, cfg.policy)

@@ -38,7 +38,7 @@ def ask(
 
 
 def observe(at: tuple[float, float], lidar: np.ndarray, height: float = 1.6) -> dict[str, torch.Tensor]:
-    """What a drone at rest sees that is `at` metres from the goal, in the goal frame."""
+    """Return the observation of a drone at rest, `at` metres from the goal, in the goal frame."""
     away = math.hypot(*at)
     state = [-at[0] / away, -at[1] / away, 0.0, away, 0.0, 0.0, 0.0, 0.0]
     return {

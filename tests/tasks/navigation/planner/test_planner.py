@@ -211,8 +211,8 @@ def test_it_is_named_with_settings_or_without_and_refuses_what_it_does_not_know(
         ("planner(fast=-1)", "greater than 0"),
         ("gap(x=1)", "no parameter x"),
         ("planner(fast=1", "no policy"),
-        ("planner(horizon_s=0.04)", "0 looks ahead, but the planner takes 2 to 1,000"),
-        ("planner(step_s=0.000001)", "3,000,000 looks"),
+        ("planner(horizon_s=0.04)", "0 prediction steps, but the planner needs 2 to 1,000"),
+        ("planner(step_s=0.000001)", "3,000,000 prediction steps"),
     ):
         with pytest.raises(ConfigError, match=message):
             load_policy(name)

@@ -132,8 +132,8 @@ def place(env: NavigationEnv, rng: np.random.Generator, pos: np.ndarray | None =
 
 def look(env: NavigationEnv) -> np.ndarray:
     """[N, H * V] distances that the env observes, without beginning an episode."""
-    nobody = torch.zeros(env.num_envs, dtype=torch.bool)
-    lidar = env.reset(env_mask=nobody)["obs"]["lidar"]
+    no_env = torch.zeros(env.num_envs, dtype=torch.bool)
+    lidar = env.reset(env_mask=no_env)["obs"]["lidar"]
     return RANGE - lidar.flatten(1).numpy().astype(np.float64)
 
 

@@ -109,7 +109,7 @@ export class Chart {
     this.later();
   }
 
-  // The figures beside the lines: at the cursor, or the newest.
+  // Update the values in the legend: at the cursor, or the newest.
   tell(x) {
     this.series.forEach((line, k) => {
       const at = x === null ? null : indexAt(line, x);
@@ -139,7 +139,7 @@ export class Chart {
     return low + (Math.min(Math.max(pixel - PAD.left, 0), width) / Math.max(width, 1)) * (high - low);
   }
 
-  // The lines' values within the shown range.
+  // Return the lines' values within the shown range.
   within() {
     const [low, high] = this.hub.bounds;
     const values = [];

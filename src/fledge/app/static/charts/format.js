@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formatting of numbers.
 
 const STEPS = [
   [1e12, "T"],
@@ -28,13 +28,16 @@ export function wholeNumber(value) {
   return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US");
 }
 
-// 3725 -> "1 h 2 min"
-export function duration(seconds) {
-  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+// 3725 -> "1 h 2 min"; rounded before it is split, so that 119.6 is "2 min 0 s" (`duration` in core/terminal.py)
+export function duration(span) {
+  if (span === null || span === undefined || !Number.isFinite(span)) return "–";
+  const seconds = Math.round(span);
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const hours = Math.round(minutes / 60);
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 export function megabytes(bytes) {
@@ -43,7 +46,7 @@ export function megabytes(bytes) {
   return `${(bytes / 1e3).toFixed(1)} kB`;
 }
 
-// An element with classes and text. Text of files goes in here, never as markup.
+// Create an element with classes and text. Content of files is inserted as text, never as markup.
 export function make(tag, classes = "", text = "") {
   const element = document.createElement(tag);
   if (classes) element.className = classes;

@@ -1,4 +1,4 @@
-// What all charts of a page share: the cursor, and the range that is looked at.
+// State shared by all charts of a page: the cursor and the zoom range.
 import { shortNumber } from "./format.js";
 
 export class Hub {
@@ -8,7 +8,7 @@ export class Hub {
     this.range = null; // [low, high], or null: everything
     this.axis = { label: "", format: shortNumber };
     this.extent = [0, 1];
-    // light and dark change the page's class, and canvases do not follow by themselves
+    // the theme changes the page's class; canvases must be redrawn
     new MutationObserver(() => this.redraw()).observe(document.body, { attributeFilter: ["class"] });
   }
 

@@ -1,4 +1,4 @@
-// A chart's lines: {label, color, dash, x, y, low, high, smoothed}; how they are drawn, and their values at a place.
+// Draw the lines of a chart, {label, color, dash, x, y, low, high, smoothed}, and look up their values.
 import { make } from "./format.js";
 import { nearest } from "./scale.js";
 
@@ -29,7 +29,7 @@ function fillBand(paint, view, line) {
   paint.fill();
 }
 
-// Gaps of rows that lack a value are bridged: an evaluation comes every so many rows.
+// Rows without a value are skipped: evaluations have a value only every few rows.
 function strokeValues(paint, view, x, y) {
   paint.beginPath();
   let drawn = 0;
@@ -48,7 +48,7 @@ function strokeValues(paint, view, x, y) {
   }
 }
 
-// The point of a line that is nearest to x; null where the line does not reach.
+// Return the point of a line nearest to x; null outside the line.
 export function indexAt(line, x) {
   if (line.x.length === 0 || x > line.x[line.x.length - 1] * 1.0001 + 1e-9) return null;
   return nearest(line.x, x);
@@ -59,7 +59,7 @@ export function lastOf(values) {
   return null;
 }
 
-// A short piece of the line, as it is drawn.
+// Return a sample of the line for the legend.
 export function swatch(line) {
   const piece = make("span", "fc-swatch");
   piece.style.borderTopColor = `var(${line.color})`;

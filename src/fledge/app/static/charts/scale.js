@@ -1,6 +1,6 @@
-// Scales of a chart: which range is shown, where ticks stand, and how a curve is smoothed.
+// Scales of a chart: range, ticks, and smoothing of a curve.
 
-// About `count` round values within [low, high].
+// Return about `count` round values within [low, high].
 export function ticks(low, high, count) {
   const span = high - low;
   if (!(span > 0) || !Number.isFinite(span)) return [low];
@@ -9,7 +9,7 @@ export function ticks(low, high, count) {
   const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.75) ?? 10);
   const first = Math.ceil(low / step - 1e-9);
   const found = [];
-  // counted, since steps may be too small to move a large number
+  // by index, as a step may be too small to change a large number
   for (let k = 0; k <= 2 * count + 2; k += 1) {
     const value = Number(((first + k) * step).toPrecision(12));
     if (value > high + step * 1e-6) break;
@@ -18,7 +18,7 @@ export function ticks(low, high, count) {
   return found;
 }
 
-// Range of some values with a little room. A few far outliers do not squeeze the rest: the chart says that they are there.
+// Return the range of some values with a margin. A few far outliers are left out; the chart marks them.
 export function rangeOf(values, share) {
   if (values.length === 0) return null;
   const sorted = Float64Array.from(values).sort();
@@ -39,7 +39,7 @@ export function rangeOf(values, share) {
   return { low: low >= 0 && low < room * 3 ? 0 : low - room, high: high + room, cut };
 }
 
-// Exponential mean that does not favour the first value; gaps stay gaps. `weight` 0 to 0.99.
+// Return the exponential moving average with bias correction; gaps stay gaps. `weight` 0 to 0.99.
 export function smooth(values, weight) {
   if (weight <= 0) return values;
   let [mean, mass] = [0, 0];
@@ -51,7 +51,7 @@ export function smooth(values, weight) {
   });
 }
 
-// Index of the entry of a rising list that is nearest to `value`.
+// Return the index of the entry of a sorted list that is nearest to `value`.
 export function nearest(list, value) {
   let [low, high] = [0, list.length - 1];
   while (high - low > 1) {

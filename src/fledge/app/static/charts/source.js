@@ -1,7 +1,7 @@
-// Where the page's data comes from: the server, which goes on, or what was saved with the page.
+// Sources of the page's data: the server, or the data inside a saved page.
 //
-// A source has runs(), curves(id), settings(ids), checkpoints(id) and doctor(id), all promises; `live` says whether asking
-// again is worth it. curves() gives all points: a live source fetches only what is new and keeps the rest.
+// A source has runs(), curves(id), settings(ids), checkpoints(id) and doctor(id), all promises; `live` is true if the
+// data may change. curves() returns all points: a live source fetches only the new ones and keeps the rest.
 
 export class SavedSource {
   constructor(data) {
@@ -76,7 +76,7 @@ export class LiveSource {
   }
 }
 
-// Points that were known, up to where the new ones begin, and then those.
+// Append new points to the known ones, which they may overlap.
 function joined(old, fresh) {
   const count = fresh.start;
   const total = count + fresh.x.step.length;

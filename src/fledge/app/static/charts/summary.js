@@ -1,9 +1,9 @@
-// Runs in a few figures each, and the charts that several have in common.
+// Key figures of runs, and the charts that several runs share.
 import { duration, make, shortNumber, wholeNumber } from "./format.js";
 import { swatch } from "./lines.js";
 import { table } from "./tables.js";
 
-// The sections of all runs, a chart of the same title being the same.
+// Merge the sections of all runs; charts of the same title are merged.
 export function sectionsOf(found) {
   const sections = new Map();
   for (const { run } of found) {
@@ -28,7 +28,7 @@ export function headlineOf(run) {
   return `${name.replaceAll("_", " ")} ${share ? `${shortNumber(100 * value, 3)} %` : shortNumber(value, 4)}`;
 }
 
-// A run in a few figures: each with what it means.
+// Key figures of one run, each with its meaning.
 function figuresOf(run) {
   const { name, value, share } = run.headline;
   const known = (number, text) => (number === null || number === undefined ? "–" : text);
@@ -38,8 +38,8 @@ function figuresOf(run) {
     [known(run.frames, shortNumber(run.frames, 4) + done), "decisions"],
     [wholeNumber(run.frames_per_second), "decisions/s"],
     [duration(run.seconds), "of training"],
-    [wholeNumber(run.saves), "checkpoints saved"],
-    [known(run.stall_p99_ms, `${shortNumber(run.stall_p99_ms, 2)} ms`), "wait for a save (p99)"],
+    [run.saves ? wholeNumber(run.saves) : "–", "checkpoints saved"],
+    [known(run.saves ? run.stall_p99_ms : null, `${shortNumber(run.stall_p99_ms, 2)} ms`), "wait for a save (p99)"],
     [known(run.memory_mb, `${wholeNumber(run.memory_mb)} MB`), "memory"],
   ];
 }
@@ -56,12 +56,12 @@ export function tilesOf(run) {
   return row;
 }
 
-// Several runs: the same figures under each other.
+// Key figures of several runs, as a table.
 export function compared(runs, colorOf) {
   const all = runs.map(figuresOf);
   const kept = all[0].map((_, k) => all.some((figures) => figures[k][0] !== "–")); // no column of dashes
   const same = runs.every((run) => run.headline.name === runs[0].headline.name);
-  const heads = all[0].map(([, meaning], k) => (k === 0 && !same ? "headline, last 20 iterations" : meaning));
+  const heads = all[0].map(([, meaning], k) => (k === 0 && !same ? "primary metric, last 20 iterations" : meaning));
   const rows = runs.map((run, number) => {
     const line = make("tr");
     const name = make("th");
@@ -77,7 +77,7 @@ export function compared(runs, colorOf) {
   return around;
 }
 
-// A figure that knows its column's name, which stands before it where a phone has no room for columns.
+// A table cell with its column's name, which is shown before it on narrow screens.
 function labelled(figure, name) {
   const cell = make("td", "ft-number", figure);
   cell.dataset.label = name;

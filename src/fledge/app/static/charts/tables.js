@@ -32,7 +32,7 @@ export function showSettings(place, settings, names) {
     const label = make("label", "ft-only");
     only.type = "checkbox";
     only.checked = differing > 0;
-    label.append(only, make("span", "", ` only what differs (${differing})`));
+    label.append(only, make("span", "", ` only differences (${differing})`));
     bar.append(label);
   }
   const rows = settings.rows.map((row) => {
@@ -71,10 +71,10 @@ export async function showCheckpoints(place, source, ids, names) {
   place.replaceChildren(...parts);
 }
 
-// What `fledge doctor` says, when asked: it reads every byte.
+// A button that runs `fledge doctor`, which reads every byte.
 function examination(source, id) {
   const around = make("div");
-  const button = make("button", "fl-button ft-doctor", "Examine every byte (fledge doctor)");
+  const button = make("button", "fl-button ft-doctor", "Verify checkpoints (fledge doctor)");
   const told = make("pre", "ft-told");
   told.hidden = true;
   told.setAttribute("role", "status");
@@ -88,7 +88,7 @@ function examination(source, id) {
       told.classList.toggle("fl-error", report.healthy === false);
       told.classList.toggle("fl-good", report.healthy === true);
     } catch (error) {
-      told.textContent = `It could not be examined: ${error.message}`;
+      told.textContent = `The checkpoints could not be verified: ${error.message}`;
     }
     button.disabled = false;
   };

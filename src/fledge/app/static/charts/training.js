@@ -1,5 +1,5 @@
-// The training page: runs to choose from, their curves, settings and checkpoints. As <fledge-training> it works in the app,
-// where it asks the server for what is new, and in a saved page, where the data stands in the page itself.
+// <fledge-training>, the training page: the list of runs, their curves, settings and checkpoints. In the app it polls the
+// server; in a saved page it reads the data inside the page.
 import { Chart } from "./chart.js";
 import { make, shortNumber } from "./format.js";
 import { Hub } from "./hub.js";
@@ -44,7 +44,7 @@ class TrainingPage extends HTMLElement {
     clearTimeout(this.timer);
   }
 
-  // ---- what is chosen stands in the address, so that a link shows the same ----------------------------------------------
+  // ---- the selection is kept in the address, so that a link shows the same ----------------------------------------------
 
   readAddress() {
     const asked = new URLSearchParams(location.search);
@@ -68,7 +68,7 @@ class TrainingPage extends HTMLElement {
     return chosen.slice(0, COLORS);
   }
 
-  // ---- the frame ----------------------------------------------------------------------------------------------------------
+  // ---- layout ----------------------------------------------------------------------------------------------------------
 
   build() {
     this.trouble = make("div", "ft-trouble");
@@ -132,11 +132,11 @@ class TrainingPage extends HTMLElement {
   saveLink() {
     this.save = make("a", "fl-button ft-save", "Save page");
     this.save.hidden = !this.source.live;
-    this.save.title = "One HTML file with these runs, to keep or to send";
+    this.save.title = "Download these runs as one HTML file";
     return this.save;
   }
 
-  // ---- keeping up ---------------------------------------------------------------------------------------------------------
+  // ---- polling ---------------------------------------------------------------------------------------------------------
 
   async turn() {
     clearTimeout(this.timer);
@@ -199,7 +199,7 @@ class TrainingPage extends HTMLElement {
       label.append(box, mark, name, state, about, make("span", "ft-value", headlineOf(run)));
       return label;
     });
-    if (rows.length === 0) rows.push(make("p", "fl-note", "No run here yet: start one with fledge train, and it appears."));
+    if (rows.length === 0) rows.push(make("p", "fl-note", "No runs yet. Start one with `fledge train`; it appears here."));
     const focused = this.list.contains(document.activeElement)
       ? [...this.list.querySelectorAll("input")].indexOf(document.activeElement)
       : -1;
@@ -267,9 +267,9 @@ class TrainingPage extends HTMLElement {
     if (shape !== this.shape || !this.content.querySelector(".fc")) {
       this.shape = shape;
       this.content.replaceChildren(...places);
-      if (found.length === 0 && this.runs.length) this.content.append(make("p", "fl-note", "Choose a run to see its curves."));
+      if (found.length === 0 && this.runs.length) this.content.append(make("p", "fl-note", "Select a run to see its curves."));
     } else {
-      // the same charts: put them back where they were, so that nothing on the page moves or loses the focus
+      // the same charts: keep their elements, so that nothing moves or loses the focus
       const grids = this.content.querySelectorAll(".ft-grid");
       places.forEach((part, k) => {
         const figures = [...part.querySelectorAll(".fc")];
@@ -304,7 +304,7 @@ class TrainingPage extends HTMLElement {
   }
 }
 
-// Runs keep their places while they are looked at; new ones come on top.
+// Keep the order of the known runs; new ones come first.
 function inOrder(before, runs) {
   const places = new Map(before.map((run, k) => [run.id, k]));
   return [...runs].sort((a, b) => (places.get(a.id) ?? -1) - (places.get(b.id) ?? -1));

@@ -1,5 +1,5 @@
 // Actors in the 3-D scene, with trails and goals. One draw call for all bodies of a shape, and one for all thin trails, which
-// the graphics card cuts off at the present moment, so that a moment costs almost nothing.
+// the graphics card cuts off at the current time, so that advancing the time costs almost nothing.
 import { actorColour, colour } from "./palette.js";
 import { clear } from "./stage3d.js";
 
@@ -43,7 +43,7 @@ export class Actors3D {
     clear(object);
   }
 
-  // ---- shapes of one metre, turned to +x -----------------------------------------------------------------------------------
+  // ---- shapes of one metre, pointing to +x -----------------------------------------------------------------------------------
 
   droneShape() {
     const { THREE } = this;
@@ -193,7 +193,7 @@ export class Actors3D {
     return k === 0 || actor.kind === "drone" ? tint : actorColour(actor.colour);
   }
 
-  // ---- a moment ------------------------------------------------------------------------------------------------------------
+  // ---- one time step ------------------------------------------------------------------------------------------------------------
 
   update(t, options) {
     const counts = { drone: 0, other: 0, goal: 0, dot: 0, cross: 0 };

@@ -1,7 +1,7 @@
 // Loading LiDAR beams, a part of an episode at a time.
 import { BEAM_FRAMES } from "./source.js";
 
-// The beams of a frame; null while they are loading. Also loads the part that comes next.
+// Return the beams of a frame; null while they are loading. Also preloads the next part.
 export function beamsOf(player, payload, frame) {
   if (!payload.head.beams) return null;
   const part = Math.floor(frame / BEAM_FRAMES);

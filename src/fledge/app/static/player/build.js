@@ -1,4 +1,4 @@
-// Elements by hand: whatever comes from a file goes in as text, never as markup.
+// Create DOM elements. Content of files is inserted as text, never as markup.
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

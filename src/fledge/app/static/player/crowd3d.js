@@ -27,7 +27,7 @@ export class Crowd3D {
     return object;
   }
 
-  // `items` have payloads and moments; those that the chosen one detects are marked.
+  // Draw the obstacles of all `items` (payload and time); those that the selected drone detects are highlighted.
   update(items, options, t) {
     const movers = new Map();
     for (const item of items) {
@@ -56,7 +56,7 @@ export class Crowd3D {
     this.shown = counts[0] + counts[1];
   }
 
-  // Beams of the chosen one, from its place and heading; null hides them.
+  // Draw the beams of the selected drone from its position and heading; null hides them.
   showBeams(beams, spot, heading) {
     const [hits, misses, ends] = [[], [], []];
     if (beams && spot) {

@@ -1,7 +1,7 @@
-// One episode as the server packs it (see episode_payload.py), and the state of everything at any moment of it.
+// Decode one episode (packed by episode_payload.py), and return the state of every actor at any time.
 const TYPES = { f4: Float32Array, i2: Int16Array, u1: Uint8Array };
 
-// The head of packed bytes, with every array that it names in `arrays`.
+// Return the header of packed bytes, with the arrays that it names in `arrays`.
 export function unpackPayload(buffer) {
   const view = new DataView(buffer);
   if (buffer.byteLength < 8 || view.getUint32(0, true) !== 0x53495045) throw new Error("this is not an episode");
@@ -57,7 +57,7 @@ export class EpisodePayload {
     const added = head.frames_here;
     head.actors.forEach((actor, k) => {
       if (this.head.actors[k]) this.head.actors[k].destroyed = actor.destroyed;
-      // what was always there may be gone by now, and the other way round
+      // an actor that was always present may be gone in the new frames, and vice versa
       const ours = this.head.actors[k];
       if (!ours || !added) return;
       for (const [part, named] of [["present", `${k}/present`]]) {
@@ -82,7 +82,7 @@ export class EpisodePayload {
     this.version += 1;
   }
 
-  // The frame before a moment, and how far it is to the next, 0 to 1.
+  // Return the frame before a time, and the fraction of the way to the next one, 0 to 1.
   at(seconds) {
     const time = this.time;
     let low = 0;
@@ -99,7 +99,7 @@ export class EpisodePayload {
     return { frame: low, part: span > 0 ? (seconds - time[low]) / span : 0, there: true };
   }
 
-  // Position of an actor into out[0..2]; false where it is not there.
+  // Write the position of an actor to out[0..2]; return false if it is not present.
   place(k, { frame, part }, out) {
     const actor = this.head.actors[k];
     const pos = this.array(actor.pos);
@@ -129,7 +129,7 @@ export class EpisodePayload {
     return dx * dx + dy * dy > 1e-9 ? Math.atan2(dy, dx) : null;
   }
 
-  // The energy that an actor has left, 0 to 1; null if it is not recorded.
+  // Return the energy that an actor has left, 0 to 1; null if it is not recorded.
   energy(k, { frame, part }) {
     const { energy } = this.head.actors[k];
     if (!energy) return null;
@@ -137,7 +137,7 @@ export class EpisodePayload {
     return values[frame] + part * (values[Math.min(frame + 1, values.length - 1)] - values[frame]);
   }
 
-  // Calls visit(id, x, y, z, seen) for every mover around, between frames where both know it.
+  // Call visit(id, x, y, z, seen) for every moving obstacle, interpolated if it is in both frames.
   crowd({ frame, part }, visit) {
     const crowd = this.head.crowd;
     if (!crowd) return;
@@ -167,7 +167,7 @@ export class EpisodePayload {
     }
   }
 
-  // Beams of a frame: { azimuths, elevations, range, distance } or null while they are not here.
+  // Return the beams of a frame, { azimuths, elevations, range, distance }, or null while they are loading.
   beamsAt(frame, size) {
     const part = this.beamParts.get(Math.floor(frame / size));
     if (!part || !part.head.beams) return null;

@@ -1,4 +1,4 @@
-// The list of episodes, with a button for each outcome that shows only those.
+// The list of episodes, with a filter button for each outcome.
 import { make, shownNumber } from "./build.js";
 import { words } from "./palette.js";
 
@@ -17,7 +17,7 @@ export class Episodes {
     host.append(this.chips, head, this.list, this.count);
   }
 
-  // Take what the server says now; rows that are already there stay.
+  // Update the list from the server's answer; existing rows are kept.
   setList(told, tints) {
     this.told = told;
     this.tints = tints;
@@ -76,7 +76,7 @@ export class Episodes {
       this.rowKey = key;
       this.list.replaceChildren(...shown.slice(-MOST).map((row) => this.makeRow(row)));
       const hidden = Math.max(0, shown.length - MOST) + this.told.left_out;
-      this.count.textContent = hidden ? `and ${hidden} more that are not listed` : "";
+      this.count.textContent = hidden ? `${hidden} more are not listed` : "";
     }
     this.mark();
   }
@@ -109,7 +109,7 @@ export class Episodes {
     this.marked = this.chosen;
   }
 
-  // The episode so many rows further in the list as it is filtered.
+  // Return the episode `step` rows further in the filtered list.
   neighbour(step) {
     const shown = this.shown();
     const at = shown.findIndex((row) => row.number === this.chosen);

@@ -1,4 +1,4 @@
-// Figures over time: a small curve for each instrument, with its value at the moment shown.
+// Figures over time: a small curve for each, with its value at the time shown.
 import { colour } from "./palette.js";
 import { make, shownNumber } from "./build.js";
 
@@ -16,7 +16,7 @@ export class Figures {
     this.version = -1;
     this.host.replaceChildren();
     this.rows = (payload ? payload.head.instruments : []).map((each, k) => this.makeRow(each, k));
-    if (payload && !this.rows.length) this.host.append(make("p", { class: "fl-note" }, "This world records no figures."));
+    if (payload && !this.rows.length) this.host.append(make("p", { class: "fl-note" }, "This task records no figures."));
   }
 
   makeRow(each, k) {
@@ -104,7 +104,7 @@ export class Figures {
   }
 }
 
-// What counts things has no decimals.
+// Counts have no decimals.
 function shownFigure(row, value) {
   return row.counts && Number.isInteger(value) ? String(value) : shownNumber(value);
 }

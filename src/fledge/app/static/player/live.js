@@ -1,4 +1,4 @@
-// A training that runs: asks for what was flown since, and plays it a little later, as smoothly as it comes.
+// Live view of a training: fetches new frames, and plays them with a short delay so that the motion is smooth.
 import { shownTime } from "./build.js";
 import { outcomeColours } from "./palette.js";
 
@@ -44,7 +44,7 @@ export class Live {
     const { player } = this;
     const told = await player.source.list();
     if (told.generation !== this.generation) {
-      // another file: what is known of the old one does not count any more
+      // another file: discard what is known of the old one
       this.generation = told.generation;
       player.payloads.clear();
       player.stages.clear();
@@ -66,7 +66,7 @@ export class Live {
     await this.pick(told);
   }
 
-  // Stay with an episode to its end, then take the newest one; show those on its stage beside it.
+  // Show an episode to its end, then the newest one, together with the others on the same map.
   async pick(told) {
     const { player } = this;
     const running = told.episodes.filter((row) => row.outcome === "running" && row.recorded > 0);

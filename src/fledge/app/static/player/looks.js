@@ -1,4 +1,4 @@
-// The buttons over the scene: camera, and what is shown.
+// The buttons above the scene: camera and layers.
 import { make } from "./build.js";
 
 export class Looks {
@@ -10,7 +10,7 @@ export class Looks {
     this.element = make(
       "div",
       { class: "fp-looks" },
-      make("div", { class: "fp-group", role: "group", "aria-label": "Camera" }, look("overview", "Overview", "See everything (O)"), look("follow", "Follow", "Follow the chosen one (F)"), look("top", "Top", "From above (T)")),
+      make("div", { class: "fp-group", role: "group", "aria-label": "Camera" }, look("overview", "Overview", "Show the whole map (O)"), look("follow", "Follow", "Follow the selected one (F)"), look("top", "Top", "From above (T)")),
       make(
         "div",
         { class: "fp-group", role: "group", "aria-label": "Display" },
@@ -22,7 +22,7 @@ export class Looks {
     this.draw();
   }
 
-  // Mark the buttons that are on, and hide those that this episode has no use for.
+  // Mark the active buttons, and hide those that do not apply to this episode.
   draw() {
     const { shows, mode, payload, viewFlat } = this.player;
     const find = (css) => this.element.querySelector(css);

@@ -1,4 +1,4 @@
-// The map from above, on a canvas: for worlds without heights, and where a browser has no WebGL.
+// The map from above, on a canvas: for tasks without heights, and for browsers without WebGL.
 import { actorColour, colour, withAlpha } from "./palette.js";
 
 const SCALE_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
@@ -72,7 +72,7 @@ export class Map2D {
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, (event) => fingers.delete(event.pointerId));
   }
 
-  // The bounds of the stage and of all positions: those of a running episode grow.
+  // Return the bounds of the stage and of all positions; those of a running episode grow.
   reach() {
     const key = this.payloads.map((payload) => `${payload.number} ${payload.version}`).join();
     if (this.reachOf === this.bounds && this.reachKey === key) return this.reached;
@@ -95,7 +95,7 @@ export class Map2D {
     return (this.reached = [low, high]);
   }
 
-  // The middle of the picture and metres per pixel.
+  // Return the centre of the picture, and metres per pixel.
   current() {
     const [low, high] = this.reach();
     const whole = Math.max((high[0] - low[0]) / (this.width - 24), (high[1] - low[1]) / (this.height - 24), 1e-6);
@@ -266,7 +266,7 @@ export class Map2D {
     pen.fillText(actor.name, px, py + 12);
   }
 
-  // A bar beside it, full of what it has left.
+  // Draw a bar of the energy that an actor has left.
   drawEnergy(pen, px, py, energy) {
     const [x, y] = [px + 9, py - 12];
     pen.fillStyle = colour("panel");

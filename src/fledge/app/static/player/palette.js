@@ -1,4 +1,4 @@
-// Colours of the page, as its style sheet has them now: canvases follow light and dark with it.
+// Colours of the current theme, for canvases.
 export function colour(name, element = document.body) {
   return getComputedStyle(element).getPropertyValue(`--fl-${name}`).trim() || "#888888";
 }
@@ -9,8 +9,8 @@ export function actorColour(name) {
   return colour(SIDES[name] ?? "s7");
 }
 
-// A colour for each outcome: good ones green, the others told apart in the order of their names. Those that a world knows
-// count even where they were not met: so an outcome has the same colour in all of its recordings.
+// A colour for each outcome: good ones green, the others in the order of their names. All outcomes of the task count, even
+// those that do not occur, so that an outcome has the same colour in all recordings.
 export function outcomeColours({ outcomes, known_outcomes: names, headline }) {
   const others = ["bad", "s4", "s3", "s0", "s5", "s6"];
   const known = { [headline]: "good", running: "accent", timeout: "s7" };

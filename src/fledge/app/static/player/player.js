@@ -1,6 +1,6 @@
-// <fledge-player>: watch the episodes of a recording, or of a training that runs.
+// <fledge-player>: shows the episodes of a recording, or of a running training.
 //
-// data-options: { entry } of the server, or { embedded: id of a script element with data }; three: where three.js is;
+// data-options: { entry } of the server, or { embedded: id of a script element with data }; three: address of three.js;
 // live: whether frames are still coming.
 import { beamsOf } from "./beams.js";
 import { make } from "./build.js";
@@ -50,7 +50,7 @@ export class FledgePlayer extends HTMLElement {
     this.themes?.disconnect();
   }
 
-  // ---- the page's parts --------------------------------------------------------------------------------------------------
+  // ---- parts of the page --------------------------------------------------------------------------------------------------
 
   build() {
     this.stageHost = make("div", { class: "fp-canvas" });
@@ -99,7 +99,7 @@ export class FledgePlayer extends HTMLElement {
     requestAnimationFrame((now) => this.frame(now));
   }
 
-  // Show the episode and moment that the address names; by default the first episode from its start.
+  // Show the episode and time in the address; by default the first episode from its start.
   async followLink() {
     const asked = new URLSearchParams(location.hash.slice(1));
     const wanted = Number(asked.get("e"));
@@ -109,9 +109,9 @@ export class FledgePlayer extends HTMLElement {
     if (asked.has("t")) this.seek(Number(asked.get("t")) || 0);
   }
 
-  // ---- choosing ----------------------------------------------------------------------------------------------------------
+  // ---- selection ----------------------------------------------------------------------------------------------------------
 
-  // Show an episode; with `keep`, at the moment that is shown now.
+  // Show an episode; with `keep`, at the current time.
   async choose(number, keep = false) {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.episodes.choose(number);
@@ -167,7 +167,7 @@ export class FledgePlayer extends HTMLElement {
     }
   }
 
-  // Load the episodes that are shown: the chosen one, and with "together" all on its stage.
+  // Load the episodes to show: the selected one, and with "together" all on the same map.
   async gather(keep) {
     const row = this.told.episodes.find((each) => each.number === this.payload.number);
     let payloads = [this.payload];
@@ -195,7 +195,7 @@ export class FledgePlayer extends HTMLElement {
     return !this.live || Math.abs(each.clock_s - row.clock_s) < 120;
   }
 
-  // ---- moments -----------------------------------------------------------------------------------------------------------
+  // ---- time -----------------------------------------------------------------------------------------------------------
 
   seek(t) {
     this.t = Math.min(Math.max(0, t), this.length ?? 0);
@@ -227,7 +227,7 @@ export class FledgePlayer extends HTMLElement {
     this.seek(payload.offset + payload.time[frame]);
   }
 
-  // The address of this moment, to be shared.
+  // Put the episode and time into the address, so that the link can be shared.
   noteMoment() {
     if (!this.payload || this.options.live || this.playing) return;
     clearTimeout(this.noting);

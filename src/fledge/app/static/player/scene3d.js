@@ -51,7 +51,7 @@ export class Scene3D {
     this.dirty = true;
   }
 
-  // Put everything where it is at `t` seconds; options: beams, trails, crowd, beamsOf.
+  // Draw the state at `t` seconds; options: beams, trails, crowd, beamsOf.
   update(t, options) {
     this.actors.update(t, options);
     this.crowd.update(this.actors.items, options, t);
@@ -91,7 +91,7 @@ export class Scene3D {
     this.controls.target.set(...target);
   }
 
-  // From behind the chosen one, towards its goal.
+  // View from behind the selected actor, towards its goal.
   lookAfter(away) {
     const item = this.chosen();
     const spot = item?.spot ?? [0, 0, 1];
@@ -113,7 +113,7 @@ export class Scene3D {
     this.controls.update();
   }
 
-  // The episode that is drawn at a point of the page, or null.
+  // Return the episode drawn at a point of the page, or null.
   pick(x, y) {
     const box = this.canvas.getBoundingClientRect();
     let [best, least] = [null, 22];
@@ -138,7 +138,7 @@ export class Scene3D {
     return true;
   }
 
-  // What stands still for a moment is drawn once in all its pixels.
+  // When nothing has moved for a moment, draw once at full resolution.
   renderStill() {
     const now = performance.now();
     if (this.before && this.pixels < 1 && !this.sharp && now - this.before > STILL_MS) {
@@ -154,7 +154,7 @@ export class Scene3D {
     this.renderer.setPixelRatio(Math.min(window.devicePixelRatio || 1, 2) * share);
   }
 
-  // Where frames come slowly one after the other, draw fewer pixels.
+  // Lower the resolution if frames take too long.
   adapt() {
     const now = performance.now();
     if (this.before && now - this.before < STILL_MS) this.spent = 0.85 * (this.spent ?? 16) + 0.15 * Math.min(500, now - this.before);
@@ -195,7 +195,7 @@ export class Scene3D {
   }
 }
 
-// Whether there is no graphics card: then edges are not smoothed.
+// Return whether there is no graphics card; antialiasing is then off.
 function drawsInSoftware() {
   const probe = document.createElement("canvas").getContext("webgl");
   if (!probe) return true;

@@ -1,4 +1,4 @@
-// Where episodes come from: the server, or this page itself (a saved page).
+// Sources of episodes: the server, or the data inside a saved page.
 import { EpisodePayload, unpackPayload } from "./episode_payload.js";
 
 export const BEAM_FRAMES = 128; // frames whose beams are asked for at once
@@ -31,7 +31,7 @@ export class ServerSource {
     return Object.assign(new EpisodePayload(await response.arrayBuffer()), { of });
   }
 
-  // Load the frames that were added since; returns whether there were any.
+  // Load the frames that were added since the last call; return whether there were any.
   async more(payload) {
     const response = await checked(await fetch(`${this.base}/${payload.number}?stage=0&start=${payload.next}&of=${payload.of}`));
     const before = payload.frames;
@@ -43,7 +43,7 @@ export class ServerSource {
     return true;
   }
 
-  // The task's graph of a frame.
+  // Return the task's graph of a frame.
   async graph(payload, frame) {
     const response = await checked(await fetch(`${this.base}/${payload.number}/graph?frame=${frame}&of=${payload.of}`));
     return (await response.json()).graph;
@@ -86,7 +86,7 @@ export class EmbeddedSource {
     return this.data.graphs?.[payload.number] !== undefined;
   }
 
-  // The graph of the last moment before a frame that has one.
+  // Return the newest graph at or before a frame.
   async graph(payload, frame) {
     payload.graphs ??= inflate(this.data.graphs[payload.number]).then((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
     const { frames, graphs } = await payload.graphs;

@@ -7,8 +7,8 @@ Per unit mass, with rudder u in [-1, 1] and speed v:
 
 The normal acceleration makes a path of curvature u / Rmin at any speed, so a step is an exact circular arc. With constant
 rudder and thrust dv/dt = T - c v² has a closed form (`speed_gain`); the path's length follows from the speeds and slopes of
-both ends (Hermite). So results hardly depend on the time step. Directions are unit vectors, not angles: a mirrored, turned or
-side-swapped world gives the same bits, if the kernel's module has `fuse_fp` off (a fused product rounds x and y
+both ends (Hermite). Results therefore hardly depend on the time step. Directions are unit vectors, not angles: a mirrored,
+turned or side-swapped fight gives the same bits, if the kernel's module has `fuse_fp` off (a fused product rounds x and y
 differently). Rudder is positive to the left (counter-clockwise).
 """
 
@@ -62,7 +62,7 @@ def drag_factor(frame: Airframe, u: float) -> float:
 
 @wp.func
 def swiftness(a2: float, t: float) -> float:
-    """Return tanh(a t) / a, s, from a²; by its series where that is exact to a float."""
+    """Return tanh(a t) / a, s, from a²; by its series where that is exact in float32."""
     x = a2 * t * t
     if x < 0.05:
         return t * (1.0 - x * (1.0 / 3.0 - x * (2.0 / 15.0 - x * (17.0 / 315.0))))
@@ -95,11 +95,11 @@ def path_length(c: float, thrust: float, v0: float, gain: float, t: float) -> fl
 
 @wp.func
 def bearable_rudder(frame: Airframe, u: float, thrust: float, v0: float, dt: float) -> float:
-    """Return the rudder of a step; the limit is that of the speed in its middle, which depends on the rudder."""
+    """Return the rudder of a step within the load limit at the speed in its middle, which itself depends on the rudder."""
     rudder = wp.clamp(u, -1.0, 1.0)
     fastest = v0 + 0.5 * dt * thrust
     if frame.max_load > 0.0 and wp.abs(rudder) * fastest * fastest > frame.max_load * frame.rmin:
-        for _k in range(4):  # each time closer by a factor of some 50
+        for _k in range(4):  # the error falls by a factor of about 50 each time
             middle = v0 + speed_gain(drag_factor(frame, rudder), thrust, v0, 0.5 * dt)
             bound = wp.min(1.0, frame.max_load * frame.rmin / wp.max(middle * middle, 1.0))
             rudder = wp.clamp(u, -bound, bound)
@@ -117,7 +117,7 @@ def advance(frame: Airframe, dir: wp.vec2, v0: float, u: float, thrust: float, d
     x = half * half
     cosine = float(1.0)
     sinc = float(1.0)
-    if x < 0.1:  # the series are exact to a float
+    if x < 0.1:  # the series are exact in float32
         cosine = 1.0 - x * (1.0 / 2.0 - x * (1.0 / 24.0 - x * (1.0 / 720.0 - x * (1.0 / 40320.0))))
         sinc = 1.0 - x * (1.0 / 6.0 - x * (1.0 / 120.0 - x * (1.0 / 5040.0)))
     else:

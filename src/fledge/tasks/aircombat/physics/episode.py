@@ -1,4 +1,4 @@
-"""Starts of fights, a function of (seed, global number of the duel, number of the fight). One thread a duel."""
+"""Starts of fights, a function of (seed, global index of the duel, index of the fight). One thread per duel."""
 
 import warp as wp
 
@@ -14,7 +14,7 @@ P_START = wp.constant(wp.uint32(int(Purpose.START)))
 P_GOAL = wp.constant(wp.uint32(int(Purpose.GOAL)))
 P_KIND = wp.constant(wp.uint32(int(Purpose.MAP_CHOICE)))
 TURN = wp.constant(6.283185307179586)
-STEP = wp.constant(0.1)  # s at most, of a missile in flight at the start
+STEP = wp.constant(0.1)  # s, longest step in which a missile in flight at the start is moved
 
 
 @wp.func
@@ -93,7 +93,7 @@ def begin_fight(i: int, p: Params, d: Duels):
         half = 0.5 * (6000.0 + 10000.0 * u[0])
         place(d, better, -half * east, unit(TURN / 12.0 * (u[1] - 0.5)), p.start_speed * (0.9 + 0.4 * w[0]))
         place(d, worse, half * east, unit(TURN / 6.0 * (u[2] - 0.5)), p.start_speed * (0.9 + 0.4 * w[1]))
-    elif kind == REFERENCE:  # midrangeRL's places on its field of 50 km
+    elif kind == REFERENCE:  # midrangeRL's start positions on its field of 50 km
         place(d, 2 * i, wp.vec2(10000.0, 25000.0), east, p.start_speed)
         place(d, 2 * i + 1, wp.vec2(40000.0, 25000.0), west, p.start_speed)
     else:

@@ -1,4 +1,4 @@
-"""One decision of every duel: shots, then physics steps until the fight or the decision is over. One thread a duel.
+"""One decision of every duel: shots, then physics steps until the fight or the decision is over. One thread per duel.
 
 A physics step computes everything from the state at its beginning, so the order of the sides does not matter. A fighter
 within a missile's kill radius during the step dies; if both do, it is a draw.

@@ -1,4 +1,4 @@
-"""Observations `state` and `missiles`, and the action mask; see `observations.py` for the columns. One thread a row."""
+"""Observations `state` and `missiles`, and the action mask; see `observations.py` for the columns. One thread per row."""
 
 import warp as wp
 
@@ -25,7 +25,7 @@ MISSILE_LIMITS = limits_of(Missile)
 
 @wp.func
 def observe_missile(p: Params, d: Duels, obs: Obs, row: int, owner: int, me: Flyer, target: Flyer, slot: int, at: int):
-    """Write one missile of `owner` to place `at` of what `row` observes."""
+    """Write one missile of `owner` to index `at` of the missiles that `row` observes."""
     for k in range(MISSILE_COLUMNS):
         obs.missiles[row, at, k] = 0.0
     if d.m_flying[owner, slot] == 0:

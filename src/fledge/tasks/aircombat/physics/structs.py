@@ -34,7 +34,7 @@ class Outcome(enum.IntEnum):
 
 @wp.struct
 class Physics:
-    """Parameters of fighters and missiles: all that decides a fly-out."""
+    """Parameters of fighters and missiles, which determine a fly-out."""
 
     fighter: Airframe
     motor: Motor
@@ -133,7 +133,7 @@ class Controls:
 
 @wp.struct
 class Timing:
-    """Length of a decision; on the device, so that another length needs no new recording of launches."""
+    """Length of a decision; kept on the device, so that launches need not be recorded again when it changes."""
 
     dt: wp.array(dtype=wp.float32)  # [1] s
     steps: wp.array(dtype=wp.int32)  # [1]

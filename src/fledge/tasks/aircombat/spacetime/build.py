@@ -23,8 +23,8 @@ SHAPE = tuple(len(axis) for axis in AXES)
 ASTERN = 179.9  # degrees; used for 180, so that missiles turn left
 PARTS = 50  # progress reports
 BEYOND = 1.25  # start of the search, over the range of the best geometry
-ROUNDS = 3  # corners of a cell are up to four steps from the node that kills
-NOWHERE = -1.0e7  # m², square of nodes far from any that kills
+ROUNDS = 3  # corners of a cell are up to four steps from a node with a kill range
+NOWHERE = -1.0e7  # m², square of nodes far from any with a kill range
 Ranges = tuple[np.ndarray, np.ndarray]  # largest and smallest, [..., 4] float32, m
 
 
@@ -79,10 +79,10 @@ def build_table(physics: Physics, device: str, on_progress: Callable[[int], None
 
 
 def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
-    """Return middles, and signed squares of half the lengths, of the intervals that kill; extrapolated beside the known nodes.
+    """Return middles, and signed squares of half the lengths, of the intervals of ranges that kill.
 
-    A node without an interval gets the mean of the straight lines through the two nearest known nodes, on each side along
-    each axis; its square is never positive.
+    A node without such an interval is extrapolated: it gets the mean of the straight lines through the two nearest known
+    nodes, on each side along each axis; its square is never positive.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
@@ -104,7 +104,7 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
 
 
 def step_ratio(axis: int, way: int) -> np.ndarray:
-    """Return for each node of an axis, one way, the next step over the one after it, shaped to multiply with nodes."""
+    """Return, for each node of an axis, the ratio of the next spacing in a direction to the one after it, to broadcast."""
     gaps = np.diff(AXES[axis])
     at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
     ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]

@@ -1,4 +1,4 @@
-"""Paths and reach of missiles and fighters over time, for drawing. One thread a curve; a point every `steps` physics steps."""
+"""Paths and reach of missiles and fighters over time, for drawing. One thread per curve, a point every `steps` steps."""
 
 import warp as wp
 
@@ -23,14 +23,14 @@ class Shots:
     target_speed: Floats  # [C]
     rudder: Floats  # [C] position of the target's rudder
     manoeuvre: wp.array(dtype=wp.int32)  # [C] of the target
-    delay: Floats  # [C] s that the target holds its course before
+    delay: Floats  # [C] s that the target holds its course before the manoeuvre
 
 
 @wp.kernel(enable_backward=False)
 def reach_missile(
     first: int, p: Physics, speed: float, rudder: float, dt: float, steps: int, directions: Floats, out: Floats2d
 ):
-    """Distance from the launch along each direction (rad from the nose) [direction, time], m; -1 once the missile is spent.
+    """Write the distance from the launch along directions (rad from the nose) [direction, time], m; -1 once it is spent.
 
     The missile turns to the direction by at most `rudder`, and flies on.
     """
@@ -54,7 +54,7 @@ def reach_missile(
 def trace_target(
     first: int, p: Physics, manoeuvre: int, dt: float, steps: int, geometries: Vec4s, ranges: Floats, out: Vec3s2d
 ):
-    """The target's place and speed [geometry, time], as it flies a manoeuvre against a threat that stays at the launch."""
+    """Write the target's position and speed [geometry, time] in a manoeuvre against a threat that stays at the launch."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     from_there = launch.shooter
@@ -72,7 +72,7 @@ def trace_target(
 def hold_both(
     first: int, p: Physics, dt: float, geometries: Vec4s, ranges: Floats, later: Vec4s2d, later_ranges: Floats2d
 ):
-    """Geometry and range [geometry, time], every dt, as both sides hold their course at full throttle."""
+    """Write geometry and range [geometry, time], every dt, while both sides hold their course at full throttle."""
     i = first + wp.tid()
     launch = launch_at(geometries[i], ranges[i])
     one = launch.shooter
@@ -99,16 +99,16 @@ def flyer_at(place: wp.vec4, speed: float) -> Flyer:
 def fly_on(
     first: int, p: Physics, manoeuvre: int, dt: float, missiles: Vec4s, burns: Floats, targets: Vec4s, out: Floats
 ):
-    """Closest approach of missiles in flight; both as x, y, heading, speed."""
+    """Write the closest approach of missiles in flight; missile and target are given as x, y, heading, speed."""
     i = first + wp.tid()
     out[i] = fly_out(p, flyer_of(missiles[i]), burns[i], flyer_of(targets[i]), manoeuvre, dt, 0.0).miss
 
 
 @wp.kernel(enable_backward=False)
 def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, paths: Vec4s2d, ends: Vec3s):
-    """Places of target and missile [shot, time], and the end [shot]: killed, time, closest approach; flown as the env flies.
+    """Write positions of target and missile [shot, time], and the end [shot]: killed, time, closest approach.
 
-    A missile that is gone stays at its last place; the target flies on.
+    The physics are those of the env. A missile that is gone stays at its last position; the target flies on.
     """
     i = first + wp.tid()
     missile = flyer_at(shots.missile[i], shots.missile_speed[i])
@@ -151,7 +151,7 @@ def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, pat
 def judge_pairs(
     first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
-    """R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
+    """Write R_max, R_tr, R_ne of both sides' shots [pair, shooter], and both sides' times to decide [pair], by the table."""
     i = first + wp.tid()
     pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
     ranges[i, 0] = pair.by_one

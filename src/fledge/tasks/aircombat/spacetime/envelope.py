@@ -75,7 +75,7 @@ class Envelope:
     def solve(
         self, own_speed: Numbers, target_speed: Numbers, off_boresight_deg: Numbers = 0.0, aspect_deg: Numbers = 0.0
     ) -> dict[str, Tensor]:
-        """Return the same by fly-outs; 1 km if nothing beyond 1 km kills."""
+        """Return the same ranges by fly-outs; 1 km if no shot from beyond 1 km kills."""
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg)
         if self._farthest is None:
             self._farthest = farthest_ranges(self.physics, self.launcher, self.cfg.dt_s)
@@ -114,7 +114,7 @@ class Envelope:
     ) -> Tensor:
         """Return for how many seconds the target may hold its course, both holding, before turning away no longer saves it.
 
-        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if it still is not after four minutes.
+        By fly-outs, to a quarter of a second; 0 if it is too late already, inf if it can hold for over four minutes.
         """
         geometries, shape = self._geometries(own_speed, target_speed, off_boresight_deg, aspect_deg, range_m)
         count, looks = len(geometries), int(DECIDE_HORIZON / DECIDE_DT) + 1
@@ -164,7 +164,7 @@ class Envelope:
         return out[0, :, :2]
 
     def _times(self, duration_s: float, every_s: float, dt_s: float = 0.0) -> tuple[int, int, float]:
-        """Return the points of a curve, physics steps between them, and their length."""
+        """Return the number of points of a curve, the physics steps between two of them, and the length of a step, s."""
         steps = max(1, round(every_s / (dt_s or self.cfg.dt_s)))
         return int(duration_s / every_s) + 1, steps, every_s / steps
 

@@ -17,8 +17,8 @@ Each is the largest range that kills, 0 if none beyond NEAREST does. The ranges 
 comes from outside, in steps of RATIO, to the first range that kills, and bisects from there. The answer is never below the
 exact value, and above it by less than RATIO^(1 / 2^HALVINGS).
 
-Each comes with the other end of that interval, or half the range if it kills down to there. Where an interval shrinks to
-nothing (a missile fired far off its boresight cannot turn in time at any range), its ends meet, and tables show where.
+Each comes with the other end of the interval of ranges that kill, or half the range if all down to there kill. Where an
+interval shrinks to nothing (a missile fired far off its boresight cannot turn in time at any range), its ends meet.
 """
 
 import warp as wp
@@ -76,7 +76,7 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 
 @wp.func
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """End a fly-out: the distance at which both pass going straight, less what the missile can steer until then."""
+    """Return the miss distance if both fly straight from here, less the distance that the missile can still steer."""
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin
@@ -140,7 +140,7 @@ def kills_one(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) ->
 
 @wp.func
 def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> bool:
-    """Return whether a shot at this range kills; with NO_ESCAPE, whatever the target does, likeliest escapes first."""
+    """Return whether a shot at this range kills; with NO_ESCAPE, against all manoeuvres, the likeliest escapes first."""
     if manoeuvre != NO_ESCAPE:
         return kills_one(p, g, away, manoeuvre, dt)
     for escape in range(int(Manoeuvre.BREAK_LEFT), Manoeuvre.LATE_RIGHT + 1):
@@ -156,7 +156,7 @@ def kills(p: Physics, g: wp.vec4, away: float, manoeuvre: int, dt: float) -> boo
 
 @wp.func
 def bisect(p: Physics, g: wp.vec4, manoeuvre: int, killing: float, missing: float, dt: float) -> float:
-    """Return the border between a range that kills and one that does not, from the side that does not."""
+    """Return the border between a range that kills and one that does not, by bisection; it errs to the latter side."""
     inside = killing
     outside = missing
     for _k in range(HALVINGS):
@@ -207,7 +207,7 @@ def smallest_range(p: Physics, g: wp.vec4, manoeuvre: int, largest: float, dt: f
 def solve_ranges(
     first: int, p: Physics, farthest: wp.vec2, dt: float, geometries: Vec4s, largest: Vec4s, smallest: Vec4s
 ):
-    """Solve r_max, r_left, r_right, r_ne of geometries.
+    """Write r_max, r_left, r_right, r_ne of geometries.
 
     `farthest` are bounds of r_max, and of r_left and r_right. `smallest` may have length 0; that of r_ne is not searched.
     """
@@ -229,7 +229,7 @@ def solve_ranges(
 
 @wp.kernel(enable_backward=False)
 def fly_outs(first: int, p: Physics, manoeuvre: int, dt: float, geometries: Vec4s, ranges: Floats, out: Vec3s):
-    """Fly a shot at each geometry and range: killed, time, closest approach."""
+    """Fly a shot at each geometry and range; write killed, time and closest approach."""
     i = first + wp.tid()
     end = fly_at(p, geometries[i], ranges[i], manoeuvre, dt)
     out[i] = wp.vec3(float(end.killed), end.time, end.miss)

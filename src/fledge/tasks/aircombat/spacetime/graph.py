@@ -3,13 +3,13 @@
     range_m, closing        distance of the sides, and its rate of decrease, m/s
     times_s                 of all curves; s from now
     sides                   blue and red, for each
-        shot                R_max, R_tr, R_ne of its shot at the other, m, and what a shot now would do (`words`)
+        shot                R_max, R_tr, R_ne of its shot at the other, m, and the effect of a shot now (`words`)
         decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: for ever
         rings               the same ranges by direction, for an enemy with its current speed and course
         reach_m             how far its missile, fired now, gets along the line to the enemy; None once it is spent
         fan                 the same in all directions, every few seconds
-        curves              its path by each manoeuvre: places, distance from the enemy's place now, and whether a shot that
-                            the enemy fires now kills it
+        curves              its path by each manoeuvre: positions, distance from the enemy's position now, and whether a shot
+                            that the enemy fires now kills it
         incoming            missiles that fly at it: their path if it holds, the result of each manoeuvre, and how long it may
                             wait before turning away
         verdict             a level and a sentence
@@ -45,7 +45,7 @@ MANOEUVRES = {
 }
 HORIZON_S, EVERY_S, FAN_EVERY = 60, 1.0, 10
 POINTS = int(HORIZON_S / EVERY_S) + 1
-FAN_DEG = np.arange(0.0, 181.0, 15.0)  # from the nose, to the left; to the right it is the same
+FAN_DEG = np.arange(0.0, 181.0, 15.0)  # from the nose, to the left; the right side is its mirror image
 REACH_DT_S = 0.25  # arcs are exact, so steps may be long
 RING_DEG = np.arange(0.0, 360.0, 6.0)
 WAITS_S = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)  # delays of turning away that are flown out
@@ -67,7 +67,7 @@ class GraphSolver:
         self.envelope.close()
 
     def solve(self, frame: Seen) -> Plain:
-        """Return the graph of one fight's frame, as `Task.snapshot` shows it.
+        """Return the graph of one fight's frame, an entry of `TaskView.snapshot`.
 
         Raises:
             InputError: if the frame is not that of a duel.
@@ -158,7 +158,7 @@ class GraphSolver:
 class ShotBatch:
     """Shots at each side, for each manoeuvre: one that the enemy fires now, and each missile in flight.
 
-    `add_manoeuvres` and `add_incoming` collect them, `fly` flies them out, `curves` and `incoming` give plain data.
+    `add_manoeuvres` and `add_incoming` collect them, `fly` flies them out, `curves` and `incoming` return plain data.
     """
 
     def __init__(self, seen: Seen, burn_s: float) -> None:
@@ -236,17 +236,19 @@ def read_frame(frame: Seen) -> dict[str, np.ndarray]:
     """Check a frame and return its entries; those that older recordings lack get likely values."""
     seen = {name: np.asarray(value) for name, value in frame.items()}
     if missing := [name for name in NEEDED if name not in seen]:
-        raise InputError(f"Not a frame of a duel: it lacks {', '.join(missing)}.")
+        raise InputError(f"This is not a frame of a duel: it lacks {', '.join(missing)}.")
     if strange := [name for name in NEEDED if seen[name].dtype.kind not in "fiub"]:
-        raise InputError(f"Not a frame of a duel: {', '.join(strange)} must be numeric.")
+        raise InputError(f"This is not a frame of a duel: {', '.join(strange)} must be numeric.")
     slots = seen["missile_alive"].shape[1:]
     shapes = {"pos": (2, 2), "heading": (2,), "speed": (2,), "missile_pos": (2, *slots, 2)}
     shapes |= dict.fromkeys(("missile_heading", "missile_speed", "missile_alive"), (2, *slots))
     for name, shape in shapes.items():
         if seen[name].shape != shape or len(slots) != 1 or slots[0] > 64 or not np.isfinite(seen[name]).all():
-            raise InputError(f"Not a frame of a duel: {name} has shape {seen[name].shape}, or is not finite.")
+            raise InputError(f"This is not a frame of a duel: {name} has shape {seen[name].shape}, or is not finite.")
     if abs(seen["pos"]).max() > 1e7 or not (0 <= seen["speed"].min() <= seen["speed"].max() < 1e4):
-        raise InputError("Not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s.")
+        raise InputError(
+            "This is not a frame of a duel: positions must be within 10,000 km and speeds below 10,000 m/s."
+        )
     unknown = {"missile_motor_s": np.zeros((2, *slots)), "rudder": np.zeros(2)}
     seen |= {name: value for name, value in unknown.items() if name not in seen or seen[name].shape != value.shape}
     return {name: np.nan_to_num(seen[name].astype(np.float64)) for name in (*shapes, *unknown)}

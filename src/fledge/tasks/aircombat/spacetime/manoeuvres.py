@@ -9,8 +9,8 @@
     BREAK_LEFT, BREAK_RIGHT     AWAY, and full rudder once the missile is less than LATE seconds away
     LATE_LEFT, LATE_RIGHT       HOLD, and full rudder once the missile is less than LATE seconds away
 
-A turn that ends within a step takes just the rudder that ends it there, so that nothing depends on the step. All of them are
-mirror images in pairs.
+A turn that ends within a step takes the rudder that ends it there, so that results do not depend on the step. The manoeuvres
+to the left and to the right are mirror images.
 """
 
 import enum
@@ -40,7 +40,7 @@ class Manoeuvre(enum.IntEnum):
 
 
 LATE = wp.constant(3.0)  # s
-LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees, and a little
+LONG_WAY = wp.constant(2.09)  # rad from straight away: a missile at 60 degrees off the nose, plus a margin
 
 
 @wp.func

@@ -1,4 +1,4 @@
-"""The observation `spacetime`; see `observations.py` for the columns. One thread a duel, for both of its rows.
+"""The observation `spacetime`; see `observations.py` for the columns. One thread per duel, for both of its rows.
 
 Time to decide: how long a side may hold its course, both holding, before turning away no longer saves it from a shot fired
 then. The search looks up the table in steps that get shorter as the range nears R_tr; an opening range never gets there.
@@ -14,7 +14,7 @@ from fledge.tasks.aircombat.spacetime.manoeuvres import Manoeuvre, left_angle, t
 from fledge.tasks.aircombat.spacetime.table import ReachTable, lookup, lookup_turning
 
 NEVER = wp.constant(1.0e6)  # s
-HORIZON = wp.constant(120.0)  # s, how far times to decide are sought
+HORIZON = wp.constant(120.0)  # s, longest time to decide that is searched
 LOOKS = wp.constant(8)  # at most
 SLACK = wp.constant(100.0)  # m/s by which r_tr may grow while sides hold their course
 FLY_OUT_DT = wp.constant(0.25)  # s, at least
@@ -34,7 +34,7 @@ class Pair:
 
 @wp.func
 def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
-    """R_tr of a shot of `one` at `two`, and the other way round, m."""
+    """Return R_tr of a shot of `one` at `two`, and of `two` at `one`, m."""
     r = two.pos - one.pos
     off_one = left_angle(one.dir, r)
     off_two = left_angle(two.dir, -r)
@@ -45,7 +45,7 @@ def both_reaches(t: ReachTable, one: Flyer, two: Flyer) -> wp.vec2:
 
 @wp.func
 def crossing(before: float, after: float, start: float, step: float) -> float:
-    """Time at which a line from `before` at the start of a step to `after` at its end is zero."""
+    """Return the time at which a line from `before` at the start of a step to `after` at its end is zero."""
     if before <= 0.0:
         return start
     return start + step * before / (before - after)
@@ -53,7 +53,7 @@ def crossing(before: float, after: float, start: float, step: float) -> float:
 
 @wp.func
 def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reach: wp.vec2) -> wp.vec2:
-    """Seconds until the first, and the second, can no longer turn away; `reach` is `both_reaches` now."""
+    """Return the seconds until the first, and the second, can no longer turn away; `reach` is `both_reaches` now."""
     one = first
     two = second
     away = wp.length(two.pos - one.pos)
@@ -107,7 +107,7 @@ def judge_pair(p: Physics, t: ReachTable, one: Flyer, two: Flyer) -> Pair:
 
 @wp.func
 def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
-    """Slot of the incoming missile that arrives first; -1 if none flies."""
+    """Return the slot of the incoming missile that arrives first; -1 if none flies."""
     found = int(-1)
     least = float(FAR)
     for slot in range(d.fired[shooter]):
@@ -123,7 +123,7 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 def observe_row(
     p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
-    """Write what `row` observes: R_max, R_tr, R_ne of its shot and of the enemy's, times to decide, predicted misses."""
+    """Write the columns of `row`: R_max, R_tr, R_ne of its shot and of the enemy's, times to decide, predicted misses."""
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]

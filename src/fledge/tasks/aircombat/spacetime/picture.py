@@ -41,7 +41,7 @@ def save_picture(cfg: EnvelopeConfig, envelope: Envelope, answer: dict[str, Any]
 
 
 def _draw_rings(ax: Any, cfg: EnvelopeConfig, envelope: Envelope) -> None:
-    """Draw the places around a target, whose nose points up, from where a shot kills."""
+    """Draw the positions around a target, whose nose points up, from which a shot kills."""
     ranges = envelope.solve(cfg.own_speed, cfg.target_speed, cfg.off_boresight_deg, torch.from_numpy(ASPECTS))
     found = {name: value.numpy() / 1000 for name, value in ranges.items()}  # km
     angles = np.radians(ASPECTS)

@@ -1,9 +1,9 @@
 """Figures of `fledge envelope`: ranges, time to decide and predicted misses of one geometry; and the errors of the table.
 
-The table is checked against fly-outs: ranges of random geometries, and shots at random ranges. False-safe: the table says that
-the range is outside, and the shot kills; for a target that holds its course outside r_max, and for one that turns away, by
-the better side, outside r_tr. False alarm: the other way round. Ranges are drawn evenly from 1 to 80 km, and, harder, within
-a fifth of the exact range, where every shot is close to the border.
+The table is checked against fly-outs: ranges of random geometries, and shots at random ranges. False-safe: a shot kills from
+a range that the table calls safe: beyond r_max against a target that holds its course, beyond r_tr against one that turns away
+to the better side. False alarm: a shot from within the table's range does not kill. Ranges are drawn evenly from 1 to 80 km,
+and, as a harder test, within a fifth of the exact range, where every shot is close to the border.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EnvelopeConfig:
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Speeds and angles, as `Envelope` takes them."""
+        """Return speeds and angles in the order of the arguments of `Envelope`."""
         names = ("own_speed", "target_speed", "off_boresight_deg", "aspect_deg")
         return {name: getattr(self, name) for name in names}
 

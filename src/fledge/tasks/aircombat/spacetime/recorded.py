@@ -44,7 +44,7 @@ def config_of(scene: Mapping[str, Any]) -> AircombatConfig:
 
 
 def distances(frames: Frames) -> np.ndarray:
-    """Return the distance of the two sides, [T] m."""
+    """Return the distance between the two sides, [T] m."""
     return np.linalg.norm(frames["pos"][:, 1] - frames["pos"][:, 0], axis=-1)
 
 

@@ -119,7 +119,7 @@ def read_ranges(path: Path, key: str) -> Ranges | None:
             if bytes(file["key"]).decode() != key:
                 return None
             nodes, digest = file["ranges"], bytes(file["digest"])
-    except Exception:  # a damaged file fails in zlib, zipfile, NumPy or here, each with errors of its own
+    except Exception:  # a damaged file fails in zlib, zipfile, NumPy or here, with different errors
         return None
     if nodes.shape != (2, *SHAPE, 4) or hashlib.sha256(nodes.tobytes()).digest() != digest:
         return None

@@ -1,4 +1,4 @@
-"""The space-time graph of a side in one sentence.
+"""Summary of a side's space-time graph in one sentence.
 
 A verdict has a level: `calm` (no danger), `watch` (there is time), `act` (turn now, or soon), `late` (no manoeuvre saves).
 """
@@ -17,7 +17,7 @@ EFFECTS = {
 
 
 def describe_shot(away_m: float, ranges: Mapping[str, Any]) -> str:
-    """Return what a shot now would do."""
+    """Return the effect of a shot now, in a few words."""
     return next((text for name, text in EFFECTS.items() if away_m <= ranges[name]), "falls short")
 
 
@@ -36,17 +36,22 @@ def give_verdict(side: Mapping[str, Any], away_m: float, enemy_shot: Mapping[str
 
 
 def _incoming(missiles: list[dict[str, Any]]) -> tuple[str, str]:
-    many = "A missile comes" if len(missiles) == 1 else f"{len(missiles)} missiles come"
+    many = "A missile is coming" if len(missiles) == 1 else f"{len(missiles)} missiles are coming"
     fates = [missile["fates"] for missile in missiles]
     survived = [name for name in fates[0] if all(fate[name]["hit_s"] is None for fate in fates)]
     hits = [fate["hold"]["hit_s"] for fate in fates if fate["hold"]["hit_s"] is not None]
     if not hits:
         misses = min(fate["hold"]["miss_m"] for fate in fates) / 1000
-        return "watch", f"{many}; held, the nearest misses by {misses:.1f} km."
+        return "watch", f"{many}; if you hold course, the nearest misses by {misses:.1f} km."
     if "turn away" in survived:
         wait = min(missile["decide_s"] for missile in missiles if missile["decide_s"] is not None)
         when = "now" if wait < 1 else f"within {wait:.0f} s"
-        return "act" if wait <= SOON_S else "watch", f"{many}: turn away {when}; held, it hits in {min(hits):.0f} s."
+        level = "act" if wait <= SOON_S else "watch"
+        return level, f"{many}: turn away {when}; if you hold course, it hits in {min(hits):.0f} s."
     if survived:
-        return "act", f"{many}: only {' or '.join(survived)} still helps; held, it hits in {min(hits):.0f} s."
-    return "late", f"{many}: nothing plain saves you; it hits in {min(hits):.0f} s. Break late, hard."
+        only = " or ".join(survived)
+        return "act", f"{many}: only {only} still escapes; if you hold course, it hits in {min(hits):.0f} s."
+    return (
+        "late",
+        f"{many}: no single manoeuvre saves you; it hits in {min(hits):.0f} s. Break hard at the last moment.",
+    )

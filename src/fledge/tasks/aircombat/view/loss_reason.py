@@ -1,4 +1,4 @@
-"""Reason of a lost fight: the missile that killed, its launch, until when a defence would have helped, and what was flown.
+"""Reason of a lost fight: the missile that killed, its launch, the last chance of a defence, and what the side flew.
 
 Computed from the recorded frames, one per decision, and from fly-outs with the simulator's own missile.
 """
@@ -27,7 +27,7 @@ DEFENCES = {
     Manoeuvre.LATE_LEFT: "holding on with a break at the end",
     Manoeuvre.LATE_RIGHT: "holding on with a break at the end",
 }
-RUNNING = 0.7  # smallest `away_cosine` of a fighter that runs from the missile
+RUNNING = 0.7  # smallest `away_cosine` at which a fighter counts as running from the missile
 
 
 @dataclass
@@ -39,12 +39,13 @@ class Kill:
     end_s: float  # time of the hit
 
 
-def find_kill(frames: Frames, side: int) -> Kill:
-    """Return the enemy's missile that was about to hit a side at the last frame."""
+def find_kill(frames: Frames, side: int, kill_radius_m: float) -> Kill:
+    """Return the enemy's missile that was first to come within the kill radius of a side after the last frame."""
     enemy, time = 1 - side, frames["time_s"]
     last = len(time) - 1
     flying = np.flatnonzero(frames["missile_alive"][-1, enemy]).tolist()
-    togo, slot = min(((time_to_go(frames, side, slot, last), slot) for slot in flying), default=(np.inf, -1))
+    near = ((time_to_kill(frames, side, slot, last, kill_radius_m), slot) for slot in flying)
+    togo, slot = min(near, default=(np.inf, -1))
     step = float(np.median(np.diff(time))) if last else 1.0
     if togo > 3.0 * step:
         return Kill(None, last, float(time[-1]) + 0.5 * step)
@@ -57,14 +58,19 @@ def unit(heading: Any) -> np.ndarray:
     return np.stack([np.cos(heading), np.sin(heading)], axis=-1)
 
 
-def time_to_go(frames: Frames, side: int, slot: int, frame: int) -> float:
-    """Return the seconds until a missile reaches a side at its closing speed; inf if it does not close."""
+def time_to_kill(frames: Frames, side: int, slot: int, frame: int, kill_radius_m: float) -> float:
+    """Return the seconds until a missile is within the kill radius of a side at its closing speed; inf if it opens.
+
+    In a tail chase the last metres take seconds: the distance to go is that to the kill radius, not to the fighter.
+    """
     enemy = 1 - side
     r = frames["pos"][frame, side] - frames["missile_pos"][frame, enemy, slot]
     missile = unit(frames["missile_heading"][frame, enemy, slot])
     v = frames["missile_speed"][frame, enemy, slot] * missile
-    closing = float((v - frames["speed"][frame, side] * unit(frames["heading"][frame, side])) @ r)
-    return float(r @ r) / closing if closing > 0 else np.inf
+    range_m = max(float(np.linalg.norm(r)), 1e-3)
+    closing = float((v - frames["speed"][frame, side] * unit(frames["heading"][frame, side])) @ r) / range_m
+    gap = max(range_m - kill_radius_m, 0.0)
+    return gap / closing if closing > 0 else np.inf
 
 
 def away_cosine(frames: Frames, side: int, slot: int) -> np.ndarray:
@@ -79,8 +85,9 @@ def explain_loss(track: Trajectory, side: int = 0) -> LossReason | None:
     frames = track.frames
     if track.outcome not in DEAD[side] or not len(frames["time_s"]):
         return None
-    kill = find_kill(frames, side)
-    with Envelope(config_of(track.scene)) as envelope:
+    cfg = config_of(track.scene)
+    kill = find_kill(frames, side, cfg.missile.kill_radius_m)
+    with Envelope(cfg) as envelope:
         kind, chance = describe_chance(frames, side, kill, envelope)
         launch = describe_launch(frames, side, kill, envelope)
     both = "; its own missile hit in the same moment" if track.outcome == "draw" else ""
@@ -100,7 +107,7 @@ def describe_launch(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 
 
 def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
-    """Describe whether a defence would have helped, and what was flown: as a category, and as part of a sentence."""
+    """Return whether a defence would have helped, and what the side flew: as a category, and as part of a sentence."""
     if kill.slot is None:
         return "fired point-blank", "there was no time left to turn"
     near = predicted_misses(frames, envelope, 1 - side, kill.slot, tuple(DEFENCES))  # [manoeuvres, T]
@@ -116,8 +123,8 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
         last = int(np.flatnonzero(saves[away])[-1])
         when = f"{before[last]:.0f} s before the hit"
         if cosine[last] > RUNNING:
-            return "did not run on", f"{when} it was running, and did not run on, which saves"
-        done = flown or "it did not turn its tail to it"
+            return "did not run on", f"{when} it was running from the missile; running on would have saved it"
+        done = flown or "it did not turn away from it"
         return "turned away too late", f"turning away saved until {when}, but {done}"
     if saves.any():
         last = int(np.flatnonzero(saves.any(axis=0))[-1])
@@ -131,14 +138,14 @@ def describe_chance(frames: Frames, side: int, kill: Kill, envelope: Envelope) -
 def describe_approach(frames: Frames, side: int, kill: Kill, envelope: Envelope) -> tuple[str, str]:
     """Describe how a side got to where a shot was certain to kill."""
     if kill.fired is None:
-        return "lost from the start", "so it was from the start"
+        return "lost from the start", "none did from the start"
     inside = distances(frames) <= shot_ranges(frames, envelope)[:, 1 - side, 1]
     outside = np.flatnonzero(~inside[: kill.fired + 1])
     if not len(outside):
         return "began inside R_tr", "it began inside the enemy's R_tr"
     seconds = float(frames["time_s"][kill.fired] - frames["time_s"][outside[-1]])
     late = f"it had been in R_tr for {seconds:.0f} s"
-    return "came inside R_tr", "it came into the enemy's R_tr as that fired" if seconds <= 1.5 else late
+    return "came inside R_tr", "it came into the enemy's R_tr as the enemy fired" if seconds <= 1.5 else late
 
 
 def describe_shots(frames: Frames, side: int) -> str:

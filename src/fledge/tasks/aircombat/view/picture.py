@@ -26,7 +26,7 @@ OUTCOMES |= {"spent": "no missiles left", "timeout": "time is up"}
 
 
 def draw_fight(axes: Any, track: Trajectory) -> None:
-    """Draw one fight. Blue is the side of `track.outcome`."""
+    """Draw one fight. Blue is the side that `track.outcome` refers to."""
     pos, time = track.frames["pos"] / 1000.0, track.frames["time_s"]
     flying, missiles = track.frames["missile_alive"].astype(bool), track.frames["missile_pos"] / 1000.0
     ticks = [int(np.argmin(np.abs(time - t))) for t in np.arange(0.0, time[-1] + 1e-3, TICK_S)]
@@ -50,7 +50,7 @@ def draw_fight(axes: Any, track: Trajectory) -> None:
 
 
 def fights_figure(tracks: Sequence[Trajectory], title: str = "", shown: int = 6) -> Any:
-    """Return a figure of some fights, with as many outcomes as there are."""
+    """Return a figure of some fights, chosen to show all outcomes that occur."""
     by_ending: dict[str, list[Trajectory]] = {}
     for track in tracks:
         by_ending.setdefault(track.outcome, []).append(track)

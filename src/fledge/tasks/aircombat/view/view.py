@@ -43,12 +43,12 @@ _solvers: dict[str, Any] = {}
 
 
 class AircombatView(TaskView):
-    """Fighters, missiles, and the space-time graph of a moment."""
+    """Recordings and pictures of duels: fighters, missiles, and the space-time graph."""
 
     page = Path(__file__).parent / "page"
 
     def scene(self, env: TensorEnv, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """How the fight began, the kill radius, and where the physics are not the usual ones."""
+        """Return the kind of start, the kill radius, and settings of the physics that are not the defaults."""
         duel = duel_of(env)
         per = env.num_envs // duel.num_duels
         kinds, names = duel.state["kind"].cpu().tolist(), list(Scenario)
@@ -57,9 +57,9 @@ class AircombatView(TaskView):
         return [{"scenario": names[kinds[i // per]].value, **world} for i in ids]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Both fighters and all missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
+        """Return fighters and missiles of some rows' duels, the row's own side first: [n, 2, ...], missiles [n, 2, S, ...].
 
-        m, rad, m/s, s.
+        Units are m, rad, m/s and s.
         """
         duel = duel_of(env)
         n = duel.num_duels
@@ -91,7 +91,7 @@ class AircombatView(TaskView):
         return {name: value.numpy() for name, value in seen.items()}
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
-        """Fighters, and missiles with their energy; who died is destroyed at the end."""
+        """Return fighters, and missiles with their energy; a fighter that died is marked as destroyed."""
         found = super().objects(with_energy(track))
         for side in (0, 1):
             found[side].name, found[side].destroyed = SIDES[side], track.outcome in DEAD[side]
@@ -101,7 +101,7 @@ class AircombatView(TaskView):
         return Stage(flat=True)
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Distance, speeds and missiles in flight."""
+        """Return distance, speeds and missiles in flight."""
         frames, flying = track.frames, track.frames["missile_alive"].astype(bool)
         shown = [Instrument("range", distances(frames) / 1000.0, "km")]
         shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
@@ -141,7 +141,7 @@ class AircombatView(TaskView):
         return action - action % 2 if isinstance(action, Tensor) else super().hold(env, action)
 
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The space-time graph of a frame; safe from any thread, one at a time."""
+        """Return the space-time graph of a frame. Thread-safe; calls run one at a time."""
         from fledge.tasks.aircombat.spacetime.graph import GraphSolver
 
         with _lock:

@@ -13,24 +13,40 @@ from fledge.agents.build import LearnedPolicy
 from fledge.core.errors import ConfigError, FormatError
 from fledge.core.overrides import from_plain
 from fledge.core.settings import flat_settings
+from fledge.core.specs import TensorSpec, describe_spec, spec_from
 from fledge.tasks.base import Task
 from fledge.tasks.navigation.config import ActionForm, NavigationConfig, NavigationPolicyConfig, PolicyKind
+from fledge.tasks.navigation.env import NavigationEnv
 from fledge.tasks.navigation.networks.feature_policy import FeatureActor, FeaturePolicy, PlannedPolicy
 from fledge.tasks.navigation.networks.grid_q import GridQ
 from fledge.tasks.navigation.networks.navrl import NavRLActorCritic, NavRLPolicy, load_navrl_checkpoint
+from fledge.tasks.navigation.sensing.observations import OBSERVATIONS
 from fledge.tasks.navigation.shield import SHIELDS, Shielded
-from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv
+from fledge.tasks.policy_factory import PolicyFactory, TrainedEnv, env_specs
 from fledge.tasks.presets import Presets
 
 TASK_FOLDER = Path(__file__).parents[1]
 KINDS = ("features", "planned", "navrl", "squashed", "grid_q")
 
 
+def extra_observations(task: Task, env: NavigationConfig) -> dict[str, TensorSpec]:
+    """Return the observations that the task's env has besides those of NavigationEnv."""
+    if task.env is NavigationEnv:
+        return {}
+    # without the maps: quick to make
+    bare = dataclasses.replace(
+        env, num_maps=1, static_obstacles=0, moving_obstacles=0, map_refresh_steps=0, fresh_maps=False
+    )
+    known = {observation.name for observation in OBSERVATIONS}
+    return {name: spec for name, spec in env_specs(task, bare)[0].items() if name not in known}
+
+
 class NavigationPolicies(PolicyFactory):
-    """Policies are described as
+    """Builds policies from descriptions:
     {"kind": "features" | "navrl" | "squashed", "hidden": [256, 128], "lidar": [36, 4], "range_m": 4.0}
     {"kind": "planned", ... as above ..., "correction": 0.5}
     {"kind": "grid_q", "hidden": [256], "grid_size": 64, "headings": 16}
+    with "extra": specs of observations that a subclass of the env adds, which all but navrl and grid_q read.
     """
 
     config = NavigationPolicyConfig
@@ -45,18 +61,19 @@ class NavigationPolicies(PolicyFactory):
                 raise ConfigError("algo=dqn needs env.action_form=headings and env.grid_map=true, as in --preset dqn.")
             return {"kind": "grid_q", "hidden": hidden, "grid_size": env.grid_size, "headings": env.num_headings}
         if headings:
-            raise ConfigError(f"algo={algo} flies with env.action_form=velocity; headings are for dqn.")
+            raise ConfigError(f"algo={algo} needs env.action_form=velocity; headings are for algo=dqn.")
         if algo != "ppo" and policy.kind is not PolicyKind.features:
-            raise ConfigError(f"algo={algo} learns with policy.kind=features; navrl's and planned are for ppo.")
+            raise ConfigError(f"algo={algo} needs policy.kind=features; navrl and planned are for algo=ppo.")
         planned = policy.kind is PolicyKind.planned
         if planned and not env.plan:
-            raise ConfigError("policy.kind=planned corrects the planner, which it must observe: set env.plan=true.")
+            raise ConfigError("policy.kind=planned needs the observation plan: set env.plan=true.")
         return {
             "kind": policy.kind.value if algo == "ppo" else "squashed",
             "hidden": hidden,
             "lidar": [env.lidar_azimuths, env.num_elevations],
             "range_m": env.lidar_range_m,
             **({"correction": policy.correction} if planned else {}),
+            **({"extra": describe_spec(extra)} if (extra := extra_observations(task, env)) else {}),
         }
 
     def build(self, description: Mapping[str, Any]) -> LearnedPolicy:
@@ -66,14 +83,15 @@ class NavigationPolicies(PolicyFactory):
                 return GridQ(int(description["grid_size"]), int(description["headings"]), hidden)
             azimuths, elevations = (int(x) for x in description["lidar"])
             range_m, correction = float(description["range_m"]), float(description.get("correction", 0.0))
+            extra: Any = spec_from(description["extra"]) if "extra" in description else None
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"This is not a policy's description: {description!r}.") from error
         if kind == "features":
-            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m)
+            return FeaturePolicy((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "planned":
-            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction)
+            return PlannedPolicy((azimuths, elevations), hidden, range_m=range_m, correction=correction, extra=extra)
         if kind == "squashed":
-            return FeatureActor((azimuths, elevations), hidden, range_m=range_m)
+            return FeatureActor((azimuths, elevations), hidden, range_m=range_m, extra=extra)
         if kind == "navrl":
             if (azimuths, elevations) != (36, 4):
                 raise ConfigError(
@@ -84,16 +102,24 @@ class NavigationPolicies(PolicyFactory):
         raise FormatError(f"The policy's kind is {kind!r}, but must be one of {', '.join(KINDS)}.")
 
     def load_interop(self, path: Path) -> BaseAgent:
-        """Load NavRL's policy from its released file."""
+        """Return NavRL's policy from its checkpoint."""
         return load_navrl_checkpoint(path)
 
+    def to_trainable(self, agent: BaseAgent) -> tuple[dict[str, Any], LearnedPolicy]:
+        """Return NavRL's policy as the network that `policy.kind=navrl` trains, with its value normalisation."""
+        if not isinstance(agent, NavRLPolicy):
+            return super().to_trainable(agent)
+        network = NavRLActorCritic.from_navrl(agent)
+        hidden = list(NavigationPolicyConfig().hidden)  # of other kinds; NavRL's layers are fixed
+        return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
+
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return NavRL's env for NavRL's policy."""
+        """Return the config of NavRL's env for NavRL's policy."""
         if not isinstance(agent, NavRLPolicy):
             return None
         cfg = from_plain(NavigationConfig, Presets(TASK_FOLDER / "presets").load("env", "navrl"))
         return TrainedEnv(flat_settings(cfg), cfg.dt_s * cfg.decimation)
 
     def enable_observations(self, cfg: NavigationConfig, agent: BaseAgent) -> NavigationConfig:
-        """Observe `pose` and `plan` where the agent reads them."""
+        """Return the config with the observations `pose` and `plan` enabled if the agent reads them."""
         return dataclasses.replace(cfg, pose=cfg.pose or "pose" in agent.observes, plan="plan" in agent.observes)

@@ -1,9 +1,9 @@
 """Small networks on hand-made features: actor-critics of the presets `fast` and `planned`, and the actor of SAC and TD3.
 
-The features are a function of NavRL's observation, nothing more:
+The features are computed from NavRL's observations alone:
 
 9    unit vector to goal (3), far and near distance, height to goal, velocity (3)
-H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's skin
+H*V  LiDAR beams as log(range / distance) / log(range / radius): 0 free, 1 at the drone's surface
 5*14 per obstacle: offset (3), relative velocity (3), gap, closeness, time and miss distance of the closest
      approach, vertical clearance, width, box or cylinder, present
 """
@@ -20,6 +20,7 @@ from fledge.agents.actor_critic import ActorCritic
 from fledge.agents.base import Obs
 from fledge.agents.distributions import GaussianHead, Params
 from fledge.agents.mlp import mlp, value_layer
+from fledge.agents.observations import Flattener
 from fledge.agents.squashed import SquashedActor
 from fledge.core.specs import TensorSpec
 from fledge.tasks.navigation.physics.shapes import BOX_M, WIDTHS
@@ -35,8 +36,25 @@ RADIUS_M = 0.3
 MIN_GAP_M = 0.05
 
 
+class ExtraObservations:
+    """Observations that a subclass of the env adds; the networks read them after the features."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
+        self.specs = dict(specs)
+        self.flatten = Flattener(specs, {})
+        self.names, self.inputs = self.flatten.keys, self.flatten.inputs
+
+    def append(self, features: Tensor, obs: Obs) -> Tensor:
+        """Return features [B, F] with the extra observations after them."""
+        return torch.cat([features, self.flatten(obs)], dim=-1) if self.names else features
+
+    def examples(self, batch: int, seed: int) -> dict[str, Tensor]:
+        """Return random observations that fit the specs."""
+        return self.flatten.examples(batch, seed)
+
+
 class FeaturePolicy(ActorCritic):
-    """A small shared MLP on hand-made features: the `fast` preset's network."""
+    """A small MLP on hand-made features, shared by actor and critic: the network of the preset `fast`."""
 
     observes = READ
 
@@ -48,34 +66,37 @@ class FeaturePolicy(ActorCritic):
         range_m: float = 4.0,
         more_inputs: int = 0,
         forward: float = FORWARD,
+        extra: Mapping[str, TensorSpec] | None = None,
     ) -> None:
         super().__init__()
         self.range_m, self.lidar_shape = range_m, lidar_shape
-        self.inputs = num_features(lidar_shape[0] * lidar_shape[1]) + more_inputs
+        self.extra = ExtraObservations(extra or {})
+        self.observes, self.reads = (*type(self).observes, *self.extra.names), self.extra.specs
+        self.inputs = num_features(lidar_shape[0] * lidar_shape[1]) + self.extra.inputs + more_inputs
         self.trunk = mlp(self.inputs, hidden)
         self.head = GaussianHead(hidden[-1], VELOCITY, forward, log_std_max)
         self.critic = value_layer(hidden[-1])
 
     def encode(self, obs: Obs) -> Tensor:
-        return navigation_features(obs, self.range_m)
+        return self.extra.append(navigation_features(obs, self.range_m), obs)
 
     def forward(self, x: Tensor) -> tuple[Params, Tensor]:
         h = self.trunk(x)
         return self.head(h), self.critic(h).squeeze(-1)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
-        return example_flight(batch, self.lidar_shape, self.range_m, seed)
+        return example_flight(batch, self.lidar_shape, self.range_m, seed) | self.extra.examples(batch, seed)
 
 
 class PlannedPolicy(FeaturePolicy):
-    """A shared MLP that reads what the planner would do, and corrects it: before training it flies as the planner does.
+    """A shared MLP that reads the planner's command and corrects it; before training it flies like the planner.
 
         mean = the planner's command + correction * tanh(network(features, plan)),  in shares of the speed limit
 
     `plan` is an observation (`env.plan=true`): on a robot, run the planner beside the policy (`PlanReader`).
 
     Args:
-        correction: How far it may go from the planner's command, per axis.
+        correction: Largest correction of the planner's command per axis, as a share of the speed limit.
     """
 
     observes = (*READ, PLAN.name)
@@ -87,8 +108,9 @@ class PlannedPolicy(FeaturePolicy):
         log_std_max: float = -1.5,
         range_m: float = 4.0,
         correction: float = 0.5,
+        extra: Mapping[str, TensorSpec] | None = None,
     ) -> None:
-        super().__init__(lidar_shape, hidden, log_std_max, range_m, more_inputs=PLAN.width, forward=0.0)
+        super().__init__(lidar_shape, hidden, log_std_max, range_m, PLAN.width, 0.0, extra)
         self.correction = correction
 
     def encode(self, obs: Obs) -> Tensor:
@@ -106,22 +128,28 @@ class PlannedPolicy(FeaturePolicy):
 
 
 class FeatureActor(SquashedActor):
-    """The squashed actor of SAC and TD3 on the same features."""
+    """Squashed actor of SAC and TD3 on the same features."""
 
     observes = READ
 
     def __init__(
-        self, lidar_shape: tuple[int, int] = (36, 4), hidden: Sequence[int] = (256, 128), range_m: float = 4.0
+        self,
+        lidar_shape: tuple[int, int] = (36, 4),
+        hidden: Sequence[int] = (256, 128),
+        range_m: float = 4.0,
+        extra: Mapping[str, TensorSpec] | None = None,
     ) -> None:
-        inputs = num_features(lidar_shape[0] * lidar_shape[1])
+        more = ExtraObservations(extra or {})
+        inputs = num_features(lidar_shape[0] * lidar_shape[1]) + more.inputs
         super().__init__(inputs, VELOCITY, hidden, FORWARD, LOG_STD_RANGE)
-        self.range_m, self.lidar_shape = range_m, lidar_shape
+        self.range_m, self.lidar_shape, self.extra = range_m, lidar_shape, more
+        self.observes, self.reads = (*READ, *more.names), more.specs
 
     def encode(self, obs: Obs) -> Tensor:
-        return navigation_features(obs, self.range_m)
+        return self.extra.append(navigation_features(obs, self.range_m), obs)
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
-        return example_flight(batch, self.lidar_shape, self.range_m, seed)
+        return example_flight(batch, self.lidar_shape, self.range_m, seed) | self.extra.examples(batch, seed)
 
 
 def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, seed: int) -> dict[str, Tensor]:
@@ -141,7 +169,7 @@ def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, see
 
 
 def num_features(beams: int, obstacles: int = NEAREST) -> int:
-    """Width of the feature vector."""
+    """Return the width of the feature vector."""
     return STATE_FEATURES + beams + obstacles * OBSTACLE_FEATURES
 
 

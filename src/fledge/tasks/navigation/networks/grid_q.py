@@ -18,7 +18,7 @@ PATCH = 4  # cells along a side of a patch; as channels they make convolutions t
 
 
 class GridQ(QNetwork):
-    """Values of every heading."""
+    """Network of the value of each heading."""
 
     observes = ("grid_map", "state")
 
@@ -49,7 +49,7 @@ class GridQ(QNetwork):
         self.register_load_state_dict_pre_hook(_rename_old_entries)
 
     def forward(self, obs: Obs) -> Tensor:
-        """Values [B, headings] of a batch of observations with `grid_map` and `state`."""
+        """Return values [B, headings] of a batch of observations with `grid_map` and `state`."""
         h = torch.cat([self.grid(obs["grid_map"].float()), own_features(obs["state"])], dim=-1)
         h = self.trunk(h)
         advantage = self.advantage(h)
@@ -63,7 +63,7 @@ class GridQ(QNetwork):
 
 
 def _rename_old_entries(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Older files call the advantage layer `gain`."""
+    """Rename entries of older files, which call the advantage layer `gain`."""
     for kind in ("weight", "bias"):
         if f"{prefix}gain.{kind}" in state:
             state[f"{prefix}advantage.{kind}"] = state.pop(f"{prefix}gain.{kind}")

@@ -4,7 +4,7 @@ A LiDAR image is 36 azimuths by 4 elevations. Convolving it with a 5x3 kernel is
 azimuth with the elevations folded into the channels: the kernel's three elevation taps become a banded matrix between
 "channel and elevation" in and out (1.33 times the arithmetic, all of it in matrix products).
 
-Layout: batch innermost, [azimuth * channel * elevation, B]. The window of five azimuths that an output looks at is
+Layout: batch innermost, [azimuth * channel * elevation, B]. The window of five azimuths that an output reads is
 then one contiguous block of rows, and all windows are one overlapping view, so that a layer is one batched product with
 nothing copied or gathered, forward or backward. Layers write into the middle of zero-padded buffers, which the next
 layer reads.
@@ -26,7 +26,7 @@ AZIMUTHS, ELEVATIONS = 36, 4
 
 
 def band(width_in: int, stride: int) -> Tensor:
-    """[3, in, out]: 1 where elevation tap t connects elevation `in` to `out` (padding 1)."""
+    """Return [3, in, out]: 1 where elevation tap t connects elevation `in` to `out` (padding 1)."""
     width_out = (width_in - 1) // stride + 1
     table = torch.zeros(3, width_in, width_out)
     for out in range(width_out):
@@ -97,7 +97,7 @@ class _EluConvs(torch.autograd.Function):
             by_row = inner.view(rows, out, -1)
             windows = _windows(buffers[k], rows, stride, width, TAPS)
             found = [torch.bmm(by_row, windows.transpose(1, 2)).sum(0), by_row.sum((0, 2)).unsqueeze(1), *found]
-            if k > 0:  # each pair of azimuths below is seen by three above
+            if k > 0:  # three outputs read each pair of input azimuths
                 turned = _turned(kernel, width).expand(rows, -1, -1)
                 grad = torch.bmm(turned, _windows(padded, rows, 1, out, 3)).view(2 * rows * width, -1)
             elif ctx.needs_input_grad[0]:
@@ -109,13 +109,13 @@ class _EluConvs(torch.autograd.Function):
 
 
 def _windows(buffer: Tensor, count: int, stride: int, width: int, taps: int) -> Tensor:
-    """[count, taps * width, B]: what each output looks at. A view; windows overlap."""
+    """Return the window that each output reads, [count, taps * width, B], as a view; windows overlap."""
     batch = buffer.shape[1]
     return buffer.as_strided((count, taps * width, batch), (stride * width * batch, batch, 1))
 
 
 def _turned(kernel: Tensor, width: int) -> Tensor:
-    """[2 * width, 3 * out]: what a pair of azimuths gets back through a kernel of stride 2 from the three above it."""
+    """Return the matrix [2 * width, 3 * out] that takes gradients of three outputs to the pair of azimuths they share."""
     out = kernel.shape[0]
     taps = kernel.view(out, TAPS, width)
     turned = kernel.new_zeros(2, width, 3, out)
@@ -128,7 +128,7 @@ def _turned(kernel: Tensor, width: int) -> Tensor:
 
 
 def _padded(like: Tensor, rows: int, width: int, pad: int) -> Tensor:
-    """A buffer for `rows` azimuths of `width` values, with `pad` azimuths of zeros before and after."""
+    """Return a buffer for `rows` azimuths of `width` values, with `pad` azimuths of zeros before and after."""
     buffer = like.new_empty((rows + 2 * pad) * width, like.shape[1])
     buffer[: pad * width].zero_()
     buffer[-pad * width :].zero_()
@@ -150,6 +150,6 @@ class LidarEncoder(nn.Module):
         layers = [part for conv in self.convs for part in conv.folded()]  # type: ignore[operator]
         strides = tuple(conv.stride for conv in self.convs)
         x = _EluConvs.apply(lidar.t().contiguous(), strides, *layers)
-        # Conv2d flattens as (channel, azimuth, elevation), we hold (azimuth, channel, elevation): turn the weights
+        # Conv2d flattens as (channel, azimuth, elevation), this encoder as (azimuth, channel, elevation): permute
         weight = self.linear.weight.view(128, 16, 9, 2).permute(0, 2, 1, 3).reshape(128, 288)
         return self.norm(torch.addmm(self.linear.bias[:, None], weight, x).t())

@@ -1,6 +1,6 @@
 """NavRL's network, exactly, and its released checkpoint (Xu et al., "NavRL", RA-L 2025; MIT licence).
 
-Inputs are the navigation observation (`tasks.navigation`). Three traps that cost success when missed:
+Inputs are the navigation observations. Three details matter for success:
 the trunk reads [lidar 128 | obstacles 64 | state 8], because TorchRL sorts keys; the Beta parameters are
 1 + softplus(x) + 1e-6; and the critic's output is normalised (value = output * std + mean).
 """
@@ -18,12 +18,13 @@ from torch.nn import functional as F
 from fledge.agents.actor_critic import ActorCritic, ValueNorm
 from fledge.agents.base import BaseAgent, Exported, Obs
 from fledge.agents.distributions import BetaHead, Params
-from fledge.core.errors import FormatError
+from fledge.core.errors import FledgeError, FormatError
+from fledge.storage import load_checkpoint
 from fledge.tasks.navigation.networks.feature_policy import READ, VELOCITY, example_flight
 from fledge.tasks.navigation.networks.lidar_encoder import AZIMUTHS, ELEVATIONS, LidarEncoder
 from fledge.tasks.navigation.sensing.observations import DYNAMIC_OBSTACLE, STATE
 
-NAVRL_PREFIXES = {  # where each of our modules lies in NavRL's state dict
+NAVRL_PREFIXES = {  # our module -> prefix in NavRL's state dict
     "lidar": "feature_extractor.module.0.module",
     "obstacles": "feature_extractor.module.1.module.1",
     "trunk": "feature_extractor.module.3.module",
@@ -31,6 +32,10 @@ NAVRL_PREFIXES = {  # where each of our modules lies in NavRL's state dict
     "beta": "actor.module.0.module.beta_layer",
     "critic": "critic.module",
 }
+ABOUT = (
+    "NavRL (Xu et al., RA-L 2025, github.com/Zhefan-Xu/NavRL): a published LiDAR navigation policy, trained in Isaac Sim; it "
+    "flies here with the network and weights that its authors released."
+)
 WIDTHS = [AZIMUTHS * ELEVATIONS, DYNAMIC_OBSTACLE.size(), STATE.size()]  # of the inputs: lidar, obstacles, state
 
 
@@ -67,7 +72,7 @@ class NavRLNetwork(nn.Module):
         self.critic = nn.Linear(256, 1)
 
     def features(self, obs: Obs) -> Tensor:
-        """[B, 256] trunk output."""
+        """Return the trunk's output, [B, 256]."""
         lidar = self.lidar(obs["lidar"])
         obstacles = self.obstacles(obs["dynamic_obstacle"].flatten(1))
         return self.trunk(torch.cat([lidar, obstacles, obs["state"]], dim=-1))
@@ -84,6 +89,7 @@ class NavRLPolicy(BaseAgent):
     """NavRL's actor and critic: actions in [0, 1]³ and values in reward units."""
 
     observes = READ
+    about = ABOUT
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +103,7 @@ class NavRLPolicy(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]: the mean of the Beta distribution, or a sample of it."""
+        """Return the actions, [B, 3]: the mean of the Beta distribution, or a sample of it."""
         if deterministic:
             return self.respond(obs)[0]
         alpha, beta, _ = self.network(obs)
@@ -145,7 +151,7 @@ class NavRLActorCritic(ActorCritic):
 
     @classmethod
     def from_navrl(cls, policy: NavRLPolicy) -> NavRLActorCritic:
-        """The same policy, ready to be trained further."""
+        """Return the same policy in the form for training."""
         own = cls()
         for ours, theirs in own._pairs(policy.network):
             ours.load_state_dict(theirs.state_dict())
@@ -153,7 +159,7 @@ class NavRLActorCritic(ActorCritic):
         return own
 
     def published(self) -> NavRLPolicy:
-        """The same policy in NavRL's published form, with Conv2d."""
+        """Return the same policy in NavRL's published form, with Conv2d."""
         policy = NavRLPolicy()
         for ours, theirs in self._pairs(policy.network):
             theirs.load_state_dict(ours.state_dict())
@@ -161,14 +167,14 @@ class NavRLActorCritic(ActorCritic):
         return policy.eval()
 
     def exported(self) -> nn.Module:
-        """The fast LiDAR encoder is for training; other programs get the Conv2d it equals."""
+        """Return the module to export: with Conv2d, which equals the fast LiDAR encoder."""
         return self.published().exported()
 
     def example_inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         return example_flight(batch, (36, 4), 4.0, seed)
 
     def _pairs(self, net: NavRLNetwork) -> list[tuple[nn.Module, nn.Module]]:
-        """Our modules beside the published ones with the same parameters."""
+        """Return pairs of our modules and the published ones with the same parameters."""
         assert isinstance(self.head, BetaHead)
         return [
             *zip(self.lidar.convs, (net.lidar[0], net.lidar[2], net.lidar[4]), strict=True),
@@ -182,17 +188,15 @@ class NavRLActorCritic(ActorCritic):
         ]
 
 
-def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
-    """Return NavRL's policy from its `.pt` file (a plain state dict; nothing in it is executed).
-
-    Raises:
-        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
-    """
-    path = Path(path)
+def read_state_dict(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a `.pt` file, or of a file that `fledge convert` made of one; nothing in it is executed."""
     if not path.is_file():
         raise FormatError(f"There is no checkpoint at {path}: give the path of NavRL's released .pt file.")
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        is_ours = path.suffix in (".fledge", ".lz4", ".safetensors")
+        saved = load_checkpoint(path) if is_ours else torch.load(path, map_location="cpu", weights_only=True)
+    except FledgeError:
+        raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or ["it is empty"])[0]
         raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
@@ -200,6 +204,17 @@ def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
         raise FormatError(f"{path} cannot be loaded safely; only plain tensors are allowed in it.") from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
+    return saved
+
+
+def load_navrl_checkpoint(path: str | Path) -> NavRLPolicy:
+    """Return NavRL's policy from its `.pt` file, or from a file that `fledge convert` made of it.
+
+    Raises:
+        FormatError: if the file is missing, is not a state dict, or is not NavRL's network.
+    """
+    path = Path(path)
+    saved = read_state_dict(path)
     policy = NavRLPolicy()
     own = policy.network.state_dict()
     for ours, tensor in own.items():

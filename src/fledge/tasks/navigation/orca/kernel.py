@@ -1,4 +1,4 @@
-"""ORCA on the drone's sensors: half-spaces from movers, beams and the heights of the flight. One thread a drone."""
+"""ORCA on the drone's sensors: half-spaces from movers, beams and height limits. One thread per drone."""
 
 import torch
 import warp as wp
@@ -11,21 +11,21 @@ from fledge.tasks.navigation.planner.readings import FAR, Movers, Own, Seen, rea
 from fledge.tasks.navigation.sensing.observations import NEAREST
 
 HORIZON_S = 2.0  # for movers
-NEAR_HORIZON_S = 1.0  # for what stands still
-LAG_S = 0.4  # the drone coasts this long: 68 % of a change of speed is done after 0.5 s
+NEAR_HORIZON_S = 1.0  # for static obstacles
+LAG_S = 0.4  # the drone responds to a command this late: 68 % of a change of speed after 0.5 s
 SKIN_M = 0.1
 HEIGHTS = 2
 
 
 @wp.struct
 class Caution:
-    """How careful to be."""
+    """Parameters of the velocity obstacles."""
 
-    body: float  # m: radius and skin
+    body: float  # m: radius and safety distance
     limit: float  # m/s
     floor: float  # m
     ceiling: float  # m
-    step_s: float  # time to leave what is touched already
+    step_s: float  # s: time to separate from an obstacle in contact
     horizon: float  # s
     near_horizon: float  # s
     lag: float  # s
@@ -33,7 +33,7 @@ class Caution:
 
 @wp.func
 def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """The half-space of mover k, taken as a ball of its width at the height of it that is nearest."""
+    """Return the half-space of mover k, taken as a ball of its width at its point nearest in height."""
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
@@ -47,7 +47,7 @@ def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp
 
 @wp.func
 def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """The half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows all, where there is none."""
+    """Return the half-space of the nearest hit of azimuth h; (0, 0, 0, -1), which allows everything, without one."""
     angle = own.yaw + TWO_PI * float(h) / float(seen.azimuths)
     elevations = seen.cosine.shape[0]
     least = float(FAR)
@@ -67,7 +67,7 @@ def beam_plane(q: Caution, seen: Seen, i: int, h: int, own: Own, wanted: wp.vec3
 def allowed(
     i: int, own: Own, seen: Seen, q: Caution, movers: Movers, planes: wp.array2d(dtype=wp.vec4), wanted: wp.vec3
 ) -> wp.vec3:
-    """All half-spaces of a drone, then the command in them that is nearest to what is wanted."""
+    """Write the half-spaces of a drone and return the allowed command nearest to the wanted one."""
     count = int(0)
     for k in range(NEAREST):
         if movers.place[i, k][0] < FAR:
@@ -87,7 +87,7 @@ def allowed(
 
 @wp.struct
 class Guard:
-    """Velocity obstacles behind a planner."""
+    """Velocity obstacles that check a planner's command."""
 
     on: int
     caution: Caution
@@ -96,7 +96,10 @@ class Guard:
 
 @wp.func
 def guarded(g: Guard, i: int, own: Own, seen: Seen, movers: Movers, command: wp.vec3) -> wp.vec3:
-    """The command, turned out of the velocity obstacles where the guard is on. Movers have been read."""
+    """Return the nearest command outside the velocity obstacles if the guard is on, else the command.
+
+    Movers must have been read.
+    """
     if g.on == 0:
         return command
     return allowed(i, own, seen, g.caution, movers, g.planes, command)
@@ -111,7 +114,7 @@ def avoid(
     wanted: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
-    """Write each drone's command, m/s in the goal frame: the allowed one nearest to what is wanted."""
+    """Write each drone's command, m/s in the goal frame: the allowed one nearest to the wanted one."""
     i = first + wp.tid()
     own = read_own(seen, i)
     read_movers(seen, i, own.pos, movers)
@@ -124,7 +127,7 @@ def num_planes(env_cfg: NavigationConfig) -> int:
 
 
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
-    """Return ORCA's settings in an env, over a buffer of half-spaces [N, num_planes, 4], which is not read when off."""
+    """Return ORCA's settings in an env over a buffer of half-spaces [N, num_planes, 4], unused if disabled."""
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
     q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M

@@ -26,7 +26,7 @@ class OrcaBuffers(Buffers):
 
 
 class OrcaPilot(Steering):
-    """Flies straight to the goal at full speed, or the nearest command that no velocity obstacle forbids."""
+    """Flies straight to the goal at full speed, or by the nearest command outside all velocity obstacles."""
 
     def get_name(self) -> str:
         return "orca"
@@ -35,7 +35,7 @@ class OrcaPilot(Steering):
         return OrcaBuffers(self.env_cfg, count, device)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]."""
+        """Return the actions, [B, 3]."""
         state = obs["state"]
         speed = self.env_cfg.speed_limit * state[:, STATE["horizontal_distance"]].clamp(max=1.0)
         return self.as_action(self.command(obs, state[:, STATE["to_goal"]] * speed))

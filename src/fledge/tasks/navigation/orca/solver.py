@@ -1,16 +1,16 @@
-"""Velocity obstacles: which commands lead into something within a horizon, and the nearest command that does not.
+"""Velocity obstacles: the commands that lead to a collision within a horizon, and the nearest one that does not.
 
 Optimal reciprocal collision avoidance (J. van den Berg, S. Guy, M. Lin, D. Manocha, ISRR 2009), in three dimensions, where
 obstacles do not give way. An obstacle of joint radius R at p (from the drone) with relative velocity v forbids a cone with a
-rounded tip; the way u from v to its surface, with its normal n, leaves the half-space
+rounded tip; with u the vector from v to its surface and n the normal there, the allowed commands are the half-space
 
     (v' - command - u) . n >= 0
 
-of allowed commands. The command flown is the allowed one nearest to what is wanted, no faster than the limit; where none is
-allowed, the one that violates all half-spaces least (found by letting them back evenly, by bisection).
+The result is the allowed command nearest to the wanted one, no faster than the limit. If none is allowed, it is the one
+that violates all half-spaces least: they are moved back equally, by bisection, until one is allowed.
 
-The drone follows a command with a lag L: what it does within t is L * velocity + (t - L) * command. So obstacles are taken
-where they would be for a drone that coasts for L, and the horizon is as much shorter.
+The drone follows a command with a lag L: within t it moves by L * velocity + (t - L) * command. So obstacles are placed
+as for a drone that keeps its velocity for L, and the horizon is shorter by L.
 """
 
 import warp as wp
@@ -21,7 +21,7 @@ BISECTIONS = 14
 
 @wp.struct
 class Answer:
-    """A command, and whether there is one."""
+    """A command, and whether one was found."""
 
     found: bool
     v: wp.vec3
@@ -29,7 +29,7 @@ class Answer:
 
 @wp.func
 def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon: float, step: float) -> wp.vec4:
-    """Allowed commands as (n, b): n . v' >= b. `v` is the command minus the obstacle's velocity.
+    """Return the allowed commands as (n, b): n . v' >= b. `v` is the command minus the obstacle's velocity.
 
     Outside (|p| > R) with horizon t the tip of the forbidden cone is a ball of radius R/t around p/t.
     """
@@ -48,7 +48,7 @@ def half_space(p: wp.vec3, v: wp.vec3, command: wp.vec3, radius: float, horizon:
         w = v - along * p
         scale = radius * along
     length = wp.length(w)
-    n = -wp.normalize(p)  # from the middle of a ball any way out will do
+    n = -wp.normalize(p)  # at the centre of a ball any direction leads out
     if length > EPSILON:
         n = w / length
     u = (scale - length) * n
@@ -64,7 +64,7 @@ def normal_of(plane: wp.vec4) -> wp.vec3:
 def on_line(
     planes: wp.array2d(dtype=wp.vec4), i: int, a: int, b: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """The point nearest to `wanted` where planes a and b meet, inside the ball and all planes before b."""
+    """Return the point nearest to `wanted` on the line of planes a and b, inside the ball and all planes before b."""
     answer = Answer()
     na = normal_of(planes[i, a])
     nb = normal_of(planes[i, b])
@@ -80,7 +80,7 @@ def on_line(
     if rest < 0.0:
         return answer
     way = way / wp.sqrt(square)
-    high = wp.sqrt(rest)  # `point` is the line's nearest to the origin
+    high = wp.sqrt(rest)  # `point` is the line's point nearest to the origin
     low = -high
     for k in range(b):
         slope = wp.dot(normal_of(planes[i, k]), way)
@@ -101,7 +101,7 @@ def on_line(
 
 @wp.func
 def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wanted: wp.vec3, limit: float) -> Answer:
-    """The point nearest to `wanted` on plane a, inside the ball and all planes before it."""
+    """Return the point nearest to `wanted` on plane a, inside the ball and all planes before it."""
     answer = Answer()
     n = normal_of(planes[i, a])
     b = planes[i, a][3] - back
@@ -109,7 +109,7 @@ def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wan
         return answer
     middle = b * n
     radius = wp.sqrt(limit * limit - b * b)
-    offset = wanted - wp.dot(wanted, n) * n  # of the foot of `wanted`, from the middle of the disc
+    offset = wanted - wp.dot(wanted, n) * n  # from the centre of the disc to the projection of `wanted`
     length = wp.length(offset)
     if length > radius:
         offset = offset * (radius / length)
@@ -129,7 +129,7 @@ def on_plane(planes: wp.array2d(dtype=wp.vec4), i: int, a: int, back: float, wan
 def nearest_allowed(
     planes: wp.array2d(dtype=wp.vec4), i: int, count: int, back: float, wanted: wp.vec3, limit: float
 ) -> Answer:
-    """The point nearest to `wanted` inside the ball and all planes, each let back by `back` (R. Seidel, 1991)."""
+    """Return the point nearest to `wanted` inside the ball and all planes, each moved back by `back` (R. Seidel, 1991)."""
     answer = Answer()
     v = wanted
     length = wp.length(v)
@@ -148,14 +148,14 @@ def nearest_allowed(
 
 @wp.func
 def safest(planes: wp.array2d(dtype=wp.vec4), i: int, count: int, wanted: wp.vec3, limit: float) -> wp.vec3:
-    """The allowed command nearest to `wanted`; where none is allowed, the one that violates least."""
+    """Return the allowed command nearest to `wanted`; if none is allowed, the one that violates the planes least."""
     best = nearest_allowed(planes, i, count, 0.0, wanted, limit)
     if best.found:
         return best.v
     low = float(0.0)
     high = float(0.0)
     for a in range(count):
-        high = wp.max(high, planes[i, a][3])  # standing still violates by no more
+        high = wp.max(high, planes[i, a][3])  # hovering violates by no more
     high = high + 0.01
     best = nearest_allowed(planes, i, count, high, wanted, limit)
     for _k in range(BISECTIONS):

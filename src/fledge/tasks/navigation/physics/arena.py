@@ -1,7 +1,7 @@
 """A narrow arena between four walls with standing cylinders: the map of the P2M benchmark.
 
 Its geometry follows arclab-hku/P2M (RA-L 2026): cylinders of 0.25 to 1.05 m in 10 x 25 m, walls at x = ±6.5 m and
-y = ±17.5 m. All of it is a function of (seed, map key), as in `terrain`; its moving obstacles are in `crowd`.
+y = ±17.5 m. The map is a function of (seed, map key), as in `terrain`; its moving obstacles are in `crowd`.
 """
 
 import warp as wp
@@ -12,9 +12,9 @@ from fledge.tasks.navigation.physics.terrain import P_BOX, WALL_CELLS, WALL_HEIG
 
 WALL_X_M, WALL_Y_M = 6.5, 17.5
 LANE_M, LANE_HEIGHT_M = 15.0, 2.0  # flights go from y = -15 to 15 m at this height
-ROWS = 11  # of cells that the widest cylinder touches: each is a box of its own
+ROWS = 11  # rows of cells that the widest cylinder touches; each row is one box
 SIDES = 4
-INNER_M = 20.0  # inner cells count from -20 m
+INNER_M = 20.0  # inner cells are counted from -20 m
 WALL_X = int(WALL_X_M * 10)
 WALL_Y = int(WALL_Y_M * 10)
 MIDDLE = int(INNER_M * 10)
@@ -29,7 +29,7 @@ def place_arena(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """One thread a map: each cylinder as rows of cells (boxes `ROWS * c ...`), then the four walls."""
+    """Place each cylinder as rows of cells (boxes `ROWS * c ...`), then the four walls; one thread per map."""
     slot = slots[wp.tid()]
     key = keys[slot]
     for c in range(cylinders):

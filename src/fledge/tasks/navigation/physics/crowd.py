@@ -1,13 +1,13 @@
 """Moving obstacles, one crowd per map: NavRL's floating boxes and standing cylinders, or P2M's swinging cylinders.
 
-Obstacle j of NavRL's crowd has kind j % 8 (`shapes`). So any prefix of a crowd is a balanced crowd, and a curriculum only
-changes `count`. Each obstacle roams: it heads for a goal near its origin; every `SPEED_STEPS` physics steps it takes a new
-speed towards the goal, and keeps that velocity in between.
+Obstacle j of NavRL's crowd has kind j % 8 (`shapes`). So the first n obstacles always have balanced kinds, and a
+curriculum only changes `count`. Each obstacle roams: it moves to a goal near its origin; every `SPEED_STEPS` physics steps
+it draws a new speed towards the goal, and keeps that velocity in between.
 
 P2M's obstacles swing: the speed along each axis is A (sin(w t) + 1.1) with A from 0.34 to 1.68 m/s and w up to 2 rad/s, and
 they turn back at the borders. `goal` then holds the sign of the motion along x and y.
 
-A draw is a function of (seed, map key, obstacle, age of the map in steps) alone.
+Random numbers depend only on (seed, map key, obstacle, age of the map in steps).
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from fledge.envs.kernel_random import uniform4
 from fledge.tasks.navigation.physics.shapes import KINDS, STANDING_Z_M, is_standing
 
 AREA_HALF_M = 20.0
-SWING_X_M, SWING_Y_M = 5.0, 12.5  # half the area of swinging obstacles
+SWING_X_M, SWING_Y_M = 5.0, 12.5  # half the sides of the area of swinging obstacles
 SWING_KIND = 5  # cylinders of 0.5 m
 CEILING_M = 4.5
 ROAM_M = 5.0
@@ -26,7 +26,7 @@ GOAL_REACHED_M = 0.5
 SPEED_STEPS = 125
 MIN_SPEED, MAX_SPEED = 0.5, 1.5
 SPEED_SPAN = MAX_SPEED - MIN_SPEED
-TRIES_PER_SPACING = 200  # then the spacing aimed at shrinks by a fifth
+TRIES_PER_SPACING = 200  # after these the spacing is reduced by a fifth
 P_ORIGIN = int(Purpose.CROWD_ORIGIN)
 P_GOAL = int(Purpose.CROWD_GOAL)
 P_SPEED = int(Purpose.CROWD_SPEED)
@@ -37,14 +37,14 @@ class Crowd:
     """Obstacles of all maps. K maps, M obstacles, D physics steps per decision."""
 
     placed: wp.array(dtype=wp.int32)  # [K] obstacles of the map
-    count: wp.array(dtype=wp.int32)  # [K] how many of them, from the first, can be seen and hit
+    count: wp.array(dtype=wp.int32)  # [K] number of active obstacles, from the first; others are neither seen nor hit
     born: wp.array(dtype=wp.int32)  # [K] clock (physics steps) at which the map came into use
     origin: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     goal: wp.array2d(dtype=wp.vec3)  # [K, M] m, world
     vel: wp.array2d(dtype=wp.vec3)  # [K, M] m/s, world
     kinds: wp.array(dtype=wp.int32)  # [M] as in `shapes`
-    swings: int  # 1: all swing; 0: all roam
-    floating: int  # 1: boxes float at any height; 0: they rest with their centre at height 0
+    swings: int  # 1 if all obstacles swing, 0 if all roam
+    floating: int  # 1 if boxes float at any height, 0 if their centre rests at height 0
     trail: wp.array3d(dtype=wp.vec3)  # [D, K, M] m, world: positions after each physics step of the decision
 
 
@@ -55,19 +55,19 @@ def crowd_kinds(count: int, swings: bool) -> np.ndarray:
 
 @wp.func
 def stream(purpose: int, j: int) -> wp.uint32:
-    """Third counter word for obstacle j: the map key takes the first two."""
+    """Return the third counter word of the random stream of obstacle j; the map key is the first two."""
     return wp.uint32(purpose + j * 256)
 
 
 @wp.func
 def spread(u: float) -> float:
-    """A uniform number as a coordinate inside the area."""
+    """Return a coordinate inside the area from a uniform number in [0, 1)."""
     return AREA_HALF_M * (2.0 * u - 1.0)
 
 
 @wp.func
 def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float) -> bool:
-    """Whether a point keeps its distance from the origins of obstacles 0 .. j - 1."""
+    """Return whether a point keeps its distance from the origins of obstacles 0 .. j - 1."""
     for o in range(j):
         other = crowd.origin[slot, o]
         if (other[0] - x) * (other[0] - x) + (other[1] - y) * (other[1] - y) <= spacing * spacing:
@@ -77,7 +77,7 @@ def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float
 
 @wp.func
 def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec2ui) -> wp.vec3:
-    """Origin of obstacle j, apart from those before it: as far as their number allows, nearer after many tries."""
+    """Return an origin for obstacle j that keeps a spacing from the previous ones; the spacing shrinks after many tries."""
     spacing = 2.0 * wp.sqrt(AREA_HALF_M * AREA_HALF_M / float(wp.max(crowd.placed[slot], 1)))
     tries = int(0)
     u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
@@ -96,7 +96,7 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
 
 @wp.kernel(enable_backward=False)
 def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
-    """One thread a map: obstacles at rest at their origins; goals of those that roam are drawn at age 0."""
+    """Place obstacles at rest at their origins, one thread per map; roaming ones draw their goals at age 0."""
     slot = slots[wp.tid()]
     key = keys[slot]
     last = crowd.trail.shape[0] - 1
@@ -118,7 +118,7 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
 
 @wp.func
 def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, seed: wp.vec2ui) -> wp.vec3:
-    """A goal within ±5 m of the origin (z: -5 to +4), clamped to the map."""
+    """Return a goal within ±5 m of the origin (z: -5 to +4), clamped to the map."""
     u = uniform4(key[0], key[1], stream(P_GOAL, j), wp.uint32(age), seed)
     x = wp.clamp(origin[0] + ROAM_M * (2.0 * u[0] - 1.0), -AREA_HALF_M, AREA_HALF_M)
     y = wp.clamp(origin[1] + ROAM_M * (2.0 * u[1] - 1.0), -AREA_HALF_M, AREA_HALF_M)
@@ -132,7 +132,7 @@ def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, s
 
 @wp.func
 def turn_back(signs: wp.vec3, pos: wp.vec3) -> wp.vec3:
-    """Signs of a swinging obstacle's motion, turned to the inside where it has left the area."""
+    """Return the signs of a swinging obstacle's motion, reversed along an axis where it has left the area."""
     if wp.abs(pos[0]) > SWING_X_M:
         signs[0] = -wp.sign(pos[0])
     if wp.abs(pos[1]) > SWING_Y_M:
@@ -156,7 +156,7 @@ def step_crowd(
     seed: wp.vec2ui,
     crowd: Crowd,
 ):
-    """One thread an obstacle: all physics steps of one decision. Maps that are not in use yet (born later) rest."""
+    """Move an obstacle by all physics steps of one decision, one thread each; those of maps not yet in use rest."""
     tid = wp.tid()
     obstacles = crowd.origin.shape[1]
     steps = crowd.trail.shape[0]

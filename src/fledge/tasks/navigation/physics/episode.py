@@ -1,4 +1,4 @@
-"""The bookkeeping part of a decision: reward, end of episode, and the start of the next one. One thread a drone."""
+"""Kernels for the reward, the end of an episode and the start of the next one. One thread per drone."""
 
 import warp as wp
 
@@ -45,7 +45,7 @@ P_DOMAIN = wp.uint32(int(Purpose.DOMAIN))
 
 @wp.func
 def beam_logs(i: int, p: Params, obs: Obs) -> float:
-    """Mean log of the beams' distances, m."""
+    """Return the mean log of the beams' distances, m."""
     beams = p.lidar_azimuths * p.elevations
     logs = float(0.0)
     hits = int(0)
@@ -59,7 +59,7 @@ def beam_logs(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def beam_gap(i: int, p: Params, obs: Obs) -> float:
-    """Shortest distance of a beam, m."""
+    """Return the shortest distance of a beam, m."""
     nearest = float(0.0)
     for n in range(p.lidar_azimuths * p.elevations):
         nearest = wp.max(nearest, obs.lidar[i, n])
@@ -68,7 +68,7 @@ def beam_gap(i: int, p: Params, obs: Obs) -> float:
 
 @wp.func
 def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> Step:
-    """Read the inputs of reward terms. `movers`: mean log of the distances to moving obstacles, and the shortest, m."""
+    """Return the inputs of reward terms. `movers`: mean log of the distances to moving obstacles, and the shortest, m."""
     s = Step()
     to_goal = drones.goal[i] - drones.pos[i]
     s.seconds = drones.elapsed[i]
@@ -86,7 +86,7 @@ def read_step(i: int, p: Params, drones: Drones, obs: Obs, movers: wp.vec2) -> S
 
 @wp.func
 def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs) -> wp.vec2:
-    """Write what `scan` left out of the observation, without LiDAR noise. Returns what `observe_obstacles` does."""
+    """Write the observations that `scan` does not, without LiDAR noise; return the result of `observe_obstacles`."""
     if p.lidar_sees_movers == 1:
         scan_movers(i, p, maps, beams, drones, obs)
     observe_self(i, p, maps, drones, obs)
@@ -95,7 +95,7 @@ def complete(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: O
 
 @wp.kernel(enable_backward=False)
 def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
-    """Complete the observation, pay the reward, decide whether the episode ended."""
+    """Complete the observation, compute the reward, and decide whether the episode ended."""
     i = first + wp.tid()
     movers = complete(i, p, maps, beams, drones, obs)
     crash = drones.crash[i]
@@ -112,7 +112,7 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
         outcome = TIMEOUT
         if crash > 0:
             outcome = crash
-        if reached:  # before whatever ended the episode
+        if reached:  # also if the episode went on, and ended otherwise
             outcome = SUCCESS
     total = drones.episode_return[i] + reward
     drones.episode_return[i] = total
@@ -126,7 +126,7 @@ def conclude(first: int, p: Params, maps: Maps, beams: Beams, drones: Drones, re
 
 @wp.func
 def edge_point(u: wp.vec4) -> wp.vec3:
-    """A point on one of the four edges at ±24 m, 0.5 to 2.5 m high."""
+    """Return a point on one of the four edges at ±24 m, 0.5 to 2.5 m high."""
     along = EDGE_M * (2.0 * u[1] - 1.0)
     z = 0.5 + 2.0 * u[2]
     side = int(u[0] * 4.0)
@@ -136,7 +136,7 @@ def edge_point(u: wp.vec4) -> wp.vec3:
 
 @wp.func
 def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
-    """A point on the forest's side towards plus or minus `axis` (0 x, 1 y), 0.5 to 2.5 m high."""
+    """Return a point on the forest's side towards plus or minus `axis` (0 x, 1 y), 0.5 to 2.5 m high."""
     along = CROSSING_HALF_M * (2.0 * u[1] - 1.0)
     if axis == 0:
         return wp.vec3(sign * EDGE_M, along, 0.5 + 2.0 * u[2])
@@ -145,7 +145,7 @@ def side_point(axis: int, sign: float, u: wp.vec4) -> wp.vec3:
 
 @wp.func
 def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
-    """Whether a point has half a metre of free space to columns and two metres to moving obstacles."""
+    """Return whether a point is at least 0.5 m from columns and 2 m from moving obstacles."""
     cell = cell_at(x, y)
     if cell < 0:
         return True
@@ -160,10 +160,10 @@ def is_clear(p: Params, maps: Maps, slot: int, x: float, y: float) -> bool:
 
 
 @wp.func
-def clear_inside(p: Params, maps: Maps, slot: int, who: wp.uint32, when: wp.uint32, fallback: wp.vec3) -> wp.vec3:
-    """A random point inside the forest with free space around it, or the fallback if none is found."""
+def clear_inside(p: Params, maps: Maps, slot: int, drone: wp.uint32, when: wp.uint32, fallback: wp.vec3) -> wp.vec3:
+    """Return a random point inside the forest with free space around it, or the fallback if none is found."""
     for t in range(16):
-        u = uniform4(who, when, P_START, wp.uint32(t + 1), p.seed)
+        u = uniform4(drone, when, P_START, wp.uint32(t + 1), p.seed)
         x = INSIDE_M * (2.0 * u[0] - 1.0)
         y = INSIDE_M * (2.0 * u[1] - 1.0)
         if is_clear(p, maps, slot, x, y):
@@ -172,14 +172,14 @@ def clear_inside(p: Params, maps: Maps, slot: int, who: wp.uint32, when: wp.uint
 
 
 @wp.func
-def deal_map(p: Params, maps: Maps, i: int, who: wp.uint32, when: wp.uint32) -> int:
-    """Slot of the next episode's map: the drone's own with fresh maps, else one of those in use now.
+def deal_map(p: Params, maps: Maps, i: int, drone: wp.uint32, when: wp.uint32) -> int:
+    """Return the slot of the next episode's map: the drone's own with fresh maps, else one of those in use now.
 
     Maps come into use in a ring: at clock t the positions head .. head + active - 1 are in use, head = t / refresh.
     """
     if p.fresh_maps == 1:
         return i
-    u = uniform4(who, when, P_MAP, wp.uint32(0), p.seed)
+    u = uniform4(drone, when, P_MAP, wp.uint32(0), p.seed)
     position = int(u[0] * float(p.active))
     if p.map_refresh_steps > 0:
         position = position + maps.clock[0] / p.map_refresh_steps
@@ -188,16 +188,16 @@ def deal_map(p: Params, maps: Maps, i: int, who: wp.uint32, when: wp.uint32) -> 
 
 @wp.func
 def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
-    """Put drone i at the start of its next episode. Everything is a function of (seed, global index, episode)."""
+    """Put drone i at the start of its next episode. All draws depend only on (seed, global index, episode)."""
     episode = drones.episode[i] + 1
     drones.episode[i] = episode
     index = i + p.env_offset
-    who = wp.uint32(index)
+    drone = wp.uint32(index)
     when = wp.uint32(episode)
-    slot = deal_map(p, maps, i, who, when)
-    u = uniform4(who, when, P_START, wp.uint32(0), p.seed)
+    slot = deal_map(p, maps, i, drone, when)
+    u = uniform4(drone, when, P_START, wp.uint32(0), p.seed)
     start = edge_point(u)
-    g = uniform4(who, when, P_GOAL, wp.uint32(0), p.seed)
+    g = uniform4(drone, when, P_GOAL, wp.uint32(0), p.seed)
     goal = edge_point(g)
     if p.starts == ROWS:
         across = float(index) / float(p.total_envs)
@@ -205,7 +205,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
         start = wp.vec3((across - 0.5) * ROW_WIDTH_M, EDGE_M, 2.0)
         goal = wp.vec3((spread - 0.5) * ROW_WIDTH_M, -EDGE_M, 2.0)
     elif p.starts == MIXED and u[3] < p.inside_share:
-        start = clear_inside(p, maps, slot, who, when, start)
+        start = clear_inside(p, maps, slot, drone, when, start)
     elif p.starts == CROSSING:
         sign = wp.where(u[0] < 0.5, -1.0, 1.0)
         axis = open_axis(maps.keys[slot])
@@ -217,7 +217,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     half_yaw = 0.5 * wp.atan2(dy, dx)
-    d = uniform4(who, when, P_DOMAIN, wp.uint32(0), p.seed)
+    d = uniform4(drone, when, P_DOMAIN, wp.uint32(0), p.seed)
     mass = 1.0 + p.mass * (2.0 * d[0] - 1.0)
     thrust = 1.0 + p.thrust * (2.0 * d[1] - 1.0)
     hover = HOVER_THROTTLE * wp.sqrt(mass / thrust)
@@ -244,7 +244,7 @@ def begin_episode(i: int, p: Params, maps: Maps, drones: Drones):
 
 @wp.kernel(enable_backward=False)
 def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), final: wp.array2d(dtype=wp.uint8)):
-    """Where an episode ended: keep one observation, given as bytes, in `final`."""
+    """Copy one observation, given as bytes, to `final` where an episode ended."""
     i = first + wp.tid()
     if takes_part(i, 1, result):
         for k in range(obs.shape[1]):
@@ -255,7 +255,7 @@ def keep_final(first: int, result: Result, obs: wp.array2d(dtype=wp.uint8), fina
 def restart(
     first: int, p: Params, maps: Maps, drones: Drones, mask: wp.array(dtype=wp.bool), other: wp.array(dtype=wp.bool)
 ):
-    """Begin the next episode where one of two masks is true."""
+    """Begin the next episode where either mask is true."""
     i = first + wp.tid()
     if mask[i] or other[i]:
         begin_episode(i, p, maps, drones)

@@ -1,4 +1,4 @@
-"""The physics part of a decision: commands, dynamics, collisions, goal. One thread a drone."""
+"""Kernels for the physics of a decision: commands, dynamics, collisions, goal. One thread per drone."""
 
 import warp as wp
 
@@ -25,14 +25,16 @@ SUCCESS = int(Outcome.SUCCESS)
 STATIC = int(Outcome.COLLISION_STATIC)
 MOVING = int(Outcome.COLLISION_MOVING)
 BOUNDS = int(Outcome.OUT_OF_BOUNDS)
-BODY_AZIMUTHS = 36  # NavRL's LiDAR, by which it tells collisions
-CLIMB_GAIN = 1.0  # 1/s: how the headings form holds height
+BODY_AZIMUTHS = 36  # as in NavRL, whose LiDAR detects collisions
+CLIMB_GAIN = 1.0  # 1/s: gain that holds the height in the headings form
 
 
 @wp.func
 def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3, yaw: float) -> bool:
-    """Whether a column is within the drone's radius, by a ring of beams that is the same for every LiDAR: a drone that sees
-    less is not smaller. Casts only where the distance field says it may be."""
+    """Return whether a column is within the drone's radius, by a fixed ring of beams that does not depend on its LiDAR.
+
+    Beams are cast only if the distance field allows a collision.
+    """
     cell = cell_at(pos[0], pos[1])
     if cell < 0:
         return False
@@ -50,7 +52,7 @@ def touches_column(p: Params, maps: Maps, beams: Beams, slot: int, pos: wp.vec3,
 
 @wp.func
 def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> bool:
-    """Whether the drone is within radius of a moving obstacle."""
+    """Return whether the drone is within `radius` of a moving obstacle."""
     for j in range(crowd.count[slot]):
         if is_touching(crowd.kinds[j], crowd.trail[k, slot, j] - pos, p.collision_radius_m):
             return True
@@ -59,7 +61,7 @@ def touches_mover(p: Params, crowd: Crowd, k: int, slot: int, pos: wp.vec3) -> b
 
 @wp.func
 def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, pos: wp.vec3, goal: wp.vec3) -> wp.vec3:
-    """Commanded velocity in the goal frame, m/s."""
+    """Return the commanded velocity in the goal frame, m/s."""
     if p.action_form == HEADINGS:
         angle = TWO_PI * action[i, 0] / float(p.num_headings)
         climb = wp.clamp(CLIMB_GAIN * (goal[2] - pos[2]), -p.speed_limit, p.speed_limit)
@@ -74,7 +76,7 @@ def velocity_command(p: Params, action: wp.array2d(dtype=wp.float32), i: int, po
 
 @wp.func
 def is_out(p: Params, pos: wp.vec3) -> bool:
-    """Too low, too high, or, where walls shut the arena in, off the map."""
+    """Return whether a drone is too low or too high or, on maps with walls, off the map."""
     if pos[2] < p.min_height_m or pos[2] > p.max_height_m:
         return True
     return p.walls == 1 and wp.max(wp.abs(pos[0]), wp.abs(pos[1])) > HALF_M
@@ -82,7 +84,7 @@ def is_out(p: Params, pos: wp.vec3) -> bool:
 
 @wp.func
 def outside_band(z: float, start: wp.vec3, goal: wp.vec3) -> float:
-    """Metres above or below the start-goal height band widened by 0.2 m."""
+    """Return the metres above or below the band of heights between start and goal, widened by 0.2 m."""
     low = wp.min(start[2], goal[2]) - 0.2
     high = wp.max(start[2], goal[2]) + 0.2
     return wp.max(wp.max(low - z, z - high), 0.0)

@@ -2,8 +2,8 @@
 
 Slots form a ring of K. Position q of the ring (0, 1, 2, ...) is the map with key (q, bank), lives in slot q % K, and is
 in use while head <= q < head + active, with head = clock // refresh_steps. A slot is rebuilt only when no drone can
-still be flying in it: the ring is longer than `active` by at least one episode's worth of refreshes.
-So which map a drone meets is a function of clock and counters alone, never of how fast a thread was.
+still be flying in it: the ring is longer than `active` by at least the refreshes of one episode.
+So the map of an episode depends only on clock and counters, never on the speed of threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MapBank:
 
     def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
         self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
-        # Keys of maps made per episode, (env, episode), have no room for the bank: there the seed tells banks apart.
+        # Keys of maps made per episode, (env, episode), do not hold the bank, so banks differ in their seed there.
         self.seed = wp.vec2ui(*split_seed(derive_seed(seed, bank) if cfg.fresh_maps and bank else seed))
         self.active = cfg.num_envs if cfg.fresh_maps else cfg.num_maps
         self.slots = self.active
@@ -79,7 +79,7 @@ class MapBank:
             )
 
     def crowd_calls(self) -> list[Call]:
-        """Launches that move all movers by one decision."""
+        """Return the launches that move all moving obstacles by one decision."""
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []
@@ -91,7 +91,7 @@ class MapBank:
         return round(self.cfg.moving_obstacles * shares[position % len(shares)])
 
     def set_movers_share(self, share: float) -> None:
-        """Show this share of every map's moving obstacles from now on (a curriculum); kinds stay balanced."""
+        """Set the share of every map's moving obstacles that is active, for a curriculum; kinds stay balanced."""
         self.wait()
         self._share = share
         self.tensors["count"].copy_(self._shown(self.tensors["placed"]))
@@ -130,24 +130,24 @@ class MapBank:
             wp.launch(place_crowd, n, [index, maps.keys, self.seed, maps.crowd], device=device)
 
     def build_for_episodes(self, envs: np.ndarray, global_envs: np.ndarray, episodes: np.ndarray, clock: int) -> None:
-        """With fresh maps: make the maps of these drones' next episodes, in their own slots."""
+        """Build the maps of these drones' next episodes, in their own slots (with fresh maps)."""
         keys = np.stack([global_envs, episodes], 1).astype(np.uint32)
         self._set_keys(envs, keys, [self.movers_on(int(e)) for e in episodes], clock)
         self.build(envs)
 
     def _build_next(self) -> None:
-        """Start building, off the hot path, the map that comes into use at the next refresh."""
+        """Start to build the map of the next refresh in the background."""
         if not self.cfg.map_refresh_steps:
             return
         position = self._head + self.active
         slot = np.array([position % self.slots])
-        # It is born when it comes into use; until then its crowd rests and no drone is dealt it.
+        # `born` is the clock at which it comes into use; until then its crowd rests and no drone gets it.
         self._assign(slot, np.array([position]), born=(self._head + 1) * self.cfg.map_refresh_steps)
 
         self._pending = self.launcher.run_in_background(lambda: self._build_on_this_thread(slot, crowd=True))
 
     def before_step(self, clock: int) -> None:
-        """Take the next map into use when its time has come. Call before anything reads maps at `clock`."""
+        """Take the next map into use if it is due. Call before anything reads maps at `clock`."""
         refresh = self.cfg.map_refresh_steps
         while refresh and clock // refresh > self._head:
             self.wait()
@@ -155,13 +155,13 @@ class MapBank:
             self._build_next()
 
     def wait(self) -> None:
-        """Wait for a map under construction; raises what went wrong in it."""
+        """Wait for a map under construction; raise the exception of its thread, if any."""
         if self._pending is not None:
             self._pending.result()
             self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Keys, clock and crowds; forests are rebuilt from their keys."""
+        """Return keys, clock and crowds; forests are rebuilt from their keys."""
         self.wait()
         return {"head": self._head, "share": self._share, **{k: v.clone() for k, v in self.tensors.items()}}
 

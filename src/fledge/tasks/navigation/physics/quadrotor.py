@@ -1,8 +1,8 @@
-"""A Hummingbird quadrotor under Lee's geometric velocity controller, and its first-order stand-in.
+"""A Hummingbird quadrotor under Lee's geometric velocity controller, and a first-order model of both.
 
 Controller: T. Lee, M. Leok, N. H. McClamroch, "Geometric tracking control of a quadrotor UAV on SE(3)", CDC 2010,
-without the position term, holding no yaw (the desired yaw is the present one). Rotors answer as a first-order filter on
-throttle, thrust goes with its square. Integration is semi-implicit Euler with linear and angular damping.
+without the position term; the desired yaw is the present one. Rotors respond as a first-order filter on throttle, and
+thrust is proportional to its square. Integration is semi-implicit Euler with linear and angular damping.
 
 Frames: `_w` world (z up), `_b` body. Attitude is a unit quaternion (x, y, z, w), body to world.
 """
@@ -52,13 +52,13 @@ class Airframe:
 
 @wp.func
 def yaw_of(q: wp.quat) -> float:
-    """Heading of the body x axis, radians counter-clockwise from world x."""
+    """Return the heading of the body x axis, radians counter-clockwise from world x."""
     return wp.atan2(2.0 * (q[3] * q[2] + q[0] * q[1]), 1.0 - 2.0 * (q[1] * q[1] + q[2] * q[2]))
 
 
 @wp.func
 def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
-    """Body torque (3) and collective thrust (1) that steer towards a velocity. Knows only the nominal mass."""
+    """Return the body torque (3) and collective thrust (1) that steer towards a velocity, for the nominal mass."""
     rot = wp.quat_to_matrix(body.quat)
     acc = VELOCITY_GAIN * (cmd_vel_w - body.vel) + wp.vec3(0.0, 0.0, GRAVITY)
     b3 = wp.normalize(acc)
@@ -83,16 +83,19 @@ def lee_wrench(body: Body, cmd_vel_w: wp.vec3) -> wp.vec4:
 
 @wp.func
 def rotor_response(thrust: float, throttle: float) -> float:
-    """Next throttle of a rotor that is asked for a thrust in newtons."""
+    """Return the next throttle of a rotor for a desired thrust, N."""
     target = wp.sqrt(wp.clamp(thrust / MAX_THRUST, 0.0, 1.0))
     return throttle + ROTOR_FILTER * (target - throttle)
 
 
 @wp.func
 def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
-    """One physics step under a velocity command. Rotors at 0, 90, 180, -90 degrees, spinning -1, +1, -1, +1."""
+    """Return the body after one physics step under a velocity command.
+
+    Rotors are at 0, 90, 180, -90 degrees and spin -1, +1, -1, +1.
+    """
     wrench = lee_wrench(body, cmd_vel_w)
-    # least-norm mixing: each axis is shared by the rotors that act on it
+    # least-norm mixing: the rotors that act on an axis share it equally
     roll = 0.5 * wrench[0] / ARM
     pitch = 0.5 * wrench[1] / ARM
     yaw = 0.25 * wrench[2] / KAPPA
@@ -109,7 +112,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
     wx = body.rate[0]
     wy = body.rate[1]
     wz = body.rate[2]
-    # inertia grows with mass: it divides the torques, and cancels in the gyroscopic terms
+    # inertia is proportional to mass: it divides the torques and cancels in the gyroscopic terms
     ax = ARM * (f1 - f3) / (IX * frame.mass) - (IZ - IY) / IX * wy * wz
     ay = ARM * (f2 - f0) / (IY * frame.mass) - (IX - IZ) / IY * wz * wx
     az = KAPPA * (f0 - f1 + f2 - f3) / (IZ * frame.mass)
@@ -134,7 +137,7 @@ def step_quadrotor(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: flo
 
 @wp.func
 def step_first_order(body: Body, cmd_vel_w: wp.vec3, frame: Airframe, damping: float, dt: float) -> Body:
-    """The stand-in: velocity follows its command with the controller's gain; attitude stays."""
+    """Return the body after one step of the first-order model: velocity follows its command, attitude stays."""
     vel = body.vel + (cmd_vel_w - body.vel) * (VELOCITY_GAIN * dt * frame.thrust / frame.mass)
     body.vel = vel * (1.0 - damping * frame.damping * dt)
     body.pos = body.pos + body.vel * dt

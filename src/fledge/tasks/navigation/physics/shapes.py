@@ -1,7 +1,7 @@
-"""Shapes of moving obstacles: what kernels and views must know of each.
+"""Shapes of moving obstacles, for kernels and views.
 
 An obstacle's kind is 4 * shape + width class: kinds 0-3 are boxes .25, .5, .75 and 1 m wide and 1 m tall, 4-7 upright
-cylinders of the same diameters, 5 m tall. To add a shape, give it a number and an answer in every function here.
+cylinders of the same diameters, 5 m tall. To add a shape, give it a number and handle it in every function here.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def width_of(kind: int) -> float:
 
 @wp.func
 def is_standing(kind: int) -> bool:
-    """Whether an obstacle stands on the ground and is taller than any flight is high."""
+    """Return whether an obstacle stands on the ground and is taller than the flight ceiling."""
     return kind / WIDTHS == CYLINDER
 
 
@@ -57,13 +57,13 @@ def height_of(kind: int) -> float:
 
 @wp.func
 def overlaps_height(kind: int, dz: float, radius: float) -> bool:
-    """Whether an obstacle with its centre `dz` above a drone is within `radius` of it vertically."""
+    """Return whether an obstacle with its centre `dz` above a drone is within `radius` of it vertically."""
     return is_standing(kind) or wp.abs(dz) <= 0.5 * height_of(kind) + radius
 
 
 @wp.func
 def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
-    """Whether an obstacle, its centre `away` from a drone, is within `radius` of it, horizontally and vertically."""
+    """Return whether an obstacle with its centre at `away` from a drone is within `radius` of it."""
     reach = 0.5 * width_of(kind) + radius
     level = away[0] * away[0] + away[1] * away[1] <= reach * reach
     return level and overlaps_height(kind, away[2], radius)
@@ -71,7 +71,7 @@ def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
 
 @wp.func
 def slab(o: float, d: float, half: float) -> wp.vec2:
-    """Where a ray from `o` with slope `d` enters and leaves a slab of ±half; (INF, -INF) if it never does."""
+    """Return where a ray from `o` with slope `d` enters and leaves a slab of ±half; (INF, -INF) if it misses it."""
     if wp.abs(d) > 1.0e-9:
         t0 = (-half - o) / d
         t1 = (half - o) / d
@@ -83,7 +83,7 @@ def slab(o: float, d: float, half: float) -> wp.vec2:
 
 @wp.func
 def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
-    """Where a ray enters and leaves an endless upright cylinder around the origin; (INF, -INF) if it never does."""
+    """Return where a ray enters and leaves an infinite upright cylinder at the origin; (INF, -INF) if it misses it."""
     a = d[0] * d[0] + d[1] * d[1]
     c = o[0] * o[0] + o[1] * o[1] - radius * radius
     if a > 1.0e-12:
@@ -100,7 +100,7 @@ def circle(o: wp.vec3, d: wp.vec3, radius: float) -> wp.vec2:
 
 @wp.func
 def ray_distance(kind: int, origin: wp.vec3, direction: wp.vec3, centre: wp.vec3) -> float:
-    """Distance along a unit ray to an obstacle, or INF. Zero from inside."""
+    """Return the distance along a unit ray to an obstacle: 0 from inside, INF if it misses it."""
     half = 0.5 * width_of(kind)
     o = origin - centre
     span = slab(o[2], direction[2], 0.5 * height_of(kind))

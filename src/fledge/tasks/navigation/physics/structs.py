@@ -22,13 +22,13 @@ FIRST_ORDER = list(Dynamics).index(Dynamics.first_order)
 HEADINGS = list(ActionForm).index(ActionForm.headings)
 OWN = (
     "env_offset",  # global index of this env's first drone
-    "total_envs",  # drones over all shards
-    "slots",  # of maps
+    "total_envs",  # drones of all ranks together
+    "slots",  # slots for maps
     "active",  # maps in use at once
     "reward_kind",
     "elevations",
 )
-SETTINGS = {  # those that are a number in kernels
+SETTINGS = {  # settings that kernels read as a number
     field.name: float if field.type == "float" else int
     for kind in (NavigationConfig, RandomizeConfig)
     for field in dataclasses.fields(kind)
@@ -37,7 +37,7 @@ SETTINGS = {  # those that are a number in kernels
 
 
 class Outcome(enum.IntEnum):
-    """How an episode ended (`outcome` buffer; RUNNING while it has not)."""
+    """How an episode ended: values of the buffer `outcome`. RUNNING while it goes on."""
 
     RUNNING = 0
     SUCCESS = 1
@@ -105,7 +105,7 @@ class Maps:
 
 @wp.struct
 class Beams:
-    """Elevation table, [G] groups of four (the last one repeated to fill up); and that of the ring which feels for columns."""
+    """Elevations of the LiDAR, [G] groups of four (padded with the last one), and of the ring that detects collisions."""
 
     slope: wp.array(dtype=wp.vec4)
     cosine: wp.array(dtype=wp.vec4)
@@ -116,7 +116,7 @@ class Beams:
 Obs = wp.struct(
     type("Obs", (), {"__annotations__": {o.name: wp.array2d(dtype=getattr(wp, o.dtype)) for o in OBSERVATIONS}})
 )
-"""Observation buffers of one step by name, [N, numbers] each; [N, 0] where one is off."""
+"""Observation buffers of one step by name, [N, numbers] each; [N, 0] if disabled."""
 
 
 @wp.struct
@@ -133,7 +133,7 @@ class Result:
 
 
 def bind(kind: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return a struct whose arrays are the tensors of their names; its other fields are left to the caller."""
+    """Return a struct whose arrays are the tensors of the same names; the caller sets its other fields."""
     struct = kind()
     for name, field in kind.vars.items():
         if name in tensors:
@@ -144,7 +144,7 @@ def bind(kind: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 def allocate(
     kind: Any, shapes: Mapping[int | str, tuple[int, ...]], device: torch.device
 ) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Return a struct and the zeroed tensors under its arrays; `shapes` by name, or by the number of dimensions."""
+    """Return a struct over zeroed tensors, and the tensors; `shapes` by name, or by the number of dimensions."""
     tensors = {}
     for name, array in ((name, field.type) for name, field in kind.vars.items()):
         if isinstance(array, wp.array):
@@ -156,7 +156,7 @@ def allocate(
 
 @wp.func
 def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
-    """Physics steps after which an episode is truncated; when crossing, in proportion to the distance."""
+    """Return the physics steps after which an episode is truncated; for crossings proportional to the distance."""
     if p.starts != CROSSING:
         return p.max_episode_steps
     dx = goal[0] - start[0]
@@ -166,7 +166,7 @@ def step_limit(p: Params, start: wp.vec3, goal: wp.vec3) -> int:
 
 @wp.func
 def goal_frame(start: wp.vec3, goal: wp.vec3) -> wp.vec2:
-    """Unit vector of the goal frame's x axis: horizontal, from start to goal."""
+    """Return the unit vector of the goal frame's x axis: horizontal, from start to goal."""
     dx = goal[0] - start[0]
     dy = goal[1] - start[1]
     length = wp.sqrt(dx * dx + dy * dy)

@@ -1,7 +1,7 @@
-"""Forests of vertical columns on flat ground, as byte grids that a ray can walk quickly.
+"""Forests of vertical columns on flat ground, as byte grids for fast ray casting.
 
 A map covers ±25 m with 0.1 m cells: [CELLS, CELLS] uint8, index = ix * CELLS + iy, cell (0, 0) at (-25, -25).
-One byte per cell tells all that ray casting needs:
+One byte per cell is all that ray casting needs:
 
     value >= SOLID    a column, (value - SOLID) * HEIGHT_STEP metres high
     value <  SOLID    free; Chebyshev distance in cells to the nearest column (1 = a neighbour is solid), capped
@@ -9,7 +9,7 @@ One byte per cell tells all that ray casting needs:
 Boxes follow NavRL's forest: inside ±20 m, heights from four bands, sides of 4 or 8 grid vertices (3 or 7 cells),
 corners on a 0.4 m raster, re-drawn while the gap to an earlier box would be 0.2 to 1.0 m. Walls along two sides of the
 forest are two more boxes; the map's key says which sides.
-Each map is a pure function of (seed, key), whatever slot of whatever bank it is built into.
+Each map is a pure function of (seed, key), independent of slot and bank.
 """
 
 import warp as wp
@@ -37,7 +37,7 @@ P_BOX = wp.uint32(int(Purpose.BOX))
 
 @wp.func
 def box_height(u_band: float, u_inside: float) -> float:
-    """Column height in metres: bands [1, 1.5], [1.5, 2], [2, 4], [4, 6] with probabilities .10, .15, .20, .55."""
+    """Return a column height in metres: bands [1, 1.5], [1.5, 2], [2, 4], [4, 6] with probabilities .10, .15, .20, .55."""
     low = float(4.0)
     high = float(6.0)
     if u_band < 0.10:
@@ -54,7 +54,7 @@ def box_height(u_band: float, u_inside: float) -> float:
 
 @wp.func
 def gap_cells(a: wp.vec4i, b: wp.vec4i) -> float:
-    """Distance in cells between two rectangles (x0, y0, x1, y1); 0 when they touch or overlap."""
+    """Return the distance in cells between two rectangles (x0, y0, x1, y1); 0 if they touch or overlap."""
     dx = wp.max(wp.max(b[0] - a[2], a[0] - b[2]), 0)
     dy = wp.max(wp.max(b[1] - a[3], a[1] - b[3]), 0)
     return wp.sqrt(float(dx * dx + dy * dy))
@@ -62,7 +62,7 @@ def gap_cells(a: wp.vec4i, b: wp.vec4i) -> float:
 
 @wp.func
 def draw_box(key: wp.vec2ui, draw: int, seed: wp.vec2ui) -> wp.vec4i:
-    """A candidate footprint in inner cells (0..400): sides of 3 or 7 cells, corner on the 0.4 m raster."""
+    """Return a candidate footprint in inner cells (0..400): sides of 3 or 7 cells, corner on the 0.4 m raster."""
     u = uniform4(key[0], key[1], P_BOX, wp.uint32(draw), seed)
     w = wp.where(u[2] >= 0.5, 8, 4)
     d = wp.where(u[3] >= 0.5, 8, 4)
@@ -81,7 +81,7 @@ def place_boxes(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """One thread a map: footprints (inner cells) and heights of its boxes, in order of their index."""
+    """Write footprints (inner cells) and heights of the boxes, in order of their index; one thread per map."""
     slot = slots[wp.tid()]
     key = keys[slot]
     for b in range(num_boxes):
@@ -105,7 +105,7 @@ def place_boxes(
 
 @wp.func
 def open_axis(key: wp.vec2ui) -> int:
-    """Along which axis a map with walls can be crossed: 0 is x, 1 is y. Neighbouring maps differ."""
+    """Return the axis along which a map with walls can be crossed: 0 is x, 1 is y. Consecutive maps alternate."""
     return int((key[0] ^ key[1]) & wp.uint32(1))
 
 
@@ -117,7 +117,7 @@ def place_walls(
     boxes: wp.array2d(dtype=wp.vec4i),
     heights: wp.array2d(dtype=wp.float32),
 ):
-    """One thread a map: boxes `first` and `first + 1` become walls just outside the forest, from border to border."""
+    """Make boxes `first` and `first + 1` walls just outside the forest, from border to border; one thread per map."""
     slot = slots[wp.tid()]
     low = -RING_CELLS
     high = CELLS - RING_CELLS
@@ -140,7 +140,7 @@ def rasterise(
     heights: wp.array2d(dtype=wp.float32),
     grid: wp.array2d(dtype=wp.uint8),
 ):
-    """One thread a map: columns, then the distance of every free cell to the nearest column (two-pass chamfer)."""
+    """Write columns, then each free cell's distance to the nearest column (two-pass chamfer); one thread per map."""
     slot = slots[wp.tid()]
     for c in range(CELLS * CELLS):
         grid[slot, c] = wp.uint8(DISTANCE_CAP)
@@ -151,7 +151,7 @@ def rasterise(
             for iy in range(box[1] + RING_CELLS, box[3] + RING_CELLS):
                 c = ix * CELLS + iy
                 old = grid[slot, c]
-                if int(old) < SOLID or old < value:  # overlapping boxes: the taller one shows
+                if int(old) < SOLID or old < value:  # of overlapping boxes the taller one counts
                     grid[slot, c] = value
     for p in range(2):
         for n in range(CELLS * CELLS):
@@ -178,13 +178,13 @@ def rasterise(
 
 @wp.func
 def reach(value: wp.uint8) -> int:
-    """Distance in cells implied for a neighbour of a cell with this value."""
+    """Return the distance in cells that a cell of this value implies for its neighbour."""
     return wp.where(int(value) >= SOLID, 1, int(value) + 1)
 
 
 @wp.func
 def cell_at(x: float, y: float) -> int:
-    """Flat cell index of a point, or -1 off the map."""
+    """Return the flat cell index of a point, or -1 off the map."""
     ix = int(wp.floor((x + HALF_M) * INV_CELL))
     iy = int(wp.floor((y + HALF_M) * INV_CELL))
     if ix < 0 or iy < 0 or ix >= CELLS or iy >= CELLS:
@@ -194,5 +194,5 @@ def cell_at(x: float, y: float) -> int:
 
 @wp.func
 def free_distance(value: int) -> float:
-    """Lower bound in metres on the (Chebyshev) distance from anywhere in a free cell to the nearest column."""
+    """Return a lower bound, m, on the (Chebyshev) distance from anywhere in a free cell to the nearest column."""
     return float(value - 1) * CELL_M

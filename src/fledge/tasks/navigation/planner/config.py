@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fledge.core.errors import ConfigError
 from fledge.core.settings import setting
 
-LOOKS = (2, 1000)  # fewest and most of a candidate
+STEPS = (2, 1000)  # fewest and most prediction steps
 
 
 @dataclass
@@ -15,57 +15,57 @@ class PlannerConfig:
     """Candidates, horizon and costs of the planner."""
 
     headings: int = setting(32, at_least=1, at_most=360)
-    """Directions tried, evenly around from straight to the goal."""
+    """Number of candidate directions, evenly spaced, starting with the direction to the goal."""
     slow: float = setting(0.7, above=0)
-    """Speeds tried, m/s: this one,"""
+    """Lowest candidate speed, m/s; at most env.speed_limit."""
     middle: float = setting(1.4, above=0)
-    """this one,"""
+    """Middle candidate speed, m/s; at most env.speed_limit."""
     fast: float = setting(2.0, above=0)
-    """and this one; none of them, nor `climb`, above env.speed_limit."""
+    """Highest candidate speed, m/s; at most env.speed_limit."""
     climb: float = setting(1.0, at_least=0)
-    """Each of them is tried level, sinking and climbing at this many m/s; 0: level alone."""
+    """Vertical speed of climbing and descending candidates, m/s; at most env.speed_limit. 0: level candidates only."""
     horizon_s: float = setting(3.0, above=0, at_most=20)
-    """How far every candidate is followed, s."""
+    """Time over which every candidate is predicted, s."""
     brief_s: float = setting(1.0, at_least=0)
-    """Every command is also tried for this time alone, after which the drone stops, s; 0: not."""
+    """Every command is also tried for this time followed by a stop, s; 0: no such candidates."""
     step_s: float = setting(0.1, above=0, at_most=1)
-    """Time between two looks at it, s."""
+    """Time step of the prediction, s."""
     skin_m: float = setting(0.07, at_least=0, at_most=0.5)
-    """Added to the drone's radius: nearer than that counts as a collision, m."""
+    """Safety distance added to the drone's radius, m; to come nearer counts as a collision."""
     margin_m: float = setting(0.43, above=0, at_most=0.5)
-    """Room to leave between the drone's body and anything, m."""
+    """Desired clearance from static obstacles, m."""
     margin_cost: float = setting(0.6, at_least=0)
-    """Price of a metre too near, per look."""
+    """Cost per metre of clearance missing to static obstacles, at each prediction step."""
     mover_margin_m: float = setting(1.0, at_least=0)
-    """Room to leave to movers, which may turn, m."""
+    """Desired clearance from moving obstacles, which may turn, m."""
     mover_cost: float = setting(1.5, at_least=0)
-    """Price of a metre too near to one, per look."""
+    """Cost per metre of clearance missing to moving obstacles, at each prediction step."""
     fading_s: float = setting(2.0, above=0)
-    """That price falls to 1/e in this time, since the future is less sure, s."""
+    """Time in which both clearance costs decay to 1/e, since predictions get less certain, s."""
     crash_cost: float = setting(100.0, above=0)
-    """Price of a collision now, m of way;"""
+    """Cost of an immediate collision, in metres of path."""
     crash_relief: float = setting(20.0, at_least=0)
-    """it is less by this much for every second that it lies ahead."""
+    """Decrease of the collision cost per second until the collision, m/s."""
     lag_s: float = setting(0.15, at_least=0, at_most=1)
-    """Time in which the drone tilts: acceleration follows its command with this lag; 0: velocity lags alone."""
+    """Lag of the predicted acceleration behind its command, because the drone must tilt first, s; 0: only velocity lags."""
     ways_every: int = setting(5, at_least=0)
-    """Decisions between two searches for the shortest way through what is remembered; 0: distances are straight."""
+    """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
     narrow: float = setting(1.0, at_least=0)
-    """How much longer a way counts that leaves less than 0.1 m to a hit."""
+    """Extra length, as a share, of path segments 0.3 to 0.4 m from a hit; half of it up to 0.5 m."""
     alarm_s: float = setting(1.5, above=0)
-    """As a shield: a command that leads into something within this time is not flown, s."""
+    """As a shield: replace commands that lead to a collision within this time, s."""
     guard: bool = False
-    """Turn the command that is flown out of all velocity obstacles, as the shield `orca` does."""
+    """Replace the chosen command by the nearest one outside all velocity obstacles, as the shield `orca` does."""
     memory: bool = True
-    """Keep past LiDAR hits; without, the last scan alone."""
+    """Remember past LiDAR hits; false uses the last scan only."""
     standing: bool = True
-    """Take for granted that whatever is hit stands on the ground; false where there is room beneath things."""
+    """Assume that obstacles reach down to the ground; false if drones can fly beneath some."""
 
     def validate(self) -> None:
-        """Raise ConfigError for settings that do not go together."""
-        looks, (fewest, most) = round(self.horizon_s / self.step_s), LOOKS
-        if not fewest <= looks <= most:
+        """Raise ConfigError for settings that contradict each other."""
+        steps, (fewest, most) = round(self.horizon_s / self.step_s), STEPS
+        if not fewest <= steps <= most:
             raise ConfigError(
-                f"horizon_s={self.horizon_s:g} in steps of step_s={self.step_s:g} are {looks:,} looks ahead, but the "
-                f"planner takes {fewest} to {most:,}: change one of them."
+                f"horizon_s={self.horizon_s:g} with step_s={self.step_s:g} gives {steps:,} prediction steps, but the "
+                f"planner needs {fewest} to {most:,}: change one of them."
             )

@@ -1,9 +1,9 @@
-"""The way to the goal from every place around the drone, through what it remembers: so that it leaves dead ends.
+"""Cost-to-go: the length of the shortest path to the goal from every place around the drone, so that it leaves dead ends.
 
-A grid of 64 x 64 places 0.2 m apart around the drone, at its height. A place has the length of the shortest way from there
-to the goal; beyond the grid, which is unknown, the way is straight. Ways through places near a hit
-count as longer (`slowness`), through a column as much longer. Solved by sweeping back and forth over the grid (a weighted
-chamfer distance), every few decisions.
+A grid of 64 x 64 places 0.2 m apart around the drone, at its height. A place holds the length of the shortest path from
+there to the goal; beyond the grid, which is unknown, paths are straight. Lengths are multiplied by `slowness` near a
+remembered hit, by much more inside a column. Solved every few decisions by sweeps back and forth over the grid (a weighted
+chamfer distance).
 """
 
 import warp as wp
@@ -21,17 +21,17 @@ class CostToGo:
     """Grids of N drones."""
 
     length: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] m to the goal
-    slow: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES]
+    slow: wp.array2d(dtype=wp.float32)  # [N, PLACES * PLACES] cost of crossing a place, m
     corner: wp.array(dtype=wp.vec2)  # [N] m: place (0, 0), goal frame
     age: wp.array(dtype=wp.int32)  # [N] decisions since the episode began
-    slowness: wp.array(dtype=wp.float32)  # [9] by ring
-    every: int  # decisions between two looks; 0: never, ways are straight
-    rounds: int  # of sweeping, there and back
+    slowness: wp.array(dtype=wp.float32)  # [9] factor on lengths, by ring
+    every: int  # decisions between two searches; 0: never, paths are straight
+    rounds: int  # most sweeps, there and back
 
 
 @wp.func
 def clear_grid(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float):
-    """Set up a drone's grid: straight ways at its border, nothing known inside."""
+    """Initialise a drone's grid: straight paths at its border, unknown lengths inside."""
     x0 = wp.floor(pos[0] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
     y0 = wp.floor(pos[1] * INV_PLACE) * PLACE_M - 0.5 * float(PLACES) * PLACE_M + 0.5 * PLACE_M
     w.corner[i] = wp.vec2(x0, y0)
@@ -56,7 +56,7 @@ def sweep_once(w: CostToGo, i: int, step: int) -> bool:
     for n in range(PLACES - 2):
         row = (first + step * n) * PLACES
         at = row + first
-        # neighbours slide along with the place, so that each is read once
+        # neighbours are carried along the row, so that each is read once
         behind = w.length[i, at - step * PLACES - step]
         beside = w.length[i, at - step * PLACES]
         last = w.length[i, at - step]
@@ -85,7 +85,7 @@ def sweep(w: CostToGo, i: int):
 
 @wp.func
 def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fresh: bool):
-    """Bring a drone's grid up to date, if it is time."""
+    """Update a drone's grid if an update is due."""
     if fresh:
         w.age[i] = 0
     if w.every > 0:
@@ -97,7 +97,7 @@ def update_cost(w: CostToGo, m: LocalMap, i: int, pos: wp.vec3, body: float, fre
 
 @wp.func
 def cost_from(w: CostToGo, i: int, x: float, y: float) -> float:
-    """Length of the way from a point to the goal, m, between places; straight off the grid."""
+    """Return the length of the path from a point to the goal, m, interpolated; a straight line off the grid."""
     away = wp.sqrt(x * x + y * y)
     if w.every == 0 or away < 1.0:
         return away

@@ -1,18 +1,18 @@
-"""A local map of past LiDAR hits that moves with the drone, and gives the room around any point at once.
+"""A local map of past LiDAR hits that moves with the drone and answers how far a point is from the nearest hit.
 
-The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) lives at
-(ix mod size, iy mod size), and is wiped when it leaves the window of size x size cells around the drone. Heights are
-told apart in 16 bands of 0.25 m above the ground, the last of which goes on upwards. A cell does not hold whether it is
-hit, but how near a hit is:
+The map lies in the goal frame with the goal at (0, 0), in cells of 0.1 m, and wraps around: cell (ix, iy) is stored
+at (ix mod size, iy mod size), and is cleared when it leaves the window of size x size cells around the drone. Heights are
+divided into 16 bands of 0.25 m above the ground; the last one has no upper end. A cell stores how near a hit is, not
+whether it is hit:
 
     word 0   ring 3 | ring 2 | ring 1 | ring 0      16 bits each, a bit for a band; ring k has a bit
     word 1   ring 7 | ring 6 | ring 5 | ring 4      where a hit of that band lies at ring k's distance
 
     ring        0     1     2     3     4     5     6     7
-    up to, m    0   0.2   0.3   0.4   0.5   0.6   0.7   0.8     horizontally, between the middles of two cells
+    up to, m    0   0.2   0.3   0.4   0.5   0.6   0.7   0.8     horizontally, between the centres of two cells
 
-So a new hit is drawn once, as a disc of rings (197 words), known ones cost a look, and a query costs two words however
-far ahead it is asked. 16 bytes a cell: 128 x 128 cells, ±6.4 m, are 256 KiB a drone.
+So a new hit is drawn once, as a disc of rings (197 words), a known one costs one read, and a query reads two words at
+any distance. 16 bytes per cell: 128 x 128 cells, ±6.4 m, take 256 KiB per drone.
 """
 
 import math
@@ -27,9 +27,9 @@ CELL_M = 0.1
 BANDS = 16
 BAND_M = 0.25
 RING_EDGES_M = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-GROUND_M = 0.1  # what is hit lower than this is the ground, which the floor of the flight keeps away from
+GROUND_M = 0.1  # hits below this height are the ground, which the height limit keeps the drone away from
 REACH_CELLS = 8  # of the widest ring
-INSIDE_M = 0.02  # a hit counts where the beam would be this much later: inside what it hit
+INSIDE_M = 0.02  # a hit is stored this far behind the surface, inside the obstacle
 
 INV_CELL = 1.0 / CELL_M
 INV_BAND = 1.0 / BAND_M
@@ -37,13 +37,13 @@ RINGS = len(RING_EDGES_M)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
-    """Cells along a side of a map that holds every hit with its rings, and 6 m of way: a power of two."""
+    """Return the cells along a side of a map that holds every hit with its rings and 6 m of path: a power of two."""
     needed = 2 * (math.ceil(range_m / CELL_M) + REACH_CELLS + 2)
     return max(least, 1 << (needed - 1).bit_length())
 
 
 def disc() -> np.ndarray:
-    """Offsets in cells and ring of all cells that a hit is seen from, [197, 3] int32: the nearest first."""
+    """Return offset (cells) and ring of all cells that a hit is written to, [197, 3] int32: the nearest first."""
     dx, dy = (axis.ravel() - REACH_CELLS for axis in np.indices((2 * REACH_CELLS + 1, 2 * REACH_CELLS + 1)))
     ring = np.searchsorted(np.array(RING_EDGES_M) + 1e-6, np.hypot(dx, dy) * CELL_M)
     rows = np.stack([dx, dy, ring], axis=1)[np.lexsort((dy, dx, ring))]
@@ -51,7 +51,7 @@ def disc() -> np.ndarray:
 
 
 def ring_distances() -> np.ndarray:
-    """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one is beyond all."""
+    """Return the distance of each ring, m: the mean of its cells, [9] float32; the last one means no hit."""
     rows = disc()
     away = np.hypot(rows[:, 0], rows[:, 1]) * CELL_M
     means = [away[rows[:, 2] == k].mean() for k in range(RINGS)]
@@ -76,14 +76,14 @@ def to_cell(x: float) -> int:
 
 @wp.func
 def place_of(m: LocalMap, ix: int, iy: int) -> int:
-    """Index of a cell's first word. Sizes are powers of two, so negative cells wrap too."""
+    """Return the index of a cell's first word. Sizes are powers of two, so negative cells wrap too."""
     last = m.size - 1
     return 2 * ((ix & last) * m.size + (iy & last))
 
 
 @wp.func
 def bands_between(low: float, high: float) -> wp.uint32:
-    """Bits of the bands that a span of heights touches."""
+    """Return the bits of the bands that a range of heights touches."""
     a = wp.clamp(int(wp.floor(low * INV_BAND)), 0, BANDS - 1)
     b = wp.clamp(int(wp.floor(high * INV_BAND)), -1, BANDS - 1)
     if a > b:
@@ -93,7 +93,7 @@ def bands_between(low: float, high: float) -> wp.uint32:
 
 @wp.func
 def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
-    """Forget one line of cells, which is about to lie on the other side of the window."""
+    """Clear one line of cells, which will be reused on the other side of the window."""
     for k in range(m.size):
         at = wp.where(along_x == 1, place_of(m, line, k), place_of(m, k, line))
         m.cells[i, at] = wp.uint64(0)
@@ -102,7 +102,7 @@ def wipe_line(m: LocalMap, i: int, line: int, along_x: int):
 
 @wp.func
 def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
-    """Move the window so that cell (ix, iy) is its middle."""
+    """Move the window so that cell (ix, iy) is its centre."""
     old = m.centre[i]
     m.centre[i] = wp.vec2i(ix, iy)
     dx = ix - old[0]
@@ -113,7 +113,7 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
         m.fresh[i] = False
         return
     half = m.size / 2
-    for k in range(wp.abs(dx)):  # lines that enter on one side lie where those leave on the other
+    for k in range(wp.abs(dx)):  # lines that enter on one side use the memory of those that leave on the other
         wipe_line(m, i, wp.min(ix, old[0]) + half + k, 1)
     for k in range(wp.abs(dy)):
         wipe_line(m, i, wp.min(iy, old[1]) + half + k, 0)
@@ -121,7 +121,7 @@ def roll(m: LocalMap, i: int, ix: int, iy: int, forget: int):
 
 @wp.func
 def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
-    """Draw the rings around a hit, unless its bands are known."""
+    """Draw the rings around a hit, unless its bands are in the map already."""
     known = wp.uint32(m.cells[i, place_of(m, ix, iy)] & wp.uint64(0xFFFF))
     if (known & bands) == bands:
         return
@@ -133,7 +133,7 @@ def draw_hit(m: LocalMap, i: int, ix: int, iy: int, bands: wp.uint32):
 
 @wp.func
 def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
-    """Take a scan into the map. `pos` is in the goal frame, its height above the ground; `yaw` against that frame."""
+    """Add a scan to the map. `pos` is in the goal frame with its height above the ground; `yaw` is in the goal frame."""
     roll(m, i, to_cell(pos[0]), to_cell(pos[1]), 1 - seen.memory)
     elevations = seen.cosine.shape[0]
     for h in range(seen.azimuths):
@@ -154,7 +154,7 @@ def remember(m: LocalMap, i: int, seen: Seen, pos: wp.vec3, yaw: float):
 
 @wp.func
 def ring_at(m: LocalMap, i: int, x: float, y: float, bands: wp.uint32) -> int:
-    """The ring of the nearest remembered hit of these bands around a point; 8 where there is none, or off the map."""
+    """Return the ring of the nearest remembered hit of these bands around a point; 8 without one, or off the map."""
     ix = to_cell(x)
     iy = to_cell(y)
     c = m.centre[i]

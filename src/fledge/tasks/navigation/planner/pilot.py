@@ -1,4 +1,4 @@
-"""The scripted policy `planner`: looks ahead on the drone's own sensors, without learning; also a shield."""
+"""The scripted policy `planner`: predicts commands on the drone's own sensor data, without learning; also a shield."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlannerBuffers(Buffers):
 
 
 def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, device: torch.device) -> None:
-    """Raise MemoryBudgetError if the maps of so many drones do not fit."""
+    """Raise MemoryBudgetError if the maps of this number of drones do not fit."""
     each = buffer_bytes(cfg, env_cfg) + 2000
     need, have = count * each, available_bytes(device)
     if need > 0.8 * have:
@@ -42,12 +42,12 @@ def check_memory(cfg: PlannerConfig, env_cfg: NavigationConfig, count: int, devi
 
 
 class PlannerPilot(Steering):
-    """Tries a few hundred commands on what it remembers of its LiDAR and on the nearest movers, and flies the cheapest.
+    """Predicts a few hundred commands on its map of LiDAR hits and the nearest movers, and flies the cheapest.
 
     Args:
-        cfg: What it tries and what that costs.
+        cfg: Candidates and costs.
         env_cfg: The env that it flies in.
-        shield: Fly the command it is given instead, where that is safe.
+        shield: Fly the wanted command instead if it is safe.
     """
 
     def __init__(
@@ -64,5 +64,5 @@ class PlannerPilot(Steering):
         return PlannerBuffers(self.cfg, self.env_cfg, count, device, self.shield)
 
     def act(self, obs: Obs, deterministic: bool = True) -> Tensor:
-        """Action [B, 3]."""
+        """Return the actions, [B, 3]."""
         return self.as_action(self.command(obs))

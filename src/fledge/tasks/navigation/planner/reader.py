@@ -1,5 +1,4 @@
-"""The observation `plan`: its buffers, the launches that write it, and PlanReader for programs that fly a planned policy
-elsewhere, decision by decision."""
+"""The observation `plan`: its buffers, the launches that write it, and PlanReader, which computes it outside of an env."""
 
 from __future__ import annotations
 
@@ -11,20 +10,21 @@ import warp as wp
 from torch import Tensor
 
 from fledge.core.errors import InputError
+from fledge.core.overrides import from_plain, nested
 from fledge.core.settings import check_settings
 from fledge.envs.launch import Call, Launcher
 from fledge.tasks.navigation.config import NavigationConfig
 from fledge.tasks.navigation.physics.structs import Result, bind
-from fledge.tasks.navigation.planner.kernel import AHEAD, PLAN_WIDTH, PlanBuffers, observe_plan
+from fledge.tasks.navigation.planner.kernel import ALL, PLAN_WIDTH, PlanBuffers, observe_plan
 from fledge.tasks.navigation.planner.structs import bind_planner, buffer_bytes, buffer_shapes, seen_of, within_limit
 from fledge.tasks.navigation.sensing.observations import POSE
 from fledge.tasks.navigation.steering import READ
 
-SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # worked out anew whenever they are read
+SCRATCH = ("fresh", "slow", "place", "motion", "planes")  # recomputed before they are read
 
 
 def plan_bytes(env_cfg: NavigationConfig) -> int:
-    """Return the memory of one drone's plan."""
+    """Return the memory of one drone's plan, bytes."""
     return buffer_bytes(env_cfg.planner, env_cfg) + 4 * (PLAN_WIDTH + 8)
 
 
@@ -32,7 +32,7 @@ class ObservedPlan:
     """Plans of N drones. `state` has the buffers that the next plan depends on.
 
     Args:
-        action: [N, 3] what the env flies.
+        action: [N, 3] actions of the env.
         step: [N] physics steps flown in the episode.
     """
 
@@ -42,25 +42,25 @@ class ObservedPlan:
         n, device = len(action), action.device
         self.tensors = t = {k: torch.zeros((n, *s), dtype=d, device=device) for k, (d, s) in shapes.items()}
         self.state = {k: v for k, v in t.items() if k not in SCRATCH}
-        self.pose = torch.zeros((n, POSE.width), device=device)  # where `pose` is not observed
+        self.pose = torch.zeros((n, POSE.width), device=device)  # if `pose` is not observed
         cfg = within_limit(env_cfg.planner, env_cfg.speed_limit)
         self.planner = bind_planner(cfg, env_cfg, t)
         self.buffers = bind(PlanBuffers, {"vel": t["vel"], "kept": t["kept"], "flown": action})
         self.buffers.fast, self.buffers.slow, self.buffers.limit = cfg.fast, cfg.slow, env_cfg.speed_limit
         self.buffers.brief_m = cfg.fast * (cfg.brief_s or cfg.horizon_s)
 
-    def call(self, who: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
-        """Return the launch that reads observations [N, numbers] and writes the plan of `who` (`kernel`) into `out`."""
+    def call(self, which: int, result: Result, obs: Mapping[str, Tensor], out: Tensor) -> Call:
+        """Return the launch that reads observations [N, numbers] and writes plans to `out`; for `which` see `kernel`."""
         seen = seen_of(self.env_cfg, obs, self.env_cfg.planner)
-        return Call(observe_plan, [who, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])
+        return Call(observe_plan, [which, result, self.step, seen, self.planner, self.buffers, wp.from_torch(out)])
 
 
 class PlanReader:
-    """Plans of N drones from what they observe: `state`, `lidar`, `dynamic_obstacle` and `pose` (docs/guides/deploy.md).
+    """Computes plans of N drones from the observations state, lidar, dynamic_obstacle and pose (docs/guides/deploy.md).
 
     Args:
         env_cfg: The policy's env config: sensors, limits, decision rate, the planner's settings.
-        count: How many drones.
+        count: Number of drones.
     """
 
     def __init__(self, env_cfg: NavigationConfig, count: int = 1, device: str = "cpu") -> None:
@@ -73,18 +73,27 @@ class PlanReader:
         self._step = torch.zeros(count, dtype=torch.int32, device=device)
         self._out = torch.zeros((count, PLAN_WIDTH), device=device)
         self._plan, self._launcher = ObservedPlan(env_cfg, self._action, self._step), Launcher(device, 1)
-        self._program = self._launcher.record([self._plan.call(AHEAD, Result(), self._seen, self._out)], count)
+        self._program = self._launcher.record([self._plan.call(ALL, Result(), self._seen, self._out)], count)
+
+    @classmethod
+    def from_contract(cls, contract: Mapping[str, Any], count: int = 1, device: str = "cpu") -> PlanReader:
+        """Return a reader for an exported policy, from the contract in its file."""
+        try:
+            settings = contract["observation"]["plan"]["env"]
+        except (KeyError, TypeError):
+            raise InputError("The contract has no env settings of an input `plan`: export the policy again.") from None
+        return cls(from_plain(NavigationConfig, nested(settings)), count, device)
 
     @torch.no_grad()
     def read(self, obs: Mapping[str, Any], flown: Any | None = None) -> Tensor:
-        """Plans [N, PLAN_WIDTH] for the next decision.
+        """Return the plans for the next decision, [N, PLAN_WIDTH].
 
         Args:
-            obs: What the drones observe now, as tensors or arrays.
-            flown: The actions [N, 3] that were flown since the last call; None: a new flight, with empty memory.
+            obs: Present observations, as tensors or arrays.
+            flown: Actions [N, 3] flown since the last call; None begins a new flight with empty memory.
 
         Raises:
-            InputError: if something is missing or not finite; the memory stays as it was.
+            InputError: if an observation is missing or not finite; the memory stays unchanged.
         """
         for name, buffer in self._seen.items():
             self._take(name, obs.get(name, ()), buffer)

@@ -1,4 +1,4 @@
-"""Readings of the observations for the planner and ORCA: the drone's own state, and the moving obstacles."""
+"""Read the observations for the planner and ORCA: the drone's own state, and the moving obstacles."""
 
 import warp as wp
 
@@ -24,7 +24,7 @@ class Seen:
     cosine: wp.array(dtype=wp.float32)  # [V]
     sine: wp.array(dtype=wp.float32)  # [V]
     range_m: float
-    standing: int  # whatever is hit stands on the ground
+    standing: int  # 1 if obstacles reach down to the ground
     memory: int
 
 
@@ -39,20 +39,20 @@ class Own:
     yaw: float
     ahead: wp.vec2  # horizontal unit vector to the goal
     to_go: float  # m to the goal
-    body: wp.vec2  # m: how near is a crash, to what stands and to movers
+    body: wp.vec2  # m: distances to static obstacles and movers that count as a collision
 
 
 @wp.struct
 class Movers:
     """The nearest movers of every drone, [N, NEAREST]; goal frame as in `Own`."""
 
-    place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR where there is none
-    motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: endless)
+    place: wp.array2d(dtype=wp.vec4)  # x, y, z, half the width; x is FAR in an empty row
+    motion: wp.array2d(dtype=wp.vec4)  # velocity, half the height (FAR: unlimited)
 
 
 @wp.func
 def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3, movers: Movers):
-    """Read row k of `dynamic_obstacle` as place and motion."""
+    """Write row k of `dynamic_obstacle` as place and motion."""
     row = M_COLUMNS * k
     flat = rows[i, row + M_FLAT]
     ux = rows[i, row + M_UNIT]
@@ -72,14 +72,14 @@ def read_mover(rows: wp.array2d(dtype=wp.float32), i: int, k: int, pos: wp.vec3,
 
 @wp.func
 def read_movers(seen: Seen, i: int, pos: wp.vec3, movers: Movers):
-    """Read all rows of `dynamic_obstacle`."""
+    """Write place and motion of all rows of `dynamic_obstacle`."""
     for k in range(NEAREST):
         read_mover(seen.dynamic_obstacle, i, k, pos, movers)
 
 
 @wp.func
 def read_own(seen: Seen, i: int) -> Own:
-    """Read the drone's own state, without its acceleration."""
+    """Return the drone's own state, without its acceleration."""
     own = Own()
     ux = seen.state[i, TO_GOAL]
     uy = seen.state[i, TO_GOAL + 1]
@@ -98,7 +98,7 @@ def read_own(seen: Seen, i: int) -> Own:
 
 @wp.func
 def predicted_acc(own: Own, command: wp.vec3, step: wp.array(dtype=wp.vec3)) -> wp.vec3:
-    """Acceleration at the next decision, after this command."""
+    """Return the acceleration at the next decision, after this command."""
     f = step[0]
     u = step[1]
     return wp.vec3(

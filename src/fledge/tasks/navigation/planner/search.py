@@ -1,18 +1,18 @@
-"""The search: every candidate is flown ahead through the local map and past the movers; the cheapest is the command.
+"""The search: predict every candidate command on the local map and among the movers; the cheapest one is the command.
 
-Cost of a candidate, in metres of way:
+Cost of a candidate, in metres of path:
 
-    metres lost     of those that flying straight to the goal at full speed would gain within the horizon
-    + margin_cost * sum over looks of (margin - clearance) * exp(-t / fading)    where clearance < margin
-    or  crash_cost - crash_relief * t     where the body touches something at time t
-    or  t - REACHED                       where the goal is reached at time t
+    metres lost     against flying straight to the goal at full speed over the horizon
+    + margin_cost * sum over prediction steps of (margin - clearance) * exp(-t / fading)    if clearance < margin
+    or  crash_cost - crash_relief * t     if the body touches an obstacle at time t
+    or  t - REACHED                       if the goal is reached at time t
 
-A candidate is a velocity command that is held, or a brief one, after which the drone stops: where every held command ends
-at a column, those lead on step by step. The drone answers linearly, so where it is after k looks is
+A candidate is a velocity command that is held, or a brief one followed by a stop: where every held command ends at a
+column, brief ones still make progress. The drone responds linearly, so its position after k prediction steps is
     pos + a_k * velocity + b_k * acceleration + c_k * command
-with three numbers a look that are worked out once (`response`). Candidates come in a fixed order, the likely ones first;
-one whose metres lost already exceed the cheapest so far is not flown, and flying stops when its cost does. That changes
-no result: of equal ones the first counts.
+with three coefficients per step that are computed once (`response`). Candidates are tried in a fixed order, the likely
+ones first. A candidate is dropped as soon as its cost exceeds the lowest so far. That changes no result: the first of
+equally cheap candidates wins.
 """
 
 import math
@@ -28,16 +28,16 @@ from fledge.tasks.navigation.planner.local_map import LocalMap, bands_between, r
 from fledge.tasks.navigation.planner.readings import FAR, Movers, Own
 from fledge.tasks.navigation.sensing.observations import NEAREST
 
-REACHED = 1000.0  # m: what reaching the goal is worth
-BODY_M = 0.2  # hits this much above or below the drone's middle are in its way
-VERTICAL_LAG_S = 0.03  # thrust answers at once, tilt does not
-FLOOR_M, CEILING_M = 0.1, 0.1  # kept from the heights at which a flight ends
+REACHED = 1000.0  # m: reduction of the cost if the goal is reached
+BODY_M = 0.2  # hits up to this far above or below the drone's centre are obstacles
+VERTICAL_LAG_S = 0.03  # thrust responds at once, tilt does not
+FLOOR_M, CEILING_M = 0.1, 0.1  # distance to keep from the height limits
 
 TOUCH = 0.02  # m
 
 
 def candidates(cfg: PlannerConfig) -> np.ndarray:
-    """Commands against the direction to the goal, [C, 3] m/s: the likely ones first, hovering last."""
+    """Return the candidate commands, x to the goal, [C, 3] m/s: the likely ones first, hovering last."""
     rows = []
     for speed in dict.fromkeys((cfg.fast, cfg.middle, cfg.slow)):
         for climb in (0.0, -cfg.climb, cfg.climb) if cfg.climb else (0.0,):
@@ -47,13 +47,13 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
     return np.array([*rows, (0.0, 0.0, 0.0)], np.float32)
 
 
-def looks(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """Return the effect of velocity, acceleration and command on the position at every look: held, brief, [2, T, 3]."""
+def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
+    """Return the effect of velocity, acceleration and command on the position at every step: held, brief, [2, T, 3]."""
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
     after = round(cfg.brief_s / cfg.step_s)
-    if 0 < after < len(times):  # the end of a command is the beginning of its opposite
+    if 0 < after < len(times):  # to end a command is to add its opposite
         brief[after:, 2] -= held[: len(times) - after, 2]
     return np.stack([held, brief])
 
@@ -75,17 +75,17 @@ def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
 
 @wp.struct
 class Search:
-    """Data shared by all searches. C candidates, T looks."""
+    """Data shared by all searches. C candidates, T prediction steps."""
 
     commands: wp.array(dtype=wp.vec3)  # [C] m/s, x to the goal
-    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of horizontal way: of commands that are held, and of brief ones
-    upright: wp.array2d(dtype=wp.vec3)  # [2, T] of vertical way
+    flat: wp.array2d(dtype=wp.vec3)  # [2, T] a, b, c of the horizontal position: of held and of brief commands
+    upright: wp.array2d(dtype=wp.vec3)  # [2, T] of the vertical position
     kinds: int  # 2 with brief commands, else 1
-    price: wp.array(dtype=wp.float32)  # [T] of a metre too near to what stands
+    price: wp.array(dtype=wp.float32)  # [T] cost per metre of clearance missing to static obstacles
     mover_price: wp.array(dtype=wp.float32)  # [T] and to movers
-    ring_m: wp.array(dtype=wp.float32)  # [9] what a ring says about the distance, m
+    ring_m: wp.array(dtype=wp.float32)  # [9] distance of each ring, m
     step_s: float
-    body: float  # m: radius and skin
+    body: float  # m: radius and safety distance
     margin: float
     mover_margin: float
     crash_cost: float
@@ -94,13 +94,13 @@ class Search:
     floor: float
     ceiling: float
     gain: float  # m towards the goal within the horizon at full speed
-    alarm: int  # looks within which a shield minds a crash
+    alarm: int  # prediction steps within which a shield avoids a collision
     near: float  # m: a goal nearer than this may be reached within the horizon
 
 
 @wp.func
 def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
-    """Distance from a point to the surface of mover k at time t, m: the larger of level and upright distance of a box."""
+    """Return the distance from a point to mover k at time t, m: the larger of horizontal and vertical distance."""
     p = movers.place[i, k]
     if p[0] >= FAR:
         return FAR
@@ -113,13 +113,13 @@ def mover_gap(movers: Movers, i: int, k: int, at: wp.vec3, t: float) -> float:
 
 @wp.func
 def column_gap(s: Search, m: LocalMap, i: int, at: wp.vec3) -> float:
-    """Distance from a point to the nearest remembered hit at its height, m."""
+    """Return the distance from a point to the nearest remembered hit at its height, m."""
     return s.ring_m[ring_at(m, i, at[0], at[1], bands_between(at[2] - BODY_M, at[2] + BODY_M))]
 
 
 @wp.func
 def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
-    """Distance from a point to the nearest mover at time t, m."""
+    """Return the distance from a point to the nearest mover at time t, m."""
     gap = mover_gap(movers, i, 0, at, t)
     for k in range(1, NEAREST):
         gap = wp.min(gap, mover_gap(movers, i, k, at, t))
@@ -128,7 +128,10 @@ def nearest_mover(movers: Movers, i: int, at: wp.vec3, t: float) -> float:
 
 @wp.func
 def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec2:
-    """How near is a crash: the body with its skin; or, where the drone is nearer already, any nearer than now."""
+    """Return the distances to columns and movers that count as a collision, m.
+
+    That is the body with its safety distance or, if the drone is nearer than that already, its present distance.
+    """
     return wp.vec2(
         wp.min(s.body, column_gap(s, m, i, own.pos)), wp.min(s.body, nearest_mover(movers, i, own.pos, 0.0) - TOUCH)
     )
@@ -136,7 +139,7 @@ def body_now(s: Search, m: LocalMap, i: int, movers: Movers, own: Own) -> wp.vec
 
 @wp.func
 def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec3, t: float) -> wp.vec2:
-    """Room between the drone's body at a point and what stands, and movers, m; below 0 it touches."""
+    """Return the gaps between the drone's body at a point and static obstacles, and movers, m; below 0 it collides."""
     if (at[2] < s.floor and at[2] < own.pos[2]) or (at[2] > s.ceiling and at[2] > own.pos[2]):
         return wp.vec2(-1.0, -1.0)
     return wp.vec2(column_gap(s, m, i, at) - own.body[0], nearest_mover(movers, i, at, t) - own.body[1])
@@ -144,13 +147,13 @@ def room_at(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, at: wp.vec
 
 @wp.func
 def nearness(s: Search, room: wp.vec2, k: int) -> float:
-    """Cost of the room at look k."""
+    """Return the cost of these gaps at prediction step k."""
     return s.price[k] * wp.max(s.margin - room[0], 0.0) + s.mover_price[k] * wp.max(s.mover_margin - room[1], 0.0)
 
 
 @wp.func
-def at_look(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
-    """Where the drone is at look k under a command."""
+def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec3:
+    """Return the drone's position at prediction step k under a command."""
     f = s.flat[brief, k]
     u = s.upright[brief, k]
     return wp.vec3(
@@ -162,7 +165,7 @@ def at_look(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp.vec
 
 @wp.func
 def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
-    """Length of the way from a point to the goal, m."""
+    """Return the length of the path from a point to the goal, m."""
     flat = cost_from(w, i, at[0], at[1])
     up = own.goal[2] - at[2]
     return wp.sqrt(flat * flat + up * up)
@@ -172,15 +175,15 @@ def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
 def cost_of(
     s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own, command: wp.vec3, brief: int, enough: float
 ) -> float:
-    """Cost of a command, or anything from `enough` on as soon as it is known to reach that."""
-    # metres that the command loses against flying to the goal at full speed
-    cost = to_go(w, i, own, at_look(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
+    """Return the cost of a command, or a lower bound of it as soon as that reaches `enough`."""
+    # metres lost against flying to the goal at full speed
+    cost = to_go(w, i, own, position_at(s, own, command, brief, s.flat.shape[1] - 1)) - own.to_go + s.gain
     close = wp.length(own.goal - own.pos) < s.near
     for k in range(s.flat.shape[1]):
         if cost >= enough and not close:
             return cost
         t = float(k + 1) * s.step_s
-        at = at_look(s, own, command, brief, k)
+        at = position_at(s, own, command, brief, k)
         room = room_at(s, m, i, movers, own, at, t)
         if wp.min(room) < 0.0:
             return wp.max(s.crash_cost - s.crash_relief * t, 0.0) + cost
@@ -192,7 +195,7 @@ def cost_of(
 
 @wp.struct
 class Choice:
-    """A command, m/s in the goal frame, what it costs, and whether it is a brief one."""
+    """A command, m/s in the goal frame, its cost, and whether it is a brief one."""
 
     command: wp.vec3
     cost: float
@@ -201,7 +204,7 @@ class Choice:
 
 @wp.func
 def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: Own) -> Choice:
-    """The cheapest command, held or brief; the first of equals."""
+    """Return the cheapest command, held or brief; the first of equals."""
     best = Choice()
     best.cost = float(FAR)
     for brief in range(s.kinds):
@@ -217,18 +220,20 @@ def cheapest(s: Search, m: LocalMap, w: CostToGo, i: int, movers: Movers, own: O
 
 @wp.func
 def crash_time(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, command: wp.vec3) -> float:
-    """When a command leads into something, s; FAR if not before the alarm."""
+    """Return the time to a collision under a command, s; FAR if there is none within the alarm time."""
     for k in range(s.alarm):
         t = float(k + 1) * s.step_s
-        if wp.min(room_at(s, m, i, movers, own, at_look(s, own, command, 0, k), t)) < 0.0:
+        if wp.min(room_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)) < 0.0:
             return t
     return FAR
 
 
 @wp.func
 def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wanted: wp.vec3) -> wp.vec3:
-    """The wanted command, unless it leads into something before the alarm; then the candidate with the smallest difference
-    to it, nearness and a later crash added at their prices."""
+    """Return the wanted command unless it leads to a collision within the alarm time; else the cheapest candidate.
+
+    Here a candidate costs its difference from the wanted command, plus nearness and a later collision.
+    """
     crash = crash_time(s, m, i, movers, own, wanted)
     if crash == FAR:
         return wanted
@@ -240,7 +245,7 @@ def nearest_safe(s: Search, m: LocalMap, i: int, movers: Movers, own: Own, wante
         for k in range(s.alarm):
             if cost < least:
                 t = float(k + 1) * s.step_s
-                room = room_at(s, m, i, movers, own, at_look(s, own, command, 0, k), t)
+                room = room_at(s, m, i, movers, own, position_at(s, own, command, 0, k), t)
                 if wp.min(room) < 0.0:
                     cost = cost + s.crash_cost - s.crash_relief * t
                     break

@@ -25,7 +25,7 @@ Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
-    """Buffers of one drone: dtype and shape by name."""
+    """Return the buffers of one drone: dtype and shape by name."""
     f32, i32, places = torch.float32, torch.int32, PLACES * PLACES
     return {
         "cells": (torch.int64, (2 * window_cells(env_cfg.lidar_range_m) ** 2,)),
@@ -43,13 +43,13 @@ def buffer_shapes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> Shapes:
 
 
 def buffer_bytes(cfg: PlannerConfig, env_cfg: NavigationConfig) -> int:
-    """Memory of one drone's buffers."""
+    """Return the memory of one drone's buffers, bytes."""
     shapes = buffer_shapes(cfg, env_cfg).values()
     return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in shapes)
 
 
 def within_limit(cfg: PlannerConfig, limit: float) -> PlannerConfig:
-    """The same settings, no faster than the drone can be told to fly: what is cut off axis by axis flies another way."""
+    """Return the settings with speeds up to `limit`: faster commands, clipped per axis, would change their direction."""
     speeds = {name: min(getattr(cfg, name), limit) for name in ("slow", "middle", "fast", "climb")}
     return dataclasses.replace(cfg, **speeds)
 
@@ -59,7 +59,7 @@ def array(values: np.ndarray, device: torch.device, dtype: Any = wp.float32) -> 
 
 
 def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg: PlannerConfig | None = None) -> Seen:
-    """How observations [N, numbers] are to be read; without a planner's settings nothing is kept of a scan."""
+    """Return the struct that reads observations [N, numbers]; without a planner's settings no scan is remembered."""
     seen, angles = bind(Seen, tensors), np.radians(np.asarray(env_cfg.lidar_elevations_deg))
     device = tensors["lidar"].device
     seen.azimuths, seen.range_m = env_cfg.lidar_azimuths, env_cfg.lidar_range_m
@@ -70,7 +70,7 @@ def seen_of(env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor], cfg:
 
 
 def bind_planner(cfg: PlannerConfig, env_cfg: NavigationConfig, tensors: Mapping[str, torch.Tensor]) -> Planner:
-    """Return the planner over buffers of `buffer_shapes`, [N, ...] each; `cfg` is `within_limit`."""
+    """Return the planner over buffers of `buffer_shapes`, [N, ...] each; `cfg` comes from `within_limit`."""
     device, p, m, w = tensors["cells"].device, bind(Planner, tensors), bind(LocalMap, tensors), bind(CostToGo, tensors)
     m.size, m.disc = window_cells(env_cfg.lidar_range_m), array(disc(), device, wp.vec3i)
     near = [20.0 if away <= env_cfg.collision_radius_m else 1.0 for away in ring_distances()]
@@ -88,8 +88,8 @@ def make_search(cfg: PlannerConfig, env_cfg: NavigationConfig, device: torch.dev
     s = search.Search()
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     s.commands = array(search.candidates(cfg), device, wp.vec3)
-    s.flat = array(search.looks(cfg, cfg.lag_s), device, wp.vec3)
-    s.upright = array(search.looks(cfg, min(cfg.lag_s, search.VERTICAL_LAG_S)), device, wp.vec3)
+    s.flat = array(search.step_responses(cfg, cfg.lag_s), device, wp.vec3)
+    s.upright = array(search.step_responses(cfg, min(cfg.lag_s, search.VERTICAL_LAG_S)), device, wp.vec3)
     s.kinds = 2 if cfg.brief_s else 1
     s.price = array(cfg.margin_cost * np.exp(-times / cfg.fading_s), device)
     s.mover_price = array(cfg.mover_cost * np.exp(-times / cfg.fading_s), device)

@@ -2,7 +2,7 @@
 
 The env allocates its buffers from this table, kernels take struct fields and column numbers from it, networks their slices,
 and the contract and docs/worlds/navigation.md list it. To add an observation: add an entry here (with its setting, if it is
-optional) and write its values in `observe.py`. Kernels see it as `obs.NAME`, [N, numbers]; one that is off has no columns.
+optional) and write its values in `observe.py`. Kernels read it as `obs.NAME`, [N, numbers]; a disabled one has no columns.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fledge.core.settings import setting
+from fledge.core.settings import flat_settings, setting
 from fledge.core.specs import TensorSpec
 
 NEAREST = 5  # moving obstacles that are observed
 PLAN_HEADINGS = 32
 
 
-@dataclass(kw_only=True)  # so that NavigationConfig(16) still means num_envs
+@dataclass(kw_only=True)  # so that num_envs stays the first positional argument of NavigationConfig
 class SensorConfig:
     """Settings of sensors and observations."""
 
     lidar_range_m: float = setting(4.0, above=0, resume="weights", shapes="lidar")
     """Range of LiDAR and of obstacle detection, m."""
     lidar_azimuths: int = setting(36, at_least=1, resume="weights", shapes="lidar")
-    """Beams around, counter-clockwise from straight ahead."""
+    """Number of LiDAR azimuths, counter-clockwise from straight ahead."""
     lidar_elevations_deg: list[float] = setting(
         [-10.0, 0.0, 10.0, 20.0], above=-89, below=89, items=(1, 64), resume="weights", shapes="lidar"
     )
-    """Elevation of each row of beams, degrees."""
+    """Elevation of each row of LiDAR beams, degrees above the horizon."""
     lidar_sees_movers: bool = False
-    """Beams also hit moving obstacles (NavRL's do not)."""
+    """LiDAR beams also hit moving obstacles (not in NavRL)."""
     pose: bool = setting(False, resume="weights", shapes="pose")
-    """Observe the drone's height above the ground and its yaw in the goal frame."""
+    """Observe the drone's height above the ground, m, and its yaw in the goal frame, rad."""
     plan: bool = setting(False, resume="weights", shapes="plan")
-    """Observe the planner's command and its predictions for 32 headings; the planner remembers past scans."""
+    """Observe the planner's command and its predictions for 32 headings, from present and past scans."""
     grid_map: bool = setting(False, resume="weights", shapes="grid_map")
-    """Observe an egocentric occupancy grid; the first axis points to the goal."""
+    """Observe an occupancy grid centred on the drone, in the goal frame."""
     grid_size: int = setting(64, at_least=1, resume="weights", shapes="grid_map")
     """Cells along each side of the occupancy grid."""
     grid_resolution_m: float = setting(0.125, above=0, resume="weights", shapes="grid_map")
-    """Side of an occupancy cell, m."""
+    """Side of a cell of the occupancy grid, m."""
 
     @property
     def num_elevations(self) -> int:
@@ -68,19 +68,19 @@ class Observation:
     name: str
     doc: str
     columns: tuple[Column, ...] = ()
-    rows: tuple[int, ...] = ()  # axes before the columns
-    image: Callable[[Any], tuple[int, ...]] | None = None  # shape by the settings
-    setting: str = ""  # name of the setting that enables it; "": always on
+    rows: tuple[int, ...] = ()  # sizes of the axes before the columns
+    image: Callable[[Any], tuple[int, ...]] | None = None  # settings -> shape of an image
+    setting: str = ""  # name of the setting that enables it; "" if it is always on
     dtype: str = "float32"
     bounds: Callable[[Any], tuple[float, float]] = lambda cfg: (-math.inf, math.inf)
     unit: str = ""
     frame: str = ""
-    axes: tuple[str, ...] = ()  # names, where there are several
-    facts: Callable[[Any], dict[str, Any]] = lambda cfg: {}  # more entries of the contract
+    axes: tuple[str, ...] = ()  # names of the axes, if there are several
+    facts: Callable[[Any], dict[str, Any]] = lambda cfg: {}  # settings -> further entries of the contract
 
     @property
     def widths(self) -> list[int]:
-        """Width of each column: 3 of a vector, else 1."""
+        """Width of each column: 3 for a vector, else 1."""
         return [3 if column.vector else 1 for column in self.columns]
 
     @property
@@ -89,7 +89,7 @@ class Observation:
 
     @property
     def starts(self) -> list[int]:
-        """Number of each column on the last axis; of a vector, of its x."""
+        """Index of each column on the last axis; for a vector, of its x."""
         return [sum(self.widths[:k]) for k in range(len(self.columns))]
 
     def at(self, name: str) -> int:
@@ -107,7 +107,7 @@ class Observation:
         return self.image(cfg) if self.image else (*self.rows, self.width)
 
     def size(self, cfg: Any = None) -> int:
-        """Numbers of one drone."""
+        """Return the number of values of one drone."""
         return math.prod(self.shape(cfg))
 
     def spec(self, cfg: Any) -> TensorSpec:
@@ -116,7 +116,7 @@ class Observation:
         return TensorSpec(self.shape(cfg), getattr(torch, self.dtype), *self.bounds(cfg), doc=self.doc)
 
     def describe(self, cfg: Any) -> dict[str, Any]:
-        """Return what the contract says besides the spec."""
+        """Return the entries of the contract besides the spec."""
         said = {"unit": self.unit, "frame": self.frame, "axes": list(self.axes), "columns": self.describe_columns()}
         return {**{key: value for key, value in said.items() if value}, **self.facts(cfg)}
 
@@ -137,15 +137,31 @@ def _lidar_facts(cfg: Any) -> dict[str, Any]:
 
 def _plan_facts(cfg: Any) -> dict[str, Any]:
     limits = {name: getattr(cfg, name) for name in ("collision_radius_m", "min_height_m", "max_height_m")}
-    return {"planner": dataclasses.asdict(cfg.planner), "pose": POSE.describe_columns(), **limits}
+    return {
+        "computed_from": [observation.name for observation in (STATE, LIDAR, DYNAMIC_OBSTACLE, POSE)],
+        "computed_by": "fledge.tasks.navigation.planner.reader:PlanReader",
+        "env": flat_settings(cfg),
+        "planner": dataclasses.asdict(cfg.planner),
+        "pose": POSE.describe_columns(),
+        **limits,
+    }
 
 
 def _plan_heading(h: int) -> tuple[Column, ...]:
     angle = f"{360.0 * h / PLAN_HEADINGS:g} degrees"
     return (
-        Column(f"fast_time_{h}", "horizon_s", f"to a collision towards {angle} at the fast speed; 1: none", "goal"),
-        Column(f"slow_time_{h}", "horizon_s", f"to a collision towards {angle} at the slow speed; 1: none", "goal"),
-        Column(f"nearness_{h}", "1", f"n / (n + 1) towards {angle} at the fast speed", "goal"),
+        Column(
+            f"fast_time_{h}", "horizon_s", f"time to a collision towards {angle} at the fast speed; 1: none", "goal"
+        ),
+        Column(
+            f"slow_time_{h}", "horizon_s", f"time to a collision towards {angle} at the slow speed; 1: none", "goal"
+        ),
+        Column(
+            f"nearness_{h}",
+            "1",
+            f"n / (n + 1), n the cost of missing clearance towards {angle} at the fast speed",
+            "goal",
+        ),
         Column(f"gain_{h}", "1", f"cost-to-go saved by a brief command to {angle}, share of fast * brief_s", "goal"),
     )
 
@@ -182,9 +198,9 @@ DYNAMIC_OBSTACLE = Observation(
     "dynamic_obstacle",
     f"the {NEAREST} nearest moving obstacles within range_m of `lidar` (horizontal), nearest first; empty rows are 0",
     columns=(
-        Column("to_obstacle", "1", "unit vector to its centre; of a cylinder level", "goal", vector=True),
+        Column("to_obstacle", "1", "unit vector to its centre; horizontal for a cylinder", "goal", vector=True),
         Column("horizontal_distance", "m", "to its centre; 0 in an empty row", "world"),
-        Column("vertical_distance", "m", "its centre's height minus the drone's; cylinder 0", "world"),
+        Column("vertical_distance", "m", "its centre's height minus the drone's; 0 for a cylinder", "world"),
         Column("velocity", "m/s", "of the obstacle", "goal", vector=True),
         Column("width_class", "1", "0, 1, 2, 3: up to 0.25, 0.5, 0.75, 1 m wide"),
         Column("is_box", "1", "1: 1 m tall, may float; 0: a cylinder from the ground past any flying height"),
@@ -205,11 +221,11 @@ PLAN = Observation(
     "plan",
     "the planner's command and predictions, from the other observations, `pose` and past scans (docs/worlds/planner.md)",
     columns=(
-        Column("command", "speed_limit_m_s", "what the planner would fly", "goal", vector=True),
+        Column("command", "speed_limit_m_s", "the planner's command", "goal", vector=True),
         Column("cost", "1", "of that command: c / (|c| + 6), c in m"),
-        Column("brief", "1", "1: it stops after brief_s"),
-        Column("hover_time", "horizon_s", "to a collision when hovering; 1: none"),
-        Column("hover_nearness", "1", "n / (n + 1), n as the planner prices it"),
+        Column("brief", "1", "1 if that command stops after brief_s"),
+        Column("hover_time", "horizon_s", "time to a collision when hovering; 1: none"),
+        Column("hover_nearness", "1", "n / (n + 1), n the cost of missing clearance when hovering"),
         *(column for h in range(PLAN_HEADINGS) for column in _plan_heading(h)),
     ),
     setting="plan",

@@ -1,4 +1,4 @@
-"""Kernels that write the observations which `observations.py` declares. Layouts are NavRL's."""
+"""Kernels that write the observations declared in `observations.py`. Their layouts are NavRL's."""
 
 import warp as wp
 
@@ -37,13 +37,13 @@ indices = wp.types.vector(length=NEAREST, dtype=wp.int32)
 
 @wp.func
 def takes_part(i: int, only_ended: int, result: Result) -> bool:
-    """Whether this launch concerns drone i: all of them, or only those whose episode ended in this step."""
+    """Return whether a launch is for drone i: it is for all, or only for those whose episode ended in this step."""
     return only_ended == 0 or result.terminated[i] or result.truncated[i]
 
 
 @wp.kernel(enable_backward=False)
 def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drones: Drones, result: Result, obs: Obs):
-    """One thread an azimuth: four elevations a walk."""
+    """Write `lidar`, one thread per azimuth; four elevations are cast together."""
     tid = wp.tid()
     i = first + tid / p.lidar_azimuths
     h = tid - (i - first) * p.lidar_azimuths
@@ -63,7 +63,7 @@ def scan(first: int, only_ended: int, p: Params, maps: Maps, beams: Beams, drone
 
 @wp.func
 def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs: Obs):
-    """Let beams end at moving obstacles: for each obstacle in reach, only the azimuths it can cover."""
+    """Shorten beams that hit moving obstacles: for each obstacle in range, only at the azimuths that it can cover."""
     slot = drones.slot[i]
     pos = drones.pos[i]
     yaw = yaw_of(drones.quat[i])
@@ -94,20 +94,23 @@ def scan_movers(i: int, p: Params, maps: Maps, beams: Beams, drones: Drones, obs
 
 @wp.func
 def noise_draw(n: int, drones: Drones, i: int) -> wp.uint32:
-    """Fourth counter word of noise n. An episode's first observation shares its clock with the last of the previous."""
+    """Return the fourth counter word of noise n.
+
+    It differs between the first observation of an episode and the last of the previous one, which share their clock.
+    """
     return wp.uint32(n) + wp.where(drones.step[i] == 0, FIRST, wp.uint32(0))
 
 
 @wp.func
 def add_lidar_noise(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
-    """Add a Gaussian error to beams that hit something, and let some return nothing."""
+    """Add a Gaussian error to beams that hit an obstacle, and drop some of them."""
     if p.lidar_noise_m == 0.0 and p.lidar_dropout == 0.0:
         return
-    who = wp.uint32(i + p.env_offset)
+    drone = wp.uint32(i + p.env_offset)
     when = wp.uint32(maps.clock[0])
     for n in range(p.lidar_azimuths * p.elevations):
         if obs.lidar[i, n] > 0.0:
-            u = uniform4(who, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
+            u = uniform4(drone, when, P_LIDAR, noise_draw(n, drones, i), p.seed)
             noisy = obs.lidar[i, n] + p.lidar_noise_m * normal2(u[0], u[1])[0]
             obs.lidar[i, n] = wp.clamp(noisy, 0.0, p.lidar_range_m)
             if u[2] < p.lidar_dropout:
@@ -123,10 +126,10 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
     to_goal = goal - drones.pos[i]
     vel = to_goal_frame(drones.vel[i], x_axis)
     if p.state_noise > 0.0:
-        who = wp.uint32(i + p.env_offset)
+        drone = wp.uint32(i + p.env_offset)
         when = wp.uint32(maps.clock[0])
-        a = uniform4(who, when, P_STATE, noise_draw(0, drones, i), p.seed)
-        b = uniform4(who, when, P_STATE, noise_draw(1, drones, i), p.seed)
+        a = uniform4(drone, when, P_STATE, noise_draw(0, drones, i), p.seed)
+        b = uniform4(drone, when, P_STATE, noise_draw(1, drones, i), p.seed)
         n0 = normal2(a[0], a[1])
         n1 = normal2(a[2], a[3])
         n2 = normal2(b[0], b[1])
@@ -151,7 +154,7 @@ def observe_self(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs):
 def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -> wp.vec2:
     """Write `dynamic_obstacle`: the nearest moving obstacles within range.
 
-    Returns (mean log of the distances to their surfaces, absent ones counting as the range; smallest such distance).
+    Return the mean log of the distances to their surfaces (the range for absent ones), and the smallest distance, m.
     """
     slot = drones.slot[i]
     pos = drones.pos[i]
@@ -205,9 +208,9 @@ def observe_obstacles(i: int, p: Params, maps: Maps, drones: Drones, obs: Obs) -
 
 @wp.kernel(enable_backward=False)
 def draw_grid(first: int, only_ended: int, p: Params, maps: Maps, drones: Drones, result: Result, obs: Obs):
-    """One thread a row of the occupancy grid: cell (r, c) lies r cells forward, c to the left, the drone in the middle.
+    """Write `grid_map`, one thread per row: cell (r, c) is r cells forward and c to the left, with the drone in the middle.
 
-    A cell is occupied where a column, or a moving obstacle, is not cleared by the drone's radius at its present height.
+    A cell is occupied if a column or moving obstacle is within the drone's radius of it at the drone's height.
     """
     tid = wp.tid()
     i = first + tid / p.grid_size

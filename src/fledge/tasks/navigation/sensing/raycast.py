@@ -1,4 +1,4 @@
-"""LiDAR against a column map: one walk over the grid per azimuth serves four elevations at once.
+"""LiDAR on a column map: one walk over the grid per azimuth serves four elevations at once.
 
 The walk advances along the horizontal ray by the free distance stored in each cell, and cell by cell
 (Amanatides & Woo 1987) next to columns. Every solid cell it enters is tested against the four beams, which differ only
@@ -23,11 +23,11 @@ def cast_four(
     cosine: wp.vec4,
     range_m: float,
 ) -> wp.vec4:
-    """Beam distances of four elevations in the horizontal direction (dx, dy), a unit vector.
+    """Return the beam distances of four elevations, m, in the horizontal direction (dx, dy), a unit vector.
 
     `slope` is the tangent and `cosine` the cosine of each elevation.
     """
-    # limit[k]: horizontal distance at which beam k ends: range, ground, or the column it hit
+    # limit[k]: horizontal distance at which beam k ends: by range, ground or a column
     limit = wp.vec4()
     hit = wp.vec4()
     end = float(0.0)

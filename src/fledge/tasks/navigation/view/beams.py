@@ -1,4 +1,4 @@
-"""Distances along LiDAR beams, cast again from what was recorded, so that no recording has to hold them."""
+"""LiDAR distances, recomputed from a recording's map and poses, so that recordings need not store them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from fledge.tasks.navigation.physics.terrain import CELL_M, CELLS, HALF_M, HEIGHT_STEP, SOLID
 from fledge.tasks.view.stage import Crowd
 
-WALK_M = 0.03  # the least that a beam goes on at once
+WALK_M = 0.03  # smallest step along a beam
 
 
 def cast_columns(

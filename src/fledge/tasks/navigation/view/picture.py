@@ -24,7 +24,7 @@ COLOURS = {
 
 
 def draw_flights(axes: Any, tracks: Sequence[Trajectory], title: str) -> None:
-    """Draw flights over one map into matplotlib axes; all of every path is inside the frame."""
+    """Draw flights over one map into matplotlib axes that contain every path."""
     cells = tracks[0].scene["cells"].reshape(CELLS, CELLS)
     height = np.where(cells >= SOLID, (cells.astype(np.float32) - SOLID) * HEIGHT_STEP, np.nan)
     extent = (-HALF_M, HALF_M, -HALF_M, HALF_M)
@@ -66,7 +66,7 @@ def legend_entries(tracks: Sequence[Trajectory]) -> list[Line2D]:
 
 
 def flights_figure(tracks: Sequence[Trajectory], title: str = "", maps: int = 2) -> Any:
-    """A matplotlib figure of the flights over the `maps` maps that most of them crossed."""
+    """Return a matplotlib figure of the flights on the `maps` maps that have the most flights."""
     counts = Counter(sorted(track.scene["map"] for track in tracks))
     chosen = [number for number, _ in counts.most_common(maps)]
     figure = Figure(figsize=(6.4 * len(chosen), 7.0), dpi=100, layout="constrained")

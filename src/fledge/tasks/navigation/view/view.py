@@ -22,10 +22,10 @@ from fledge.tasks.view.objects import SceneObject
 from fledge.tasks.view.stage import Beams, Crowd, Instrument, Stage
 from fledge.tasks.view.trajectory import Trajectory
 
-NEAR = 12  # movers that a frame holds, the nearest ones
-MM = 1000.0  # movers' positions are whole millimetres: half the size of float32, and they pack better
-JUMP_M = 0.5  # no mover goes as far from one decision to the next
-DRONE_M = 0.6  # across the rotors, as it is drawn: twice the radius that counts for collisions
+NEAR = 12  # nearest movers stored in a frame
+MM = 1000.0  # movers' positions are stored in whole millimetres: half the size of float32, and they compress better
+JUMP_M = 0.5  # farther than any mover moves between two decisions
+DRONE_M = 0.6  # width of the drawn drone: twice its collision radius
 CEILING_M = 6.0
 
 
@@ -52,10 +52,10 @@ class NavigationView(TaskView):
         return [{**m, **{k: v[i].copy() for k, v in ends.items()}, **shared} for m, i in zip(maps, ids, strict=True)]
 
     def snapshot(self, env: TensorEnv, ids: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return the drones and the moving obstacles around them, now; m, m/s, rad, world.
+        """Return the present drones and the moving obstacles around them; m, m/s, rad, world.
 
-        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest one, NaN without any ·
-        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest by number, -1 where there are fewer.
+        pos [n, 3] · vel [n, 3] · heading [n] · mover [n, 4]: position and width of the nearest one, NaN without one ·
+        crowd [n, K, 3] int16 millimetres and crowd_id [n, K] int16: the K nearest, sorted by number, -1 if there are fewer.
         """
         assert isinstance(env, NavigationEnv)
         rows = list(ids)
@@ -71,17 +71,17 @@ class NavigationView(TaskView):
         return {name: value.cpu().numpy() for name, value in seen.items()}
 
     def stage_of(self, env: TensorEnv) -> Tensor:
-        """Drones on one map share a stage."""
+        """Return the key of a flight's stage: flights on one map share it."""
         assert isinstance(env, NavigationEnv)
         return env.state["slot"]
 
     def draw(self, tracks: Sequence[Trajectory], title: str = "") -> Any:
-        from fledge.tasks.navigation.view.picture import flights_figure  # Matplotlib takes a while to load
+        from fledge.tasks.navigation.view.picture import flights_figure  # Matplotlib loads slowly
 
         return flights_figure(tracks, title)
 
     def objects(self, track: Trajectory) -> list[SceneObject]:
-        """Return the drone, its goal, and the nearest mover: a new object each time that another one is nearest."""
+        """Return the drone, its goal, and the nearest mover; each change of the nearest mover begins a new object."""
         mover = track.frames["mover"]
         there = np.isfinite(mover).all(axis=1)
         step = np.linalg.norm(np.diff(mover[:, :2], axis=0), axis=1)
@@ -198,7 +198,7 @@ def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
     first = order[:, 0]
     width = widths(kinds[first])[:, None]
     mover = torch.where(distance[:, :1].isinf(), math.nan, torch.cat([crowd[index, first], width], dim=1))
-    # by number, so that one mover stays in its column from frame to frame; those that are not there come last
+    # sorted by number, so that a mover keeps its column from frame to frame; absent ones come last
     ids, place = order.masked_fill(distance.isinf(), away.shape[1]).sort(dim=1)
     found = crowd[index[:, None], order.gather(1, place)]
     ids = ids.masked_fill(ids == away.shape[1], -1)

@@ -1,4 +1,4 @@
-// Elements from code; text is inserted as text, so that a name from a file is never markup.
+// Create DOM elements. Text is inserted as text, so that a name from a file is never markup.
 
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -1,4 +1,4 @@
-// Instruments of one side: speed, energy, missiles, what threatens, and the time to decide.
+// Instruments of one side: speed, energy, missiles, threats, and the time to decide.
 import { el, setText } from "./dom.js";
 
 const TOP_SPEED = 490; // m/s
@@ -36,12 +36,12 @@ export class Gauges {
     setText(this.energy.value, `${Math.round(100 * energy)}`);
     this.energy.bar.style.width = `${Math.min(100 * energy, 100)}%`;
     const flying = own.missiles.length;
-    setText(this.missiles.value, Number.isFinite(own.left) ? `${own.left}${flying ? ` + ${flying} in the air` : ""}` : "");
+    setText(this.missiles.value, Number.isFinite(own.left) ? `${own.left}${flying ? ` + ${flying} in flight` : ""}` : "");
     if (graph === null) return;
     const told = graph.sides[this.side];
     const waits = told.incoming.map((missile) => missile.decide_s).filter((wait) => wait !== null);
     const seconds = waits.length ? Math.min(...waits) : told.incoming.length ? null : told.decide_s;
-    setText(this.decide.value, seconds === null ? "no hurry" : seconds <= 0 ? "too late" : `${seconds.toFixed(0)}${waits.length && seconds >= 20 ? "+" : ""} s`);
+    setText(this.decide.value, seconds === null ? "no threat" : seconds <= 0 ? "too late" : `${seconds.toFixed(0)}${waits.length && seconds >= 20 ? "+" : ""} s`);
     this.element.dataset.level = told.verdict.level;
     setText(this.verdict, told.verdict.text);
     const km = (metres) => (metres / 1000).toFixed(1);

@@ -51,7 +51,7 @@ export class SpaceTimeGraph {
     this.drawZones(`${this.names.otherS} shot`, graph.sides[foe].shot, away, -1, 0, paper.side[foe], this.box.bottom + 72);
   }
 
-  // The ruler changes slowly, so that lines can be followed by the eye.
+  // The scale changes slowly, so that lines can be followed by eye.
   fit(away) {
     const side = Math.min(Math.max(0.55 * away, 9000), 17000);
     const to = { low: -side, high: away + side };
@@ -96,7 +96,7 @@ export class SpaceTimeGraph {
     this.paper.line(edge, colour, 2.2);
   }
 
-  // `from` is where the other is now, and `direction` where the ruler goes from there.
+  // `from` is the other's present position, `direction` the direction of the axis from there.
   drawCurves(side, from, direction, colour, own) {
     for (const curve of side.curves) {
       const hit = hitBy(side, curve);
@@ -156,7 +156,7 @@ export class SpaceTimeGraph {
     this.drawReachLabel(`${this.names.ownS} missile`, graph.sides[me].reach_m, 0, 1, paper.side[me], away, placed);
   }
 
-  // In the part of an area that it does not share, between its border and the other's place.
+  // Label the part of an area that does not overlap, between its border and the other's position.
   drawReachLabel(text, reach, from, direction, colour, other, placed) {
     const { paper, box } = this;
     for (const share of [0.85, 0.7, 0.95, 0.55]) {
@@ -174,7 +174,7 @@ export class SpaceTimeGraph {
     }
   }
 
-  // How far a shot reaches, on the same ruler, and where its target is.
+  // Draw the ranges of a shot on the same axis, and its target.
   drawZones(label, shot, from, direction, target, colour, y) {
     const { paper, box } = this;
     const { ctx } = paper;
@@ -197,12 +197,12 @@ export class SpaceTimeGraph {
     ctx.lineTo(at - 5, y - 11);
     ctx.lineTo(at + 5, y - 11);
     ctx.fill();
-    const taken = Math.abs(at - (direction > 0 ? box.right : box.left)) < paper.measure(label, 11) + 8; // there its target is
+    const taken = Math.abs(at - (direction > 0 ? box.right : box.left)) < paper.measure(label, 11) + 8; // the target is drawn there
     const right = direction > 0 !== taken;
     paper.text(label, right ? box.right : box.left, y - 8, colour, { size: 11, align: right ? "right" : "left" });
   }
 
-  // The names of the zones below their ends; of one that ends beyond the ruler, how far it goes.
+  // Label the zones below their ends; a zone that ends beyond the axis gets its range.
   nameZones(shot, from, direction, colour, y) {
     const { paper, box } = this;
     const named = [];
@@ -221,5 +221,5 @@ export class SpaceTimeGraph {
   }
 }
 
-// where the player of recordings finds it
+// the player of recordings loads it from here
 globalThis.fledgeGraph = SpaceTimeGraph;

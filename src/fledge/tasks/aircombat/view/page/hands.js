@@ -1,10 +1,10 @@
-// A person's controls: keys, and pads on a touch screen, made from the task's list of controls.
+// The user's controls: keys, and pads on a touch screen, from the task's list of controls.
 
 const STICK_PER_S = 3.5; // a stick goes to its end within about a third of a second
 const BACK_PER_S = 7;
 const LEVER_PER_S = 0.9;
 const SEND_MS = 33;
-const AGAIN_MS = 250; // the same is sent again, in case it was lost
+const AGAIN_MS = 250; // unchanged controls are sent again, in case a message was lost
 
 export class Hands {
   constructor(controls, send) {
@@ -29,7 +29,7 @@ export class Hands {
     this.pads = {};
   }
 
-  // A key that means something here does not scroll the page, or press the button that has the focus.
+  // Keys that control the aircraft do not scroll the page or press the focused button.
   key(event, down) {
     if (!this.active || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target instanceof Element && event.target.closest("input:not([type=range]), select, textarea")) return;
@@ -46,7 +46,7 @@ export class Hands {
     this.flush(performance.now(), true);
   }
 
-  // Move what is held, for so many seconds of real time.
+  // Move the held controls for `seconds` of real time.
   move(seconds, now) {
     for (const control of this.controls) {
       if (control.kind === "button") continue;
@@ -83,7 +83,7 @@ export class Hands {
     this.when = now;
   }
 
-  // Pads for fingers (and mice): one for each control.
+  // Create a pad for each control, for touch and mouse.
   makePads(place) {
     place.replaceChildren();
     for (const control of this.controls) {

@@ -13,12 +13,12 @@ export class Labels {
     this.taken = [];
   }
 
-  // No label goes here: a symbol, or a button above the drawing.
+  // Reserve an area: a symbol, or a button above the drawing.
   keepFree(left, top, right, bottom) {
     this.taken.push([left, top, right, bottom]);
   }
 
-  // `x` is the middle, `y` the line it stands on. Lower ranks choose first; who must be drawn is, with room or without.
+  // `x` is the centre, `y` the baseline. Lower ranks are placed first; labels that must be drawn may overlap.
   add(text, x, y, colour, { rank = 1, size = 11, weight = 500, must = false } = {}) {
     this.wanted.push({ text, x, y, colour, rank, size, weight, must });
   }

@@ -1,8 +1,8 @@
-// The connection to the match on the server: reconnects by itself, and then gets what it missed.
+// The connection to the match on the server: reconnects automatically, and then gets what it missed.
 
 const WAITS_MS = [250, 500, 1000, 2000, 4000];
 
-// The id of this tab: a reload is the same person, another tab is not.
+// The id of this tab: a reload keeps it, another tab has its own.
 function whoAmI() {
   const fresh = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
   try {
@@ -10,13 +10,13 @@ function whoAmI() {
     if (known) return known;
     sessionStorage.setItem("fledge-who", fresh);
   } catch {
-    // a browser without storage: a reload counts as another person
+    // storage is not available: a reload gets a new id
   }
   return fresh;
 }
 
 export class Link {
-  // `on` has functions for what comes: welcome, cut, state, graph, frames, gone, and up(true or false).
+  // `on` has handlers for the messages: welcome, cut, state, graph, frames, gone, and up(true or false).
   constructor(path, on) {
     this.path = path;
     this.on = on;

@@ -1,4 +1,4 @@
-// The tactical map: both sides from above with their trails, missiles with their energy, and how far shots reach.
+// The tactical map: both sides from above with their trails, missiles with their energy, and ranges of shots.
 import { Labels } from "./labels.js";
 import { Paper, hitBy, km, niceStep } from "./paper.js";
 
@@ -11,7 +11,7 @@ export class TacticalMap {
   constructor(canvas) {
     this.paper = new Paper(canvas);
     this.labels = new Labels(this.paper);
-    this.covered = []; // what stands above the map: [left, top, right, bottom] in pixels
+    this.covered = []; // panels above the map: [left, top, right, bottom] in pixels
     this.head = this.foot = 0; // pixels at the top and bottom to keep free of aircraft
     this.mode = "both"; // both: north up, all in view. own: own aircraft in the middle, its nose up
     this.zoom = 1;
@@ -33,7 +33,7 @@ export class TacticalMap {
     this.zoom = Math.min(Math.max(this.zoom * factor, 0.2), 20);
   }
 
-  // Where the view should be: centre (m), metres in the shorter half, turn (rad).
+  // Return the target view: centre (m), metres in half of the shorter side, rotation (rad).
   wanted(moment, me) {
     const own = moment.sides[me];
     const all = moment.sides.flatMap((side) => [side, ...side.missiles]);
@@ -52,7 +52,7 @@ export class TacticalMap {
     return { x: (left + right) / 2, y: (low + high) / 2, half, turn: 0 };
   }
 
-  // Of the map that is free to fly in.
+  // Return the part of the map that is not covered.
   get height() {
     return Math.max(this.paper.height - this.head - this.foot, 120);
   }
@@ -83,7 +83,7 @@ export class TacticalMap {
     ];
   }
 
-  // Draw a moment; `names` of the sides, `me` whose seat it is seen from, `graph` what the server says of about now.
+  // Draw one state; `names` of the sides, `me`: the user's side, `graph`: the server's newest graph.
   draw(store, moment, { graph = null, me = 0, names = ["blue", "red"], ending = null } = {}) {
     if (!this.paper.begin() || moment === null) return;
     this.follow(moment, me);
@@ -128,7 +128,7 @@ export class TacticalMap {
     paper.text("N", cx + 21 * Math.cos(north), cy - 21 * Math.sin(north), paper.colours.soft, { align: "center", base: "middle", size: 11 });
   }
 
-  // Around each side, where an enemy who flies as he does now would be hit.
+  // Draw, around each side, where an enemy that keeps its course would be hit.
   drawRings(moment, graph, me) {
     const { paper } = this;
     for (const side of [1 - me, me]) {
@@ -157,7 +157,7 @@ export class TacticalMap {
     }
   }
 
-  // A ring's name stands where it is in view.
+  // Put a ring's label where the ring is visible.
   nameRing(name, ring, better, by, colour, rank) {
     const { width, height } = this.paper;
     const seen = ring.filter(([x, y]) => x > 24 && x < width - 24 && y > 16 && y < height - 16);
@@ -166,7 +166,7 @@ export class TacticalMap {
     this.labels.add(name, x, y + by, colour, { rank });
   }
 
-  // Where one's own manoeuvres lead, and where missiles will be if their targets hold.
+  // Draw where the user's manoeuvres lead, and where missiles will be if their targets keep their course.
   drawWays(moment, graph, me) {
     const { paper } = this;
     for (const curve of graph.sides[me].curves) {
@@ -175,7 +175,7 @@ export class TacticalMap {
       );
       const colour = hitBy(graph.sides[me], curve) === null ? paper.colours.good : paper.colours.bad;
       paper.line(points, colour, 1.3, [4, 4], 0.8);
-      if (curve.name === "hold") continue; // the nose says so
+      if (curve.name === "hold") continue; // the direction of the nose shows it
       const far = points.reduce((best, p) => (Math.hypot(p[0] - points[0][0], p[1] - points[0][1]) > Math.hypot(best[0] - points[0][0], best[1] - points[0][1]) ? p : best));
       this.labels.add(curve.name, far[0], far[1] - 5, colour, { rank: 3 });
     }
@@ -229,7 +229,7 @@ export class TacticalMap {
     }
   }
 
-  // A missile is a dart; the bar beside it is the energy that it has left, the flame its motor.
+  // Draw a missile as a dart, with a bar of its remaining energy and a flame while its motor burns.
   drawMissiles(moment, side) {
     const { paper } = this;
     for (const missile of moment.sides[side].missiles) {

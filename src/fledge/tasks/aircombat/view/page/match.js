@@ -65,7 +65,7 @@ class DuelMatch extends HTMLElement {
     this.verdict = el("div", { class: "fd-call", role: "status" });
     const mapPanel = el("section", { class: "fd-map fl-panel" }, this.tools, this.mapCanvas, this.banner, this.verdict);
     const graphPanel = el("section", { class: "fd-graph fl-panel" },
-      el("h2", { text: "Space-time: where missiles fired now can be, and where you can" }), this.graphCanvas); // prettier-ignore
+      el("h2", { text: "Space-time graph: where missiles fired now can be, and where you can fly" }), this.graphCanvas); // prettier-ignore
     const side = el("div", { class: "fd-side" }, graphPanel, el("div", { class: "fd-both" }, this.gauges[0].element, this.gauges[1].element));
     const foot = el("div", { class: "fd-foot" }, this.status, this.helpLine);
     this.append(this.buildHead(), el("div", { class: "fd-main" }, mapPanel, side), this.buildTime(), foot, this.pads);
@@ -79,7 +79,7 @@ class DuelMatch extends HTMLElement {
     again.append(this.startChoice, el("label", { class: "fd-label", text: "seed " }, this.seed),
       button("Restart", () => this.restart(), { title: "Start again with this seed" }),
       button("New", () => { this.seed.value = String(Math.floor(Math.random() * 1e6)); this.restart(); }, { title: "Start again with another seed" }),
-      button("Copy link", () => this.copyLink(), { class: "fl-button fd-copy", title: "A link that starts this match again" }),
+      button("Copy link", () => this.copyLink(), { class: "fl-button fd-copy", title: "Copy a link that starts this match again" }),
       el("a", { class: "fl-button", href: `/play/${encodeURIComponent(this.options.match)}/fight.frec`, download: true, text: "Recording" }),
       el("a", { class: "fl-button", href: `/play/${encodeURIComponent(this.options.match)}/fight.acmi`, download: true, text: "ACMI" })); // prettier-ignore
     return el("div", { class: "fd-head" }, this.seats, again);
@@ -99,7 +99,7 @@ class DuelMatch extends HTMLElement {
       this.slider, this.clock, this.goOn, this.toNow, this.speedChoice); // prettier-ignore
   }
 
-  // ---- what comes from the server ----------------------------------------------------------------------------------
+  // ---- messages from the server ----------------------------------------------------------------------------------
 
   welcome(message) {
     this.facts = message;
@@ -148,7 +148,7 @@ class DuelMatch extends HTMLElement {
       this.startSelect = choice("Start", this.facts.starts, state.start ?? "default", () => this.restart(), "Initial positions");
       this.startChoice.replaceChildren(this.startSelect);
     }
-    setText(this.playButton, state.paused ? "Go on" : "Pause");
+    setText(this.playButton, state.paused ? "Resume" : "Pause");
     this.speedChoice.value = SPEEDS.find((s) => Number(s) === state.speed) ?? "1";
     this.showSeats(state);
     this.showStatus(state);
@@ -160,7 +160,7 @@ class DuelMatch extends HTMLElement {
       const names = [...this.facts.names];
       const shown = seat.person ? (seat.yours ? "you" : seat.here ? "another person" : "an empty seat") : seat.name;
       if (!names.includes(shown)) names.unshift(shown);
-      row.append(choice(`Who flies ${SIDES[side]}`, names, shown, (name) => name !== shown && this.link.send({ do: "give", seat: side, to: name })));
+      row.append(choice(`Pilot of ${SIDES[side]}`, names, shown, (name) => name !== shown && this.link.send({ do: "give", seat: side, to: name })));
       if (!seat.yours && (!seat.person || !seat.here)) row.append(button("Take over", () => this.takeOver(side), { title: `Fly ${SIDES[side]} yourself from here on` }));
       if (seat.yours) row.append(button("Invite", () => this.link.send({ do: "give", seat: 1 - side, to: "you" }), { title: "Leave the other seat to a person who opens this page" }));
       return row;
@@ -187,7 +187,7 @@ class DuelMatch extends HTMLElement {
 
   // ---- input --------------------------------------------------------------------------------------------------------
 
-  // People who fly control the match; if there are none, all who watch.
+  // Users who fly control the match; if there are none, all viewers do.
   get decides() {
     return this.mine >= 0 || !this.state.seats.some((seat) => seat.person && seat.here);
   }
@@ -211,7 +211,7 @@ class DuelMatch extends HTMLElement {
     if (this.scrub !== null) this.link.send({ do: "rewind", tick: this.scrub, paused: false });
   }
 
-  // From the moment that is looked at.
+  // Continue from the time shown.
   takeOver(side) {
     if (this.scrub !== null && this.decides) this.link.send({ do: "rewind", tick: this.scrub, paused: true });
     this.link.send({ do: "take", seat: side });
@@ -267,7 +267,7 @@ class DuelMatch extends HTMLElement {
     this.spaceTime.draw(this.graph, { me: this.me, names: this.mine < 0 ? SIDES : ["you", "enemy"] });
   }
 
-  // The moment shown follows the newest frame, a little behind, at an even pace.
+  // The time shown follows the newest frame with a short, constant delay.
   runClock(seconds) {
     const { last, first, tickS } = this.store;
     if (this.scrub !== null) this.shown = this.scrub;
@@ -281,7 +281,7 @@ class DuelMatch extends HTMLElement {
     this.shown = Math.min(Math.max(this.shown, first), last);
   }
 
-  // Keep aircraft and labels clear of what lies over the map.
+  // Keep aircraft and labels clear of the panels above the map.
   keepMapFree() {
     const map = this.mapCanvas.getBoundingClientRect();
     const boxOf = (above) => {

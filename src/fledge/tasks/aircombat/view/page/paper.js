@@ -1,15 +1,15 @@
-// What drawing on a canvas needs everywhere: sharp pixels, the page's colours, text with a halo.
+// Canvas drawing: sharp pixels, the theme's colours, text with a halo.
 
 export class Paper {
   constructor(canvas) {
     this.canvas = canvas;
-    // drawn by the processor: fast everywhere, where a graphics card that is only imitated takes a quarter of a second
+    // drawn by the CPU: an emulated graphics card would take a quarter of a second
     this.ctx = canvas.getContext("2d", { willReadFrequently: true });
     this.colours = {};
     this.read = -Infinity;
   }
 
-  // Fit the canvas to its place; false while it has none.
+  // Fit the canvas to its element; return false while that has no size.
   begin() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (width < 2 || height < 2) return false;
@@ -30,7 +30,7 @@ export class Paper {
     return true;
   }
 
-  // The page's colours follow light and dark.
+  // The colours follow the theme.
   readColours() {
     this.read = performance.now();
     const style = getComputedStyle(document.body);
@@ -66,7 +66,7 @@ export class Paper {
     ctx.globalAlpha = 1;
   }
 
-  // Pixels that a text is wide.
+  // Return the width of a text in pixels.
   measure(text, size, weight = 500) {
     this.ctx.font = fontOf(size, weight);
     return this.ctx.measureText(text).width;
@@ -101,14 +101,14 @@ function fontOf(size, weight) {
   return `${weight} ${size}px system-ui, "DejaVu Sans", sans-serif`;
 }
 
-// When a side that flies a manoeuvre is hit: by a shot fired now, or by what is in the air; null: not at all.
+// Return when a side that flies a manoeuvre is hit, by a shot fired now or a missile in the air; null if never.
 export function hitBy(side, curve) {
   const hits = [curve.hit_s, ...side.incoming.map((missile) => missile.fates[curve.name]?.hit_s ?? null)];
   const real = hits.filter((seconds) => seconds !== null);
   return real.length ? Math.min(...real) : null;
 }
 
-// A round step for about `count` lines over a span.
+// Return a round step for about `count` lines over a span.
 export function niceStep(span, count) {
   const raw = span / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(raw));

@@ -1,6 +1,6 @@
-// The frames of the match that this page has got, and any moment between two of them.
+// The frames of the match that this page has received, and interpolated states between them.
 
-// A moment, as maps and graphs draw it: sides with place (m), heading (rad), speed (m/s), and missiles.
+// A state, as maps and graphs draw it: sides with position (m), heading (rad), speed (m/s), and missiles.
 export class Store {
   constructor(welcome) {
     this.tickS = welcome.tick_s;
@@ -37,7 +37,7 @@ export class Store {
     for (let k = 0; k < count; k++) this.rows.push(new Float32Array(buffer, 8 + 4 * k * this.width, this.width));
   }
 
-  // The past was changed: only what came up to `tick` still holds.
+  // The past was changed: drop the frames after `tick`.
   cut(tick) {
     if (tick < this.first) this.clear();
     else this.rows.length = Math.min(this.rows.length, tick - this.first + 1);
@@ -52,7 +52,7 @@ export class Store {
     return field === undefined || index >= field.size ? NaN : row[field.at + index];
   }
 
-  // The moment at a tick with a fraction; null while nothing has come.
+  // Return the state at a fractional tick; null before the first frame.
   moment(tick) {
     if (this.rows.length === 0) return null;
     const before = Math.floor(tick);
@@ -98,7 +98,7 @@ export class Store {
     return { tick, time: tick * this.tickS, sides };
   }
 
-  // Places of a side over the last `seconds` before a tick: [x, y] in metres, old to new.
+  // Return the positions of a side over the last `seconds` before a tick: [x, y] in metres, old to new.
   trail(side, tick, seconds) {
     const field = this.fields.get("pos");
     const end = Math.min(Math.floor(tick), this.last);
@@ -112,7 +112,7 @@ export class Store {
     return points;
   }
 
-  // The way of a missile that flies at a tick.
+  // Return the path of a missile that flies at a tick.
   missileTrail(side, slot, tick) {
     const slots = this.fields.get("missile_alive").shape[1];
     const k = side * slots + slot;

@@ -1,4 +1,4 @@
-"""Agents for MidrangeEnv's observations: the placeholder, and Fledge's own by name.
+"""The module `base_agent` of midrangeRL: agents for TensorEnv's observations, the placeholder, and Fledge's own by name.
 
 agent = create_agent("crank", device="cpu", num_envs=32)
 agent.act(obs["p2"])                          {"rudder", "throttle", "fire"}, each [num_envs]
@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fledge.agents.base import BaseAgent, Obs
+from fledge.agents import base
+from fledge.agents.base import Obs
+from fledge.compat.devices import usable_device
 from fledge.compat.midrange.config import read_config
 from fledge.core.errors import ConfigError
 from fledge.tasks.aircombat.env import RUDDERS
@@ -21,30 +23,47 @@ from fledge.tasks.aircombat.pilots import OTHER_NAMES, PILOTS
 from fledge.tasks.policy_loader import load_policy
 
 
+class BaseAgent(base.BaseAgent):
+    """Chooses actions for one side of `num_envs` duels. Subclasses implement `act` and, with a memory, `reset`.
+
+    Args:
+        device: Where it acts; the CPU, with a printed sentence, instead of a CUDA device that is not there.
+    """
+
+    def __init__(self, device: str | torch.device = "auto", num_envs: int = 1) -> None:
+        super().__init__(num_envs, usable_device(device))
+
+    def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
+        """Return rudder [-1, 1], throttle [0, 1] and fire (bool), each [num_envs]."""
+        raise NotImplementedError
+
+
 class PlaceholderAgent(BaseAgent):
     """Flies straight ahead at full throttle and never fires."""
 
-    def act(self, obs: Obs, deterministic: bool = True) -> dict[str, Tensor]:
-        first = next(iter(obs.values()))
+    def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
+        first = next(iter(observation.values()))
         still = torch.zeros(len(first), device=first.device)
         return {"rudder": still, "throttle": still + 1.0, "fire": still.bool()}
 
 
 class AgentAdapter(BaseAgent):
-    """One of Fledge's agents for MidrangeEnv: reads Fledge's part of its observations, and acts by its names.
+    """One of Fledge's agents for TensorEnv: reads Fledge's part of its observations, and acts by its names.
 
     Args:
         agent: A pilot or a learned policy.
     """
 
-    def __init__(self, agent: BaseAgent, device: str | torch.device = "cpu", num_envs: int = 1) -> None:
-        super().__init__(num_envs, device)
+    def __init__(self, agent: base.BaseAgent, device: str | torch.device = "cpu", num_envs: int = 1) -> None:
+        super().__init__(device, num_envs)
         self.agent = agent.to(self.device)
 
-    def act(self, obs: Obs, deterministic: bool = True) -> dict[str, Tensor]:
-        if missing := [name for name in self.agent.observes if name not in obs]:
+    def act(self, observation: Obs, deterministic: bool = True) -> dict[str, Tensor]:
+        if missing := [name for name in self.agent.observes if name not in observation]:
             raise ConfigError(f"{self.get_name()} reads {', '.join(missing)}, which this env does not observe.")
-        seen = {**obs, "missiles": obs["missile_tokens"]} if "missile_tokens" in obs else obs
+        seen = dict(observation)
+        if "missile_tokens" in observation:
+            seen["missiles"] = observation["missile_tokens"]
         action = self.agent.act(seen, deterministic)
         if isinstance(action, Tensor):  # the discrete form
             rudder = torch.tensor(RUDDERS, device=action.device)[action // 2]
@@ -77,16 +96,16 @@ def create_agent(
     Args:
         agent_type: placeholder, random, pursuit, crank (also rule_based), drag, notch, envelope, ppo, or NAME.fledge.
         args: Ignored; train with `fledge train aircombat`.
-        config: Of the env that `ppo` is for, as MidrangeEnv takes it.
+        config: Of the env that `ppo` is for, as TensorEnv takes it.
 
     Raises:
         ConfigError: if the name is not known.
     """
     if agent_type == "placeholder":
-        return PlaceholderAgent(num_envs, device)
+        return PlaceholderAgent(device, num_envs)
     from fledge.tasks.aircombat.task import AircombatTask
 
-    agent: BaseAgent
+    agent: base.BaseAgent
     if agent_type == "ppo":
         task = AircombatTask()
         cfg = read_config(config, num_envs).cfg

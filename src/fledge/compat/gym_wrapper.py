@@ -1,4 +1,4 @@
-"""GymWrapper: MidrangeEnv with NumPy arrays, as in midrangeRL: both sides act, P1's observation is returned.
+"""The module `gym_wrapper` of midrangeRL: TensorEnv with NumPy arrays. Both sides act, P1's observation is returned.
 
 One object is many duels: rewards are {"p1", "p2"}, everything is [num_envs]. For one side against an opponent, use
 `gymnasium.make("fledge/Aircombat-v0", opponent=...)`.
@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from fledge.compat.midrange.env import FRAME_S, MidrangeEnv
+from fledge.compat.tensor_env import FRAME_S, TensorEnv
 from fledge.tasks.aircombat.config import AircombatConfig
 
 LIMITS = dict.fromkeys(("x", "y"), (-np.inf, np.inf))  # of observations; fighters may leave the field
@@ -27,7 +27,8 @@ class GymWrapper(gymnasium.Env):
     """Duels with both sides controlled by the caller; a fight that ended stays as it is until `reset`.
 
     Args:
-        config, num_envs, device: See `fledge.TensorEnv(config)`.
+        env: A TensorEnv, which the wrapper then closes; or the config of one, also as `config`, which the wrapper makes.
+        num_envs, device, options: Further arguments of a TensorEnv that the wrapper makes.
         time_scale: A step lasts time_scale / 60 s.
     """
 
@@ -35,15 +36,18 @@ class GymWrapper(gymnasium.Env):
 
     def __init__(
         self,
-        config: Mapping[str, Any] | AircombatConfig | None = None,
+        env: TensorEnv | Mapping[str, Any] | AircombatConfig | None = None,
         num_envs: int = 1,
         device: str = "auto",
         time_scale: float = 1.0,
+        config: Mapping[str, Any] | AircombatConfig | None = None,
         **options: Any,
     ) -> None:
-        self.config, self.num_envs, self.time_scale = config, num_envs, time_scale
-        self._options = {"device": device, **options}
-        self.env = MidrangeEnv(config, num_envs, **self._options)
+        if not isinstance(env, TensorEnv):
+            env = TensorEnv(config if env is None else env, num_envs, device=device, **options)
+        self.env = env
+        self.config, self.time_scale = self.env.config, time_scale
+        self.num_envs = num_envs = self.env.num_envs
         self.device = self.env.device
         self.observation_space = spaces.Dict(
             {name: spaces.Box(*limits, (num_envs,), np.float32) for name, limits in LIMITS.items()}
@@ -65,7 +69,10 @@ class GymWrapper(gymnasium.Env):
         super().reset(seed=seed)
         if seed is not None and seed != self.env.seed:
             self.env.close()
-            self.env = MidrangeEnv(self.config, self.num_envs, **{**self._options, "seed": seed})
+            old = self.env
+            self.env = TensorEnv(
+                self.config, self.num_envs, old.max_entities, old.device, seed, old.num_threads, old.opponent
+            )
         mask = (options or {}).get("env_mask")
         obs = self.env.reset(None if mask is None else self.env.done.new_tensor(mask))
         alive = self.env.states["alive"].cpu().numpy()
@@ -85,3 +92,6 @@ class GymWrapper(gymnasium.Env):
 
     def _numpy(self, obs: Mapping[str, Any]) -> Arrays:
         return {name: obs[name].cpu().numpy() for name in LIMITS}
+
+
+MidrangeRLEnv = GymWrapper  # the class's name in midrangeRL's code

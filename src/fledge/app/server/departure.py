@@ -1,0 +1,53 @@
+"""Visitors that leave in the middle of a request: no error of the app, so nothing is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AFTER_CLOSE = (
+    'Cannot call "',
+    "Unexpected ASGI message",
+    "WebSocket is not connected",
+)  # first words of these errors in starlette and uvicorn
+
+
+class Departure:
+    """Notes whether the visitor of one request or websocket has left; wrap `receive` and `send` with it."""
+
+    def __init__(self) -> None:
+        self.left = False
+
+    def receive(self, receive: Any) -> Any:
+        """Wrap `receive` to notice the end of the connection."""
+
+        async def inner() -> Any:
+            message = await receive()
+            self.left = self.left or message["type"] in ("http.disconnect", "websocket.disconnect")
+            return message
+
+        return inner
+
+    def send(self, send: Any) -> Any:
+        """Wrap `send` to notice a connection that is closed."""
+
+        async def inner(message: Any) -> None:
+            try:
+                await send(message)
+            except OSError:  # includes uvicorn's ClientDisconnected
+                self.left = True
+                raise
+
+        return inner
+
+    def explains(self, error: Exception) -> bool:
+        """Return whether an error only says that the visitor has left."""
+        from starlette.requests import ClientDisconnect
+        from starlette.websockets import WebSocketDisconnect
+
+        if not self.left:
+            return False
+        if isinstance(error, RuntimeError):
+            return str(error).startswith(AFTER_CLOSE)
+        return isinstance(error, ClientDisconnect | WebSocketDisconnect | ConnectionError) or (
+            type(error).__name__ == "ClientDisconnected"  # uvicorn's, which is not public
+        )

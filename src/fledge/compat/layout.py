@@ -1,0 +1,43 @@
+"""Axes of rollouts: [T, N] (time, envs) in fledge; [N, T], with an axis named "time", in NavRL, TorchRL and `fledge.compat`.
+
+Both are views of the same memory, so converting costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import TensorDictBase
+
+TIME = "time"
+OBSERVATIONS: tuple[tuple[str, ...], ...] = (("agents", "observation"), ("observation",), ("obs",))
+
+
+def time_axis(data: TensorDictBase, default: int) -> int:
+    """Return the axis named "time" of a batch with two axes, or `default` if the axes have no names."""
+    names = [*data.names] if data._has_names() else []
+    return names.index(TIME) if TIME in names else default
+
+
+def time_major(data: TensorDictBase) -> TensorDictBase:
+    """Return a rollout as [T, N]; one without axis names is taken as such."""
+    return data.transpose(0, 1) if time_axis(data, 0) == 1 else data
+
+
+def env_major(data: TensorDictBase) -> TensorDictBase:
+    """Return a native rollout [T, N] as [N, T] with the axis name "time", over the same memory."""
+    view = data.transpose(0, 1)
+    view.names = [None, TIME]
+    return view
+
+
+def find_observations(data: Any) -> Any:
+    """Return the observations in a dict or TensorDict: ("agents", "observation"), "observation", "obs", or `data` itself."""
+    for path in OBSERVATIONS:
+        found = data
+        for name in path:
+            found = found[name] if isinstance(found, Mapping | TensorDictBase) and name in found.keys() else None  # noqa: SIM118
+        if found is not None:
+            return found
+    return data

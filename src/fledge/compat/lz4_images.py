@@ -1,0 +1,149 @@
+"""Images, grid maps and sequences of them as LZ4 frames: any LZ4 reader returns their plain bytes.
+
+A skippable frame behind the data, which LZ4 readers ignore, holds shape and dtype, so that `decompress_*` and the replay
+buffer need not be told. Frames without it (of other programs) are read too, if shape and dtype are passed. Bytes are not
+trusted: a malformed or oversized frame is a FormatError. `fledge.compress_image` compresses better, in a format of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import torch
+
+from fledge.core.errors import ConfigError, FormatError, InputError
+from fledge.replay import images as native
+from fledge.storage.format.interop import MAX_LZ4_LEVEL
+
+SKIPPABLE = 0x184D2A5F
+_HEAD = struct.Struct("<II")
+MAX_NOTE = 1024
+
+
+def compress_image(img: np.ndarray | torch.Tensor, level: int = 9) -> bytes:
+    """Return an image as an LZ4 frame at a level of 0 (fastest) to 16 (densest), losslessly."""
+    return _pack(_as_array(img), level)
+
+
+def compress_image_seq(images: np.ndarray | torch.Tensor | Sequence[Any], level: int = 9) -> bytes:
+    """Return a sequence of images, [T, ...] or a list, as one LZ4 frame."""
+    array = (
+        _as_array(images) if isinstance(images, np.ndarray | torch.Tensor) else np.stack([_as_array(i) for i in images])
+    )
+    if array.ndim < 1:
+        raise InputError("images is a single number, but must be a sequence of images.")
+    return _pack(array, level)
+
+
+def decompress_image(
+    compressed_data: bytes, output_type: str = "np", dtype: Any = None, shape: Sequence[int] | None = None
+) -> np.ndarray:
+    """Return the image in an LZ4 frame.
+
+    Args:
+        output_type: "np", a NumPy array.
+        dtype: Dtype of a frame that does not say it; uint8 by default.
+        shape: Shape of a frame that does not say it; one axis by default.
+    """
+    if output_type != "np":
+        raise InputError(f"output_type is {output_type!r}, but must be 'np': use PIL.Image.fromarray on the array.")
+    shape, kind = describe(compressed_data, shape, dtype)
+    if shape is None:
+        shape = (_content_size(compressed_data) // kind.itemsize,)
+    return native.decompress_image(compressed_data, shape, kind)
+
+
+def decompress_image_seq(
+    compressed_data: bytes, image_shape: Sequence[int] | None = None, batch_size: int | None = None, dtype: Any = None
+) -> np.ndarray:
+    """Return the images in an LZ4 frame, [batch_size, *image_shape].
+
+    Args:
+        image_shape: Shape of one image; None if the frame says it, as those of `compress_image_seq` do.
+        batch_size: Number of images; None likewise.
+        dtype: Dtype of a frame that does not say it; uint8 by default.
+    """
+    if not native.is_lz4(compressed_data):
+        return native.decompress_image_seq(
+            compressed_data, image_shape, batch_size, np.uint8 if dtype is None else dtype
+        )
+    given = None if image_shape is None or batch_size is None else (int(batch_size), *image_shape)
+    shape, kind = describe(compressed_data, given, dtype)
+    if shape is None:
+        raise InputError("The LZ4 frame does not say its shape: pass image_shape, batch_size and dtype.")
+    return native.decompress_image_seq(compressed_data, shape[1:], shape[0], kind)
+
+
+def decompress_single_gridmap(args: tuple[bytes, Sequence[int], int, Any, int]) -> torch.Tensor:
+    """Return one frame of a compressed episode as a tensor, for `executor.map`.
+
+    Args:
+        args: (compressed_data, image_shape, episode_len, dtype, episode_relative_idx).
+    """
+    compressed_data, image_shape, episode_len, dtype, episode_relative_idx = args
+    episode = decompress_image_seq(compressed_data, image_shape, episode_len, dtype=dtype)
+    return torch.tensor(episode[episode_relative_idx])
+
+
+def describe(
+    data: bytes, shape: Sequence[int] | None = None, dtype: Any = None
+) -> tuple[tuple[int, ...] | None, np.dtype]:
+    """Return shape and dtype of a frame: as passed, else as the frame says, else None and uint8."""
+    note = _note(data)
+    if note is not None:
+        shape, dtype = note["shape"] if shape is None else shape, note["dtype"] if dtype is None else dtype
+    return None if shape is None else tuple(shape), np.dtype(np.uint8 if dtype is None else dtype)
+
+
+def _pack(array: np.ndarray, level: int) -> bytes:
+    if not isinstance(level, int | np.integer) or isinstance(level, bool) or not 0 <= level <= MAX_LZ4_LEVEL:
+        raise ConfigError(f"level is {level!r}, but must be a whole number of 0 to {MAX_LZ4_LEVEL}.")
+    frame = lz4.frame.compress(array.tobytes(), compression_level=int(level), store_size=True)
+    note = json.dumps({"dtype": array.dtype.str, "shape": array.shape}).encode()
+    return b"".join([frame, _HEAD.pack(SKIPPABLE, len(note)), note])
+
+
+def _note(data: bytes) -> dict[str, Any] | None:
+    """Return what the skippable frame at the end says; None if there is none."""
+    tail = bytes(data[-MAX_NOTE - _HEAD.size :])
+    place = tail.rfind(struct.pack("<I", SKIPPABLE))
+    if place < 0 or len(tail) < place + _HEAD.size:
+        return None
+    length = _HEAD.unpack_from(tail, place)[1]
+    if place + _HEAD.size + length != len(tail):
+        return None
+    try:
+        note = json.loads(tail[place + _HEAD.size :])
+        dtype, shape = np.dtype(str(note["dtype"])), note["shape"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError("The note behind the LZ4 frame cannot be read: it is damaged.") from error
+    numbers = (
+        dtype.kind in "biufc" and isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+    )
+    if not numbers or math.prod(shape) > 2**48:
+        raise FormatError("The note behind the LZ4 frame has an invalid shape or dtype: it is damaged.")
+    return {"dtype": dtype, "shape": tuple(shape)}
+
+
+def _content_size(data: bytes) -> int:
+    """Return the size that an LZ4 frame declares (which decompressing it checks)."""
+    try:
+        size = int(lz4.frame.get_frame_info(bytes(data))["content_size"])
+    except RuntimeError as error:
+        raise FormatError(f"The bytes are not an LZ4 frame ({error}).") from error
+    if not size:
+        raise InputError("The LZ4 frame does not say its size: pass shape and dtype.")
+    return size
+
+
+def _as_array(image: Any) -> np.ndarray:
+    array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"The image is {array.dtype}, but must hold numbers or booleans.")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,86 @@
+"""`run.json` in a run's folder: the command that started it, its preset, its machine, and its changed settings.
+
+Nothing depends on it: a run without one, or with a damaged one, works as well and is described by less.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fledge.core.machine import machine_info
+from fledge.core.terminal import strict_json
+
+RUN_INFO = "run.json"
+
+
+def train_command(task: str, preset: str | None, overrides: Sequence[str], folder: Path) -> str:
+    """Return the command that starts such a run."""
+    words = ["fledge", "train", task, *(["--preset", preset] if preset else []), *overrides, "--folder", str(folder)]
+    return shlex.join(words)
+
+
+def write_run_info(
+    folder: Path,
+    command: str,
+    preset: str | None,
+    changed: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    device: str,
+) -> None:
+    """Write the file of a new run.
+
+    Args:
+        changed: Settings that differ from the defaults, by key.
+        defaults: The defaults of those settings.
+    """
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    found = {"command": command, "preset": preset, "started": started, "device": device_name(device)}
+    _write(
+        folder / RUN_INFO, {**found, "machine": machine_info(), "changed": dict(changed), "defaults": dict(defaults)}
+    )
+
+
+def update_run_info(folder: Path, changed: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Note the settings of a resumed run that differ from the defaults; the rest describes its start."""
+    if found := read_run_info(folder):
+        _write(folder / RUN_INFO, {**found, "changed": dict(changed), "defaults": dict(defaults)})
+
+
+def _write(path: Path, found: Mapping[str, Any]) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(strict_json(found) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def read_run_info(folder: Path) -> dict[str, Any]:
+    """Return the content of the file; empty if there is none, or it is damaged."""
+    try:
+        found = json.loads((folder / RUN_INFO).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def device_name(device: str) -> str:
+    """Return "cpu", or the name of the GPU."""
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return f"{device}, {torch.cuda.get_device_name(device)}"
+
+
+def machine_text(info: Mapping[str, Any]) -> str:
+    """Return one line about the machine of a run; "" if it is not known."""
+    machine = info.get("machine")
+    if not isinstance(machine, Mapping):
+        return ""
+    parts = [str(machine.get("cpu", "")), f"{machine.get('cores', '?')} cores", f"{machine.get('memory_gib', '?')} GiB"]
+    parts += [str(info["device"])] if str(info.get("device", "cpu")) != "cpu" else []
+    parts += [f"{name} {machine[name]}" for name in ("torch", "warp") if machine.get(name)]
+    return ", ".join(part for part in parts if part)
