@@ -305,7 +305,7 @@ def test_an_env_of_ones_own_takes_loaded_policies_and_agents_and_is_put_back(env
         assert result.episodes == 4
         assert result.decision_s == env.decision_s == pytest.approx(0.048)
         assert result.table()["decision_s"].tolist() == [pytest.approx(0.048)]
-    with pytest.raises(ConfigError, match="moving_obstacles cannot be used with an env of your own"):
+    with pytest.raises(ConfigError, match="moving_obstacles cannot be used with a TensorEnv"):
         fledge.evaluate("straight", env=env, moving_obstacles=3)
 
 

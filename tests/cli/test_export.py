@@ -27,7 +27,7 @@ def test_export_tells_the_contract_of_the_world_it_is_given(tmp_path: Path) -> N
     assert told["speed_limit_m_s"] == 1.0
     refused = call("export", path, str(tmp_path / "p.ts"), "env.lidar_azimuths=18")
     assert refused.exit_code == 2
-    assert "its weights depend on it" in refused.output
+    assert "its weights depend on" in refused.output
 
 
 def test_export_writes_golden_vectors_of_a_flight(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_export_refuses_other_endings(policy_file: Path, tmp_path: Path) -> None
 def test_a_policy_file_is_not_written_for_a_world_that_its_weights_do_not_fit(tmp_path: Path) -> None:
     done = call("export", "fledge-nav", str(tmp_path / "p.fledge"), "env.lidar_azimuths=12")
     assert done.exit_code == 2
-    assert "its weights depend on it" in done.output
+    assert "its weights depend on" in done.output
     assert not (tmp_path / "p.fledge").exists()
 
 

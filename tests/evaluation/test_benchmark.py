@@ -57,7 +57,7 @@ def test_the_table_names_whose_figures_are_whose() -> None:
 
 def test_misuse_gets_one_sentence() -> None:
     for words, sentence in (
-        (["benchmark", "racing"], "has no benchmark 'racing'; there are: crossing"),
+        (["benchmark", "racing"], "has no benchmark 'racing'; available: crossing"),
         (["benchmark", "crossing", "--only"], "There is no policy to evaluate"),
         (["benchmark", "crossing", "--task", "aircombat"], "aircombat has no benchmark"),
     ):

@@ -1,1 +1,1 @@
-"""Evaluation: episodes, tables, curves, reports, benchmarks of the field."""
+"""Evaluate policies: held-out episodes, tables of results, curves, reports, and published benchmarks."""

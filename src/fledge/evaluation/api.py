@@ -1,4 +1,4 @@
-"""`fledge.benchmark`, `fledge.export` and `fledge.report`: the commands of these names, from Python."""
+"""Python functions for the commands `fledge benchmark`, `fledge export` and `fledge report`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def benchmark(
     progress: bool | None = None,
     **settings: Any,
 ) -> BenchmarkResult:
-    """Compare policies by a published protocol, beside reference agents and published figures.
+    """Evaluate policies by a published protocol, and compare them with reference agents and published results.
 
     Example:
         >>> result = fledge.benchmark("crossing", "runs/mine", episodes=256)
@@ -44,7 +44,7 @@ def benchmark(
         policies: Your policies, as `fledge.evaluate` takes them.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.
-        task: Task that has the protocol.
+        task: Task that defines the protocol.
         only: Leave out the reference agents.
         picture: Also write the figure to this file.
         threads: CPU threads of the envs. By default all cores.
@@ -75,7 +75,7 @@ def export(
     golden: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> ExportResult:
-    """Write a policy to a file for other programs, and check that the file acts the same.
+    """Write a policy to a file for other programs, and check that the file matches the policy.
 
     Example:
         >>> exported = fledge.export("fledge-nav", "nav.onnx")
@@ -84,9 +84,9 @@ def export(
     Args:
         policy: A name, a path, a run or a loaded policy.
         path: File to write: .onnx, .ts (TorchScript), or .fledge (weights alone).
-        task: The policy's task, if it is code.
+        task: The policy's task, if it is a class of your own.
         golden: Also write observations of a flight and the policy's actions on them (.npz), to test other programs with.
-        settings: Env settings that the file states, as `fledge.make_env` takes them.
+        settings: Env settings to change in the env config that the file describes, as `fledge.make_env` takes them.
 
     Returns:
         The file's path, its size, and the largest difference from the policy.
@@ -110,7 +110,7 @@ def report(
     progress: bool | None = None,
     **settings: Any,
 ) -> Path:
-    """Write a page about a run: curves, evaluation beside the task's scripted policies, pictures. Return its path.
+    """Write an HTML page about a run and return its path: curves, results beside scripted policies, pictures.
 
     Example:
         >>> fledge.report("runs/mine", "report.html", episodes=64)
@@ -120,7 +120,7 @@ def report(
         path: Page to write. By default report.html in the run's folder.
         episodes: Episodes per policy and env config.
         seed: Seed of the held-out episodes.
-        task: The run's task, if it is code.
+        task: The run's task, if it is a class of your own.
         vary: A setting and the values to evaluate one after the other.
         progress: False prints nothing.
         settings: Settings of the env, as `fledge.make_env` takes them.

@@ -1,4 +1,4 @@
-"""`fledge benchmark`: a protocol of the field, flown by the reference agents and by yours, in one table and picture."""
+"""`fledge benchmark`: evaluate reference agents and your policies by a published protocol; one table, one picture."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_interop
 
 COLOURS = ("#526070", "#9aa5b1", "#e08e1b", "#d1495b", "#1b9e5a", "#4a6fa5", "#6b4fa0", "#222222")
 
-MARKERS = "x^sv+D"  # of published figures
+MARKERS = "x^sv+D"  # plot markers of published figures
 
 
 def run_benchmark(task: Task, name: str, request: EvalRequest, only: bool = False) -> BenchmarkResult:
-    """Fly a benchmark, draw its picture, and return the results.
+    """Evaluate the policies of a benchmark, draw its picture if requested, and return the results.
 
     Args:
         only: Leave out the reference agents.
     """
     if name not in task.metrics.benchmarks:
         known = ", ".join(task.metrics.benchmarks) or "none"
-        raise ConfigError(f"{task.name} has no benchmark {name!r}; there are: {known}.")
+        raise ConfigError(f"{task.name} has no benchmark {name!r}; available: {known}.")
     benchmark, console = task.metrics.benchmarks[name], make_console(stderr=True)
     named = [*([] if only else benchmark.policies), *request.policies]
     listed = [each for k, each in enumerate(named) if not isinstance(each, str) or each not in named[:k]]
     policies = [loaded_policy(each) or as_policy(each, task) for each in listed]
     policies += [load_interop(request.foreign, task)] if request.foreign else []
     if not policies:
-        raise ConfigError("There is no policy to evaluate: name one, or leave out --only.")
+        raise ConfigError("There is no policy to evaluate: name one, or leave out --only (only=True).")
     asked = dataclasses.replace(request, picture=None)
     rows: list[dict[str, Any]] = []
     for policy, label in zip(policies, labels(policies), strict=True):
@@ -116,7 +116,7 @@ def labels(policies: Sequence[LoadedPolicy]) -> list[str]:
 
 
 def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> list[Any]:
-    """Return what a console prints: each policy in each env with its interval, published figures, cost of a decision."""
+    """Return the table for the console: scores with intervals in each env, published figures, time of a decision."""
     title = f"{figures['title']}. {primary_metric.capitalize()}, {figures['episodes']} episodes each, seed {figures['seed']}"
     by_policy: dict[str, dict[str, dict[str, Any]]] = {}
     for row in figures["rows"]:
@@ -137,7 +137,7 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
-    """Return a figure of the primary metric of all policies in each env, with 95 % intervals; published figures dashed."""
+    """Return a figure of the primary metric of all policies in each env, with 95 % intervals; published ones are dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")

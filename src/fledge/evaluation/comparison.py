@@ -1,4 +1,4 @@
-"""Several policies in several envs: one table of results."""
+"""Evaluate several policies in several env configs, and collect the results in one table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fledge.tasks.policy_factory import TrainedEnv
 from fledge.tasks.policy_loader import LoadedPolicy, add_shield, find_policy_file, load_interop, load_policy, make_pilot
 from fledge.tasks.registry import find_task, task_names
 
-RECORDED = 256  # envs whose first episodes a picture shows
+RECORDED = 256  # number of envs whose first episodes a picture shows
 
 
 @dataclass
 class EvalRequest:
     """Arguments of an evaluation."""
 
-    policies: list[Any]  # names for `load_policy`, loaded policies, runs or agents
+    policies: list[Any]  # names or paths, loaded policies, runs, or agents
     overrides: list[str] = field(default_factory=list)
     episodes: int = 1024
     seed: int = TEST_SEED
@@ -41,16 +41,16 @@ class EvalRequest:
     vary: tuple[str, list[str]] | None = None  # a setting, and the values to try one after the other
     deterministic: bool = True
     picture: Path | None = None
-    keep_episodes: bool = False  # for a picture that is drawn later
+    keep_episodes: bool = False  # keep episodes for a picture that is drawn later
     record: Path | None = None
     record_episodes: int = 16
     threads: int | None = None
     quiet: bool = False
-    foreign: str | None = None  # another project's file
-    shield: str | None = None  # between each policy and its drones
+    foreign: str | None = None  # policy file of another project
+    shield: str | None = None  # name of the safety filter between each policy and its env
 
     def env_overrides(self) -> list[list[str]]:
-        """Return the overrides of each env in turn."""
+        """Return the overrides of each env config to fly in: one list for each value of `vary`, or only one list."""
         varied = [[f"{self.vary[0]}={value}"] for value in self.vary[1]] if self.vary else [[]]
         return [[*self.overrides, *words] for words in varied]
 
@@ -58,11 +58,11 @@ class EvalRequest:
 def run_evaluations(request: EvalRequest) -> Evaluation:
     """Fly every policy in every env config and return the results.
 
-    Without an env preset, several policies fly in the env of the first one that has its own.
+    If no env preset is given, several policies fly in the training env of the first policy that has one.
     """
     policies = load_policies(request)
     if policies[0].task.match.sides == 2:
-        from fledge.evaluation.match_comparison import run_matches  # which needs this module
+        from fledge.evaluation.match_comparison import run_matches  # imported here, as it imports this module
 
         return run_matches(policies, request)
     rows: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ def run_evaluations(request: EvalRequest) -> Evaluation:
 
 
 def plan_flights(policies: Sequence[LoadedPolicy], request: EvalRequest) -> list[list[EvalEnv]]:
-    """Return the env configs that each policy flies in, one after the other."""
+    """Return for each policy the list of env configs that it flies in."""
     home = home_of(policies)
     shared = home if len(policies) > 1 and request.env_preset is None else None
     return [
@@ -102,7 +102,7 @@ def plan_flights(policies: Sequence[LoadedPolicy], request: EvalRequest) -> list
 def tell_flights(
     policies: Sequence[LoadedPolicy], flights: Sequence[Sequence[EvalEnv]], request: EvalRequest
 ) -> Iterator[str]:
-    """Yield which env the policies share, and for each policy what differs from that env and from its training."""
+    """Yield messages: which env the policies share, and how each policy's env differs from it and from its training env."""
     names = [Path(policy.name).name for policy in policies]
     if len(policies) > 1 and request.env_preset is None:
         owner = next((name for name, policy in zip(names, policies, strict=True) if policy.env is not None), None)
@@ -117,7 +117,7 @@ def tell_flights(
 
 
 def load_policies(request: EvalRequest) -> list[LoadedPolicy]:
-    """Load the requested policies, all of one task."""
+    """Load the requested policies; raise ConfigError if there is none, or if they belong to different tasks."""
     names = [str(each) for each in request.policies if isinstance(each, str | Path)]
     ready = [each for each in map(loaded_policy, request.policies) if each is not None]
     task = find_task(request.task) if request.task is not None else ready[0].task if ready else task_of(names)
@@ -140,7 +140,7 @@ def loaded_policy(given: Any) -> LoadedPolicy | None:
 
 
 def as_policy(given: Any, task: Task | None) -> LoadedPolicy:
-    """Load a policy by name or path, or take an agent as one."""
+    """Load a policy by name or path, or wrap an agent as a policy."""
     if isinstance(given, BaseAgent):
         return LoadedPolicy(given.get_name(), given, task or find_task("navigation"), None)
     if not isinstance(given, str | os.PathLike):
@@ -151,7 +151,7 @@ def as_policy(given: Any, task: Task | None) -> LoadedPolicy:
 
 
 def task_of(names: Sequence[str]) -> Task | None:
-    """Return the task of the first name that is a file, else of the first scripted policy; None if there is none."""
+    """Return the task of the first name that is a policy file, else of the first scripted policy; None if neither exists."""
     navigation = find_task("navigation")
     files = [name for name in names if make_pilot(navigation, name) is None and find_policy_file(name) is not None]
     if files:
@@ -161,7 +161,7 @@ def task_of(names: Sequence[str]) -> Task | None:
 
 
 def home_of(policies: Sequence[LoadedPolicy]) -> TrainedEnv | None:
-    """Return the env of policies without their own: that of the first one that has one."""
+    """Return the training env of the first policy that has one; policies without a training env fly in it too."""
     return next((policy.env for policy in policies if policy.env is not None), None)
 
 
@@ -197,7 +197,7 @@ def fly_with_progress(
 def record(
     path: Path, policy: LoadedPolicy, flight: EvalEnv, result: PolicyResult, request: EvalRequest, label: str
 ) -> dict[str, Any]:
-    """Write a recording of the most interesting episodes; return what a row says about it."""
+    """Write a recording of the most interesting episodes; return its path, episodes and size as entries of a row."""
     facts = {"policy": label, "world": env_label(policy.task, flight.cfg), "seed": request.seed}
     facts["settings"] = json.loads(json.dumps(flat_settings(flight.cfg), default=str))
     done = save_recording(path, policy.task, result.highlights, result.decision_s, facts)

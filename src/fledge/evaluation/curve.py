@@ -1,6 +1,6 @@
-"""`fledge eval RUN --checkpoints`: the primary metric against wall-clock and decisions, with intervals, held out.
+"""`fledge eval RUN --checkpoints`: the primary metric in held-out episodes over training time and decisions.
 
-Every checkpoint that the run has kept (older ones as bare weights) flies the same episodes.
+Every checkpoint that the run has kept (of older ones only the weights) flies the same episodes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ COLOURS = ("#1b9e5a", "#e08e1b", "#4a6fa5", "#d1495b", "#6b4fa0", "#526070")
 
 
 def run_curve(request: EvalRequest) -> Evaluation:
-    """Fly every kept checkpoint of one run in every env config; draw the picture, and return the results."""
+    """Evaluate every kept checkpoint of a run in every env config, draw the picture if requested, and return the results."""
     folders = [Path(getattr(each, "folder", each)) for each in request.policies if not isinstance(each, LoadedPolicy)]
     if len(request.policies) != 1 or not folders or not (folders[0] / "checkpoints").is_dir():
-        raise ConfigError("checkpoints takes one run's folder, as `fledge train` printed it.")
+        raise ConfigError("checkpoints evaluates one run: pass one run's folder, as `fledge train` printed it.")
     run, console = folders[0], make_console(stderr=True)
     chosen = request.task if request.task is not None else getattr(request.policies[0], "task", None)
     task = None if chosen is None else find_task(chosen)
@@ -49,7 +49,7 @@ def run_curve(request: EvalRequest) -> Evaluation:
             where = {"minutes": round(state["seconds"] / 60, 2), "frames": int(state["frames"])}
             rows.append({**where, **row_of(policy, flight, result, request, run.name)})
     if not rows:
-        raise ConfigError(f"{run} holds no checkpoint yet.")
+        raise ConfigError(f"{run} has no checkpoint yet: wait until its training has saved one.")
     if request.picture:
         request.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(rows, run.name).savefig(request.picture, dpi=130)

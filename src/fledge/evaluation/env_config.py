@@ -1,4 +1,4 @@
-"""The env that a policy is evaluated in: the one it was trained in, made into the task's evaluation, with overrides."""
+"""Build the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and by overrides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EvalEnv:
     """The env config that a policy is evaluated in, and how it differs from the one it was trained in."""
 
     cfg: Any
-    changed: Differences  # of what was overridden
+    changed: Differences  # settings that overrides changed
 
 
 def tell_differences(label: str, differences: Differences) -> str:
@@ -54,16 +54,16 @@ def eval_env(
     home: TrainedEnv | None = None,
     shared: TrainedEnv | None = None,
 ) -> EvalEnv:
-    """Return the env that a policy is evaluated in: its own, made into the task's evaluation, with overrides on top.
+    """Return the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and overrides.
 
     Args:
-        preset: A preset of the task: what it names is changed in the policy's own world.
-        overrides: `env.key=value` words.
-        home: Env of a policy that has none of its own.
-        shared: Env that several policies are compared in; each keeps the sensors and the decision rate of its own.
+        preset: Env preset of the task, whose settings replace those of the policy's training env.
+        overrides: Settings to change, as `env.key=value`.
+        home: Env for a policy without a training env, such as a scripted policy.
+        shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
 
     Raises:
-        ConfigError: when an override changes what the policy's weights depend on.
+        ConfigError: An override changes a setting that the policy's weights depend on.
     """
     task, world = policy.task, policy.env or home
     trained = from_plain(task.config, nested(world.settings)) if world is not None else default_env(task)
@@ -82,7 +82,10 @@ def eval_env(
         kinds = changed_settings(before, cfg, observes=policy.agent.observes)
         if bad := kinds["weights"]:
             wrong = ", ".join(f"env.{key}={flat_settings(cfg)[key]} (trained with {before[key]})" for key in bad)
-            raise ConfigError(f"{policy.name} cannot fly with {wrong}: its weights depend on it. Train another policy.")
+            raise ConfigError(
+                f"{policy.name} cannot fly with {wrong}, as its weights depend on this setting: leave it out, or train "
+                "another policy."
+            )
         now = flat_settings(cfg)
         asked = [key for key in now if now[key] != plain[key] and key != "num_envs"]
         pairs = {key: {"trained": before[key], "flown": now[key]} for key in asked}
@@ -91,7 +94,7 @@ def eval_env(
 
 
 def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
-    """Return a policy whose env names no code, for matches: they choose both sides, so they need no opponent or reward."""
+    """Return the policy without the opponent and reward of its env if they are user code: matches need neither."""
     if policy.env is None:
         return policy
     own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
@@ -102,13 +105,13 @@ def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
 
 
 def default_env(task: Task) -> Any:
-    """Return the task's `default` preset, or its plain defaults."""
+    """Return the env config of the task's `default` preset, or the config's defaults if there is no such preset."""
     names = [name for name in task.presets.names("env") if name == "default"]
     return build_config(task.config, [("preset default", task.presets.load("env", name)) for name in names], [])
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the settings of a shared env, with those of `trained` that belong to the policy: weights and own_settings."""
+    """Return the shared env's settings; those that weights depend on or `own_settings` names stay as in `trained`."""
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
         if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
@@ -117,8 +120,8 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return an override of the env; raise ConfigError for other settings, which an evaluation does not have."""
+    """Return the override if it changes an env setting; raise ConfigError if not, as an evaluation has no others."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
-        raise ConfigError(f"{word!r} is not a setting of an evaluation: give settings of the env, env.key=value.")
+        raise ConfigError(f"{word!r} is not an env setting, and an evaluation takes no others: write env.key=value.")
     return word

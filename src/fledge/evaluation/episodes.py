@@ -1,7 +1,7 @@
 """Evaluation: fly a fixed number of held-out episodes and count how they end.
 
-Every env flies one episode, so quick failures are not over-counted; more episodes than envs are flown in further waves with
-seeds of their own. So episode number k is the same for every policy. The envs are made with `held_out=True`: their maps and
+Every env flies one episode, so quick failures are not over-counted. If there are more episodes than envs, further waves with
+other seeds follow. So episode number k is the same for every policy. The envs are made with `held_out=True`: their maps and
 seeds do not occur in training.
 
 Choose policies with VALIDATION_SEED (evaluations during training, curves over checkpoints), and report with TEST_SEED.
@@ -60,7 +60,7 @@ class PolicyResult:
 
     @property
     def act_ms(self) -> float:
-        """Wall time in ms of one decision for all envs at once; on a GPU, until it is queued."""
+        """Return the wall time of one decision for all envs at once, ms; on a GPU, the time until its kernels are queued."""
         return 1e3 * self.act_seconds / max(self.acts, 1)
 
     def ended(self, name: str) -> np.ndarray:
@@ -69,7 +69,7 @@ class PolicyResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of episodes by outcome."""
+        """Return the number of episodes by outcome."""
         return {name: int(self.ended(name).sum()) for name in self.names.values()}
 
     def rate(self, name: str) -> float:
@@ -77,12 +77,12 @@ class PolicyResult:
 
     @property
     def score(self) -> float:
-        """The primary metric: a rate, or the mean return."""
+        """Return the primary metric: a rate, or the mean return."""
         return self._score(np.ones(self.episodes, bool))[0]
 
     @property
     def score_ci95(self) -> tuple[float, float]:
-        """95 % interval of `score`: Wilson's for a rate, normal for a mean."""
+        """Return the 95 % interval of `score`: a Wilson interval for a rate, a normal one for a mean."""
         return self._score(np.ones(self.episodes, bool))[1]
 
     def by_class(self) -> dict[str, dict[str, Any]]:
@@ -149,7 +149,7 @@ def evaluate(
     highlights: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> PolicyResult:
-    """Fly `episodes` episodes and return how they ended.
+    """Fly `episodes` held-out episodes with an agent, and return how they ended.
 
     Args:
         agent: Gets observations of all envs at once, returns their actions.
@@ -180,13 +180,14 @@ def evaluate(
 
 
 def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
-    """Return the class of each env's episode [N]; raise ConfigError if `classify` returns anything else."""
+    """Return the class of each env's episode [N]; raise ConfigError if `classify` returns no valid indices."""
     kinds = metrics.classify(env)
     good = isinstance(kinds, torch.Tensor) and kinds.shape == (env.num_envs,) and not kinds.is_floating_point()
     if not good or int(kinds.min()) < 0 or int(kinds.max()) >= max(1, len(metrics.classes)):
+        got = f"{kinds.dtype} {list(kinds.shape)}" if isinstance(kinds, torch.Tensor) else type(kinds).__name__
         raise ConfigError(
-            f"TaskMetrics.classify must return integers [{env.num_envs}] from 0 to {max(0, len(metrics.classes) - 1)}, "
-            "the indices of `classes`."
+            f"TaskMetrics.classify must return a tensor of integers [{env.num_envs}] from 0 to "
+            f"{max(0, len(metrics.classes) - 1)}, the indices of `classes`; got {got}, or indices out of that range."
         )
     return kinds
 
@@ -202,7 +203,7 @@ def fly_wave(
     recorder: Recorder | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Fly one episode in every env, and write them to `result` from index `first` on, as far as it has room."""
+    """Fly one episode in every env, and write the results to `result` from index `first` on, up to its last index."""
     active = torch.arange(env.num_envs) < result.episodes - first
     last = first + int(active.sum())
     out = env.make_buffers()

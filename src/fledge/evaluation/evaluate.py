@@ -1,4 +1,4 @@
-"""`fledge.evaluate`: evaluate policies on held-out episodes, or in an env of the caller's."""
+"""`fledge.evaluate`: evaluate policies on held-out episodes, or in an env that the caller made."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def evaluate(
     agent: BaseAgent, task: Task, cfg: Any, episodes: int, seed: int = TEST_SEED, **options: Any
 ) -> Evaluation: ...
 def evaluate(*args: Any, **options: Any) -> Evaluation:
-    """Evaluate policies on episodes that no training has met, and return the results.
+    """Evaluate policies on held-out episodes, which no training uses, and return the results.
 
-    Every policy flies the same episodes. Several policies fly in one env: that of the first policy that was trained, with its
-    map, obstacles and starts; each keeps the sensors and the decision rate that it needs. In a two-player task, every
-    policy meets every other one, and the result is a cross-table.
+    Every policy flies the same episodes. Several policies fly in one env, with its map, obstacles and starts: the
+    training env of the first policy that has one. Each policy keeps the sensors and the decision rate that it needs. In a
+    two-player task, every policy fights every other policy, and the result is a cross-table.
 
     Example:
         >>> result = fledge.evaluate(["fledge-nav", "straight"], episodes=256, moving_obstacles=40)
@@ -72,20 +72,20 @@ def evaluate(*args: Any, **options: Any) -> Evaluation:
 
     Args:
         policies: One policy or a list of them: names, paths, runs, loaded policies or agents (BaseAgent).
-        env: An env preset of the task (crossing, static, ...), or a TensorEnv of your own, which is not held out and is put
-            back to its state afterwards. By default the env that the (first) policy was trained in.
-        episodes: Episodes per policy, 1024 by default; in an env of your own, one for each of its envs.
+        env: An env preset of the task (crossing, static, ...), or a TensorEnv that you made: its episodes are not
+            held out, and its state is restored afterwards. By default the env that the first policy was trained in.
+        episodes: Episodes per policy. By default 1024; in a TensorEnv, one for each of its parallel envs.
         seed: Seed of the episodes; the same seed gives every policy the same episodes.
-        task: Task of scripted policies and agents, and of policies whose task is code.
+        task: Task of scripted policies and agents, and of policies whose task is a class of your own.
         deterministic: Take the mean action instead of sampling.
         shield: Safety filter between policy and env: orca or planner (navigation).
         progress: False prints nothing. By default progress is shown in terminals and notebooks.
         vary: A setting and the values to try one after the other: ("env.moving_obstacles", [0, 40, 80]).
-        checkpoints: Evaluate every checkpoint that a run kept, instead of the newest. Pick a checkpoint with another
-            seed than you report.
+        checkpoints: Evaluate every checkpoint that a run kept, instead of the newest. Choose a checkpoint with
+            one seed, and report its results with another.
         picture: True keeps episodes for `result.flights()`; a path also writes a picture of them.
         record: Write a recording (.frec) of the most interesting episodes.
-        record_episodes: How many of them.
+        record_episodes: Number of episodes to record.
         threads: CPU threads of the envs. By default all cores.
         interop: Another project's policy file to evaluate as well, for example NavRL's checkpoint.
         settings: Settings of the env, as `fledge.make_env` takes them: moving_obstacles=40.
@@ -94,7 +94,7 @@ def evaluate(*args: Any, **options: Any) -> Evaluation:
         The results: `table()`, `plot()`, `flights()`, `to_dict()`.
 
     Raises:
-        ConfigError: a policy, preset or setting that does not exist, or that does not fit.
+        ConfigError: A policy, preset or setting does not exist, or does not fit.
     """
     if len(args) > 2 and not isinstance(args[2], int | None):  # (agent, task, cfg, episodes)
         return _evaluate_agent(*args, **options)
@@ -145,7 +145,10 @@ def _evaluate_policies(
     if isinstance(env, TensorEnv):
         if settings or vary or checkpoints or record:
             wrong = [*settings, *(["vary"] if vary else []), *(["checkpoints"] if checkpoints else [])]
-            raise ConfigError(f"{', '.join(wrong) or 'record'} cannot be used with an env of your own: leave it out.")
+            names = ", ".join(wrong) or "record"
+            raise ConfigError(
+                f"{names} cannot be used with a TensorEnv: leave it out, or pass the name of an env preset."
+            )
         return _evaluate_in(env, request, episodes)
     request.episodes, request.env_preset = EPISODES if episodes is None else episodes, env
     if not checkpoints:
@@ -161,13 +164,13 @@ evaluate.__signature__ = inspect.signature(_evaluate_policies)  # type: ignore[a
 def _evaluate_agent(
     agent: BaseAgent, task: Task, cfg: Any, episodes: int, seed: int = TEST_SEED, **options: Any
 ) -> Evaluation:
-    """Evaluate one agent in an env config, as given."""
+    """Evaluate one agent in exactly this env config."""
     result = held_out.evaluate(getattr(agent, "agent", agent), task, cfg, episodes, seed, **options)
     return Evaluation([_row(agent, result, env_label(task, cfg), seed)], task, [result])
 
 
 def _evaluate_in(env: TensorEnv, request: EvalRequest, episodes: int | None) -> Evaluation:
-    """Fly policies in an env of the caller's, which is not held out; then restore its state."""
+    """Evaluate policies in an env that the caller made, then restore the env's state."""
     known = [each for each in request.policies if isinstance(each, str | os.PathLike) or loaded_policy(each)]
     count = env.num_envs if episodes is None else episodes
     if count < 1:
@@ -181,8 +184,9 @@ def _evaluate_in(env: TensorEnv, request: EvalRequest, episodes: int | None) -> 
         if isinstance(policy, LoadedPolicy) and policy.env is not None and not request.quiet:
             rate = policy.env.decision_s
             if rate and abs(rate - env.decision_s) > 1e-6:
-                text = f"decides every {env.decision_s:g} s here (trained with {rate:g} s): policy.make_env() keeps its rate."
-                say(make_console(stderr=True), f"{Path(policy.name).name} {text}")
+                text = f"decides every {env.decision_s:g} s here (trained with {rate:g} s)"
+                fix = "make the env with policy.make_env() to keep the rate."
+                say(make_console(stderr=True), f"{Path(policy.name).name} {text}: {fix}")
         results.append(_fly_in(env, policy, request))
         cfg = getattr(env.unwrapped, "cfg", None)
         label = (

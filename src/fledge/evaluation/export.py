@@ -29,10 +29,11 @@ class ExportResult:
 
     Attributes:
         path: The file that was written.
-        bytes: Its size.
-        max_difference: Largest difference between the policy's actions and the file's, on the same observations.
+        bytes: Size of the file.
+        max_difference: Largest difference between the policy's and the file's actions on the same observations; for .fledge,
+            between their weights.
         contract: Meaning, units and frames of the file's inputs and outputs, and the decision rate; empty for .fledge.
-        figures: Everything, JSON-able, as `fledge export --json` prints it.
+        figures: All results, JSON-able, as `fledge export --json` prints them.
     """
 
     path: Path
@@ -42,7 +43,7 @@ class ExportResult:
     figures: dict[str, Any] = dataclasses.field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, JSON-able."""
+        """Return all results, JSON-able, as `fledge export --json` prints them."""
         return self.figures
 
 
@@ -57,12 +58,14 @@ def export_policy(
 
     Args:
         given: A policy's name or path, or a loaded policy.
-        overrides: `env.key=value` words that change the world that the file says it is flown in; `policy.key=true` ones
-            for switches of the policy (.fledge only).
-        golden: Also write observations of a flight and the actions on them, as .npz.
+        overrides: `env.key=value` changes a setting of the env config that the file describes; `policy.key=true` switches
+            on an option of the policy (.fledge only).
+        golden: Also write observations of a flight and the policy's actions on them to this .npz file.
     """
-    if golden is not None and (golden.suffix != ".npz" or path.suffix == ".fledge"):
-        raise ConfigError(f"{golden} cannot be written: golden vectors go into an .npz, beside an .onnx or .ts file.")
+    if golden is not None and golden.suffix != ".npz":
+        raise ConfigError(f"golden={golden} must be a file that ends in .npz.")
+    if golden is not None and path.suffix == ".fledge":
+        raise ConfigError(f"{golden} cannot be written beside {path}: golden vectors need an .onnx or .ts file.")
     name = given.name if isinstance(given, LoadedPolicy) else given
     if path.suffix != ".fledge":
         policy = load_policy(given, task)
@@ -76,7 +79,7 @@ def export_policy(
         return result
     entries = read_entries(name, task or find_task("navigation"))
     if entries is None:
-        raise ConfigError(f"{name} is not a run or a policy file, so there are no weights to write to {path}.")
+        raise ConfigError(f"{name} is not a run or a policy file, so it has no weights to write to {path}.")
     described = [word for word in overrides if word.startswith("policy.")]
     overrides = [word for word in overrides if word not in described]
     if described:
@@ -98,28 +101,30 @@ def export_policy(
 
 
 def redescribe(description: Mapping[str, Any], words: Sequence[str], name: str) -> dict[str, Any]:
-    """Return a policy's description with switches changed by `policy.key=value` overrides; its weights stay the same."""
+    """Return a policy's description with true/false options changed by `policy.key=value`; the weights stay the same."""
     changed = dict(description)
     for word in words:
         key, _, value = word.removeprefix("policy.").partition("=")
         if not isinstance(changed.get(key), bool) or value.lower() not in ("true", "false"):
             switches = [f"policy.{k}=true" for k, old in changed.items() if isinstance(old, bool)]
             known = ", ".join(switches) or "none"
-            raise ConfigError(f"{word!r} cannot be changed in {name}: its switches are {known}.")
+            raise ConfigError(f"{word!r} cannot be set in {name}; its true/false options: {known}.")
         changed[key] = value.lower() == "true"
     return changed
 
 
-def observe_flight(policy: LoadedPolicy, cfg: Any, envs: int = 8, looks: int = 16, every: int = 8) -> dict[str, Tensor]:
-    """Return observations of a policy that flies in the held-out env: `envs` envs, `looks` times each."""
+def observe_flight(
+    policy: LoadedPolicy, cfg: Any, envs: int = 8, samples: int = 16, every: int = 8
+) -> dict[str, Tensor]:
+    """Return observations of the policy's flight in held-out envs: `samples` from each env, `every` decisions apart."""
     made = policy.task.make_env(dataclasses.replace(cfg, num_envs=envs), EnvPlacement(seed=1, held_out=True))
     with contextlib.closing(made) as env:
         check_fit(policy.agent, env)
         out, seen = env.reset(), []
         policy.agent.reset()
-        for step in range(looks * every):
+        for step in range(samples * every):
             if step % every == 0:
                 seen.append({key: out["obs"][key].clone() for key in policy.agent.observes})
             out = env.step(policy.agent.act(out["obs"]))
             policy.agent.reset(out["terminated"] | out["truncated"])
-        return {key: torch.cat([look[key] for look in seen]) for key in policy.agent.observes}
+        return {key: torch.cat([sample[key] for sample in seen]) for key in policy.agent.observes}

@@ -1,4 +1,4 @@
-"""The league of a run as a picture: the learner's rating over time, when opponents joined, and their ratings."""
+"""Draw the league of a run: the learner's rating over time, when opponents joined, and their ratings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fledge.core.errors import FledgeError
 from fledge.storage import CheckpointHistory
 
 LEARNER, PILOT, SELF = "#1b9e5a", "#b0330f", "#2f6db3"
-LABEL_GAP = 0.048  # of the height, between names at the right
+LABEL_GAP = 0.048  # least distance between the names at the right, as a share of the height
 Row = Mapping[str, Any]
 
 
 def read_league(run: Path) -> dict[str, Any]:
-    """Return the league in a run's newest whole checkpoint; empty if there is none."""
+    """Return the league's state in the run's newest checkpoint that has one; empty if none has."""
     history = CheckpointHistory(run / "checkpoints")
     for entry in reversed(history.entries()):
         try:
@@ -30,7 +30,7 @@ def read_league(run: Path) -> dict[str, Any]:
 
 
 def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the members in order of joining: name, kind, frames and rating at joining, rating now, fights, recent score."""
+    """Return the opponents in order of joining: name, whether a past self, state at joining, rating, fights, recent score."""
     frames = np.array([row["frames"] for row in curves], float)
     fights = np.array([row.get("league/fights", np.nan) for row in curves], float)
     elo = np.array([row.get("league/elo", np.nan) for row in curves], float)
@@ -59,7 +59,7 @@ def members(league: Mapping[str, Any], curves: Sequence[Row]) -> list[dict[str, 
 
 
 def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Return when opponents joined, from the run's metrics, for a league whose state does not say."""
+    """Estimate from the run's metrics when each opponent joined; needed if the league's state does not record it."""
     selves = sorted(int(number) for number in league["selves"])
     joined: dict[int, dict[str, float]] = {0: {"frames": 0.0, "fights": 0.0}}
     for row in curves:
@@ -72,7 +72,7 @@ def joined_by_metrics(league: Mapping[str, Any], curves: Sequence[Row]) -> dict[
 
 
 def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
-    """Return a matplotlib figure of ratings over decisions."""
+    """Return a matplotlib figure of the ratings of the learner and its opponents over decisions."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.4), dpi=110, layout="constrained")
@@ -104,7 +104,7 @@ def tree_figure(league: Mapping[str, Any], curves: Sequence[Row]) -> Any:
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Return places for labels, in the order of the values, near them and at least a gap apart."""
+    """Return positions for labels: near their values, in the same order, and at least `gap` apart."""
     order = np.argsort(values, kind="stable")
     places = np.asarray(values, float)[order]
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The agents of a cross-table, their names, and their env."""
+"""Choose the agents of a cross-table, their labels, and their env config."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from fledge.tasks.policy_loader import LoadedPolicy, check_fit, load_policy
 if TYPE_CHECKING:
     from fledge.evaluation.comparison import EvalRequest
 
-NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  # settings that change no fight
+NOT_PHYSICS = ("num_envs", "opponent", "reward", "nan_guard", "nan_dump_dir")  # settings that do not affect a fight
 
 
 def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
-    """Return the env config of a cross-table: that of the first policy that has its own, with the overrides on top.
+    """Return the env config of a cross-table: the training env of the first policy that has one, with overrides.
 
     Raises:
         ConfigError: The request varies a setting, or overrides one that a cross-table chooses itself.
     """
     task, words = policies[0].task, request.overrides
     if request.vary is not None:
-        raise ConfigError(f"{task.name} is evaluated in a cross-table in one env: leave out --vary and --movers.")
+        raise ConfigError(
+            f"{task.name} is evaluated as a cross-table in one env config: leave out --vary and --movers."
+        )
     home = without_opponent(next((policy for policy in policies if policy.env is not None), policies[0]))
     cfg = eval_env(home, request.env_preset, words, home.env).cfg
     asked, flown = flat_settings(cfg), flat_settings(task.match.match_config(cfg, 1))
@@ -46,14 +48,14 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """Return the task's scripted policies that can act in an env: some read what not every env observes."""
+    """Return the task's scripted policies, without `but`, that can act in this env: it has all their observations."""
     policies = [load_policy(name, task) for name in task.pilots() if name != but]
     errors = fit_errors([policy.agent for policy in policies], task, cfg)
     return [policy for policy, error in zip(policies, errors, strict=True) if error is None]
 
 
 def fit_errors(agents: Sequence[BaseAgent], task: Task, cfg: Any) -> list[ConfigError | None]:
-    """Return why each agent cannot act in matches of these settings; None if it can."""
+    """Return for each agent the reason why it cannot act in matches with these settings; None if it can."""
     errors: list[ConfigError | None] = []
     with contextlib.closing(task.make_env(task.match.match_config(cfg, 1), EnvPlacement(num_threads=1))) as env:
         for agent in agents:
@@ -66,14 +68,14 @@ def fit_errors(agents: Sequence[BaseAgent], task: Task, cfg: Any) -> list[Config
 
 
 def check_agents(agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any) -> None:
-    """Raise ConfigError unless all agents can act in matches of these settings."""
+    """Raise ConfigError unless all agents can act in matches with these settings."""
     for (name, _), error in zip(agents, fit_errors([agent for _, agent in agents], task, cfg), strict=True):
         if error is not None:
             raise ConfigError(f"{name} does not fit this env: {error}") from error
 
 
 def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]]:
-    """Return the agents with distinct labels; an agent that is named twice fights a clone of itself."""
+    """Return the agents with distinct labels; a policy that is listed twice fights a clone of itself."""
     names = [policy.name for policy in policies]
     short = [Path(name).name for name in names]
     told = [
@@ -87,7 +89,7 @@ def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]
 
 
 def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], cfg: Any) -> dict[str, Differences]:
-    """Return, by label, the settings of the env that differ from those that the policy was trained with."""
+    """Return for each policy's label the env settings that differ from those of its training."""
     found: dict[str, Differences] = {}
     for label, policy in zip(labels, policies, strict=True):
         if policy.env is None:

@@ -1,4 +1,4 @@
-"""Several agents, every pair in matches: the cross-table, recordings, pictures, and why matches were lost."""
+"""Evaluate agents in matches of every pair: the cross-table, recordings, pictures, and the reasons for losses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluation:
-    """Let every policy fight every other one, and return the cross-table."""
+    """Let every policy fight every other policy, and return the cross-table."""
     task = policies[0].task
     cfg = match_env(policies, request)
-    if len(policies) == 1:  # against the ladder
+    if len(policies) == 1:  # it fights the task's scripted policies
         policies = policies + fitting_pilots(task, cfg, but=policies[0].name)
     agents = named_agents(policies)
     changed = trained_elsewhere(policies, [name for name, _ in agents], cfg)
@@ -36,7 +36,7 @@ def run_matches(policies: list[LoadedPolicy], request: EvalRequest) -> Evaluatio
     pairs, files, losses = len(agents) * (len(agents) - 1) // 2, list[str](), list[dict[str, Any]]()
 
     def keep(i: int, j: int, match: Match) -> None:
-        """Write a recording and a picture of two agents' most interesting fights, and collect why they were lost."""
+        """Write a recording and a picture of two agents' most interesting fights, and collect the reasons for losses."""
         who = [agents[i][0], agents[j][0]]
         facts = {"agents": who, **match_facts(task, cfg, request)}
         number = sum(range(len(agents) - i, len(agents))) + j - i
@@ -67,7 +67,7 @@ def match_facts(task: Task, cfg: Any, request: EvalRequest) -> dict[str, Any]:
 def fly_cross_table(
     agents: Sequence[tuple[str, BaseAgent]], task: Task, cfg: Any, request: EvalRequest, **options: Any
 ) -> dict[str, Any]:
-    """Return the `cross_table` (with its options) that a request means, its seed and env, behind a progress bar."""
+    """Compute the `cross_table` of a request with a progress bar; return it with the request's seed and the env's label."""
     fights = request.episodes * len(agents) * (len(agents) + 1) // 2
     options |= {"num_threads": request.threads, "deterministic": request.deterministic}
     with counting(make_console(stderr=True), f"{len(agents)} agents", fights, request.quiet) as on_progress:

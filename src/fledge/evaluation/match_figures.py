@@ -1,7 +1,7 @@
 """Figures of the fights in a cross-table: how agents fight, which starts they survive, their worst opponents and starts.
 
 Deterministic agents repeat the same fight from the same start. So every group of fights counts how many are `distinct`, and a
-weakness is reported only if at least FEWEST are.
+weakness is reported only if at least FEWEST of its fights are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fledge.tasks.view.trajectory import Trajectory
 if TYPE_CHECKING:
     from fledge.evaluation.matches import Match
 
-FEWEST = 20  # distinct fights that a reported weakness is based on
+FEWEST = 20  # least number of distinct fights for a reported weakness
 DIGITS = 4
 
 
@@ -28,7 +28,8 @@ class CrossTableFigures:
     """Collects the matches of `count` agents and computes figures of how each of them fought.
 
     Args:
-        rules: The task's `match` part.
+        rules: The task's `match` part, which defines the figures.
+        count: Number of agents.
     """
 
     def __init__(self, rules: MatchRules, count: int) -> None:
@@ -36,7 +37,7 @@ class CrossTableFigures:
         self.records: dict[tuple[int, int], SideRecord] = {}
 
     def note(self, i: int, j: int, match: Match) -> None:
-        """Add the fights of agent i against agent j, for both."""
+        """Add the fights of agent i against agent j to the records of both agents."""
         if not match.notes:
             return
         self.records[i, j] = SideRecord.of(match)
@@ -48,13 +49,13 @@ class CrossTableFigures:
         return self._tell(self.records[i, j])
 
     def agents(self) -> list[dict[str, Any]]:
-        """Return figures of how each agent fought against all, itself included, so that all had the same opponents."""
+        """Return figures of how each agent fought against all agents and itself, so that all had the same opponents."""
         if not self.records:
             return []
         return [self._tell(joined([self.records[i, j] for j in range(self.count)])) for i in range(self.count)]
 
     def weak(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the worst opponent and starts of each agent against the others; None where too few fights are distinct."""
+        """Return for each agent the opponent and the starts with its lowest score; None where too few fights are distinct."""
         found: list[dict[str, Any]] = []
         if not self.records or self.count < 2:
             return found
@@ -78,10 +79,10 @@ class CrossTableFigures:
 
 @dataclass
 class SideRecord:
-    """Fights of one agent."""
+    """Results and notes of one agent's fights."""
 
     won: np.ndarray  # [fights] 1 won, 0 lost, 0.5 undecided
-    notes: Notes  # notes of its side, [fights] each
+    notes: Notes  # notes of the task's MatchStats about this agent, [fights] each
     starts: Sequence[str]
     random_starts: Sequence[str]
 
@@ -97,12 +98,12 @@ class SideRecord:
         return replace(self, won=self.won[which], notes={k: v[which] for k, v in self.notes.items()})
 
     def distinct(self) -> int:
-        """Return the number of fights whose results and notes differ from those of every other one."""
+        """Return the number of different fights: fights with equal results and notes count once."""
         table = np.stack([self.won, *(np.nan_to_num(v.astype(float), nan=-1.0) for v in self.notes.values())], axis=1)
         return len(np.unique(table.astype(np.float32), axis=0))
 
     def score(self) -> dict[str, Any]:
-        """Return the shares of wins, losses and survival; their 95 % intervals count identical fights once."""
+        """Return the shares of wins, losses and survival, and the score; 95 % intervals count identical fights once."""
         fights = len(self.won)
         if not fights:
             return {"fights": 0, "distinct": 0}
@@ -116,7 +117,7 @@ class SideRecord:
 
 
 def joined(records: Sequence[SideRecord]) -> SideRecord:
-    """Return all fights of some records, which have the same kinds of starts."""
+    """Return the fights of several records, which must have the same kinds of starts, as one record."""
     notes = {name: np.concatenate([record.notes[name] for record in records]) for name in records[0].notes}
     # fights against different opponents count as distinct, even if all figures are equal
     notes["against"] = np.repeat(np.arange(len(records)), [len(record.won) for record in records])
@@ -124,7 +125,10 @@ def joined(records: Sequence[SideRecord]) -> SideRecord:
 
 
 def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None:
-    """Return the row with the lowest score, its name, and `of`: the number of rows with enough distinct fights; else None."""
+    """Return the name and figures with the lowest score, and `of`: the number of candidates; None if there are none.
+
+    Candidates are all entries with at least FEWEST distinct fights.
+    """
     known = [(name, row) for name, row in scores if row["distinct"] >= FEWEST]
     if not known:
         return None
@@ -132,13 +136,13 @@ def worst(scores: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any] | None
     return {"name": name, **row, "of": len(known)}
 
 
-def explain_losses(task: Task, trajectories: Sequence[Trajectory], who: Sequence[str]) -> list[dict[str, Any]]:
-    """Return why recorded matches of two agents were lost, for either of them; note it in their facts as well."""
+def explain_losses(task: Task, trajectories: Sequence[Trajectory], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the reason for every loss of either agent in the recorded fights, and add it to each fight's `facts`."""
     rows: list[dict[str, Any]] = []
     for number, episode in enumerate(trajectories):
         for side in (0, 1):
             if (reason := task.view.explain(episode, side)) is not None:
-                episode.facts.setdefault("lost", {})[who[side]] = reason.why
-                facts = {"agent": who[side], "against": who[1 - side], "number": number, "kind": reason.kind}
+                episode.facts.setdefault("lost", {})[names[side]] = reason.why
+                facts = {"agent": names[side], "against": names[1 - side], "number": number, "kind": reason.kind}
                 rows.append({**facts, "why": reason.why})
     return rows

@@ -1,4 +1,4 @@
-"""The report of a run in a task of matches: the cross-table, how the agents fight, the league, and lost fights."""
+"""Write the report of a run in a two-player task: the cross-table, how the agents fight, the league, lost fights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ OURS = "this run"
 
 @dataclass
 class Fights:
-    """Fights of the run that the page may show."""
+    """Recorded fights of the run, from which the page shows some."""
 
-    lost: list[tuple[str, Trajectory, LossReason]] = field(default_factory=list)  # (against, fight, why)
+    lost: list[tuple[str, Trajectory, LossReason]] = field(default_factory=list)  # (opponent, fight, reason)
     won: list[tuple[str, Trajectory]] = field(default_factory=list)
 
 
@@ -44,7 +44,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
     request, kept = dataclasses.replace(request, episodes=request.episodes + request.episodes % 2), Fights()
 
     def keep(i: int, j: int, match: Match) -> None:
-        if i == 0:  # all lost fights, with why, and the longest won one
+        if i == 0:  # all lost fights with the reason, and the longest won fight
             reasons = [(episode, task.view.explain(episode, 0)) for episode in match.highlights]
             kept.lost += [(agents[j][0], episode, reason) for episode, reason in reasons if reason is not None]
             won = [episode for episode in match.highlights if episode.outcome == task.primary_metric]
@@ -75,7 +75,7 @@ def report_on_fights(run: Path, ours: LoadedPolicy, request: EvalRequest, path: 
 
 
 def tiles(result: dict[str, Any], curves: Sequence[dict[str, float]], task: Task) -> list[tuple[str, str]]:
-    """Return the figures that the page begins with, as (value, meaning)."""
+    """Return the key figures at the top of the page, as (value, meaning)."""
     found = learning_figures(curves)
     others = range(1, len(result["agents"]))
     if result["elo"] and others:
@@ -106,7 +106,7 @@ def names_of(result: dict[str, Any]) -> list[str]:
 
 
 def results(result: dict[str, Any]) -> list[str]:
-    """Return the cross-table."""
+    """Return the section with the cross-table, as HTML parts."""
     body = []
     for i, name in enumerate(names_of(result)):
         elo = result["elo"][i] if result["elo"] else None
@@ -134,7 +134,7 @@ def results(result: dict[str, Any]) -> list[str]:
 
 
 def behaviour(result: dict[str, Any], task: Task) -> list[str]:
-    """Return how all agents fight, and which starts they survive."""
+    """Return the sections on how all agents fight and which starts they survive, as HTML parts."""
     if "behaviour" not in result:
         return []
     body, names = list[str](), names_of(result)
@@ -168,7 +168,7 @@ def behaviour(result: dict[str, Any], task: Task) -> list[str]:
 
 
 def weaknesses(result: dict[str, Any]) -> list[str]:
-    """Return the worst opponents and starts of all agents, and the run's random starts."""
+    """Return the section on all agents' worst opponents and starts and the run's random starts, as HTML parts."""
     if not result.get("weak"):
         return []
     body = []
@@ -191,7 +191,7 @@ def weaknesses(result: dict[str, Any]) -> list[str]:
 
 
 def random_starts(result: dict[str, Any]) -> list[str]:
-    """Return the run's score over random starts, as a grid where their names are pairs."""
+    """Return a grid of the run's score over random starts named "ROW, COLUMN", as HTML parts; empty without such starts."""
     told = result["behaviour"][0]["by_start"]
     pairs = [tuple(name.split(", ", 1)) for name in result["random_starts"] if name in told and ", " in name]
     if not pairs:
@@ -215,7 +215,7 @@ def random_starts(result: dict[str, Any]) -> list[str]:
 
 
 def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[str]:
-    """Return the training curves, and the league's tree."""
+    """Return the sections with the training curves and the picture of the league, as HTML parts."""
     if not curves:
         return []
     parts = ["<h2>How it learned</h2>", image(curves_figure(curves, task), "training curves"), note(CURVES_NOTE)]
@@ -232,7 +232,7 @@ def learning(run: Path, curves: Sequence[dict[str, float]], task: Task) -> list[
 
 
 def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
-    """Return why fights were lost, and pictures of some."""
+    """Return the section on why the run lost fights, with pictures of some, as HTML parts."""
     flown = result["episodes"] * (len(result["agents"]) - 1)
     parts = ["<h2>The fights it lost, and why</h2>"]
     if not kept.lost:
@@ -258,7 +258,7 @@ def lost_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
 
 
 def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Trajectory, LossReason]]:
-    """Return some lost fights: of every kind in turn, the most frequent first, against different opponents."""
+    """Return up to SHOWN_LOSSES lost fights: one of each kind of loss in turn, against different opponents if possible."""
     queues = {kind: [row for row in kept.lost if row[2].kind == kind] for kind in kinds}
     found: list[tuple[str, Trajectory, LossReason]] = []
     while len(found) < SHOWN_LOSSES and any(queues.values()):
@@ -270,7 +270,7 @@ def chosen_losses(kept: Fights, kinds: Sequence[str]) -> list[tuple[str, Traject
 
 
 def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
-    """Return some fights that it won, against the best opponents."""
+    """Return the section with fights that the run won against the best opponents, as HTML parts."""
     strength = {name: row["rating"] for name, row in zip(result["agents"], result["elo"], strict=True)}
     best = sorted(kept.won, key=lambda row: -strength[row[0]])[:SHOWN_WINS]
     shown = [picture(task, trajectory, f"Against {foe}", "") for foe, trajectory in best]
@@ -278,6 +278,6 @@ def won_fights(kept: Fights, task: Task, result: dict[str, Any]) -> list[str]:
 
 
 def picture(task: Task, trajectory: Trajectory, title: str, text: str) -> str:
-    """Return a picture of one fight with its caption; this run is the first side."""
+    """Return a picture of one fight with its caption, as HTML."""
     said = f"<b>{html.escape(title)}.</b> {html.escape(text)}"
     return f"<figure><figcaption>{said}</figcaption>{image(task.view.draw_closely(trajectory), title)}</figure>"

@@ -1,4 +1,4 @@
-"""Results of matches as tables: the cross-table, how the agents fight, and where each is weak."""
+"""Results of matches as tables: the cross-table, how the agents fight, and where each agent is weak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fledge.tasks.base import Task
 
 
 def match_table(result: dict[str, Any]) -> list[TextTable]:
-    """Return the cross-table as two: wins of decided fights with the share decided, and wins of all fights.
+    """Return two cross-tables: wins as a share of decided fights (and the share decided), and as a share of all fights.
 
     Columns are headed by the numbers of the rows, so that six agents fit 80 columns.
     """
@@ -61,14 +61,14 @@ def same_fights(result: dict[str, Any]) -> str:
 
 
 def behaviour_tables(result: dict[str, Any], task: Task) -> list[TextTable]:
-    """Return how agents fight, which starts they survive, and their weaknesses; empty without notes of the matches."""
+    """Return how agents fight, which starts they survive, and their weaknesses; empty if the task records no matches."""
     if not result.get("behaviour"):
         return []
     return [fighting_table(result, task), survival_table(result), *weakness_tables(result)]
 
 
 def fighting_table(result: dict[str, Any], task: Task) -> TextTable:
-    """Return figures of each agent's behaviour."""
+    """Return a table of how each agent fights."""
     rows = []
     for name, row in zip(result["agents"], result["behaviour"], strict=True):
         rows.append([name, *(figure(row[key], heading) for key, heading in task.match.columns.items())])
@@ -77,7 +77,7 @@ def fighting_table(result: dict[str, Any], task: Task) -> TextTable:
 
 
 def figure(value: float | None, heading: str) -> str:
-    """Return a figure of behaviour as text; under a heading with %, it is a share."""
+    """Return a value as text; if the heading contains %, the value is a share and shown in percent."""
     if value is None:
         return "-"
     if "%" in heading:
@@ -86,14 +86,14 @@ def figure(value: float | None, heading: str) -> str:
 
 
 def kinds_of_starts(result: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the starts that occurred, by heading; the cells of random starts are taken together."""
+    """Return the names of the starts that occurred, by table heading; all random starts are under one heading."""
     met = list(dict.fromkeys(name for row in result["behaviour"] for name in row["by_start"]))
     cells = [name for name in met if name in result["random_starts"]]
     return {name: [name] for name in met if name not in cells} | ({"random": cells} if cells else {})
 
 
 def survival(row: dict[str, Any], starts: list[str]) -> tuple[float, float, float] | None:
-    """Return the share of fights from some starts that were survived and its 95 % interval; None without fights.
+    """Return the share of survived fights from these starts, and its 95 % interval; None if there are no such fights.
 
     The interval counts identical fights once.
     """
@@ -107,7 +107,7 @@ def survival(row: dict[str, Any], starts: list[str]) -> tuple[float, float, floa
 
 
 def survival_table(result: dict[str, Any]) -> TextTable:
-    """Return the shares of fights survived, a line for each start."""
+    """Return a table of the share of fights that each agent survived, one row per start."""
     title = "Survived, % of the fights from a start, ± 95 %, in all their fights; columns: numbers of the agents above"
     rows = []
     for heading, starts in kinds_of_starts(result).items():
@@ -118,7 +118,7 @@ def survival_table(result: dict[str, Any]) -> TextTable:
 
 
 def weakness_tables(result: dict[str, Any]) -> list[TextTable]:
-    """Return the opponent and the starts that each agent scores lowest against; empty where fights are too few."""
+    """Return a table of each agent's worst opponent and starts; an empty list if too few fights are distinct."""
     rows = []
     for row in result["weak"]:
         for key in ("opponent", "start", "random_start"):

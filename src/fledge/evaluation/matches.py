@@ -32,7 +32,7 @@ from fledge.tasks.metrics import EpisodeMetrics
 from fledge.tasks.policy_loader import check_fit
 from fledge.tasks.view.trajectory import Trajectory
 
-AT_ONCE = 1024  # fights
+AT_ONCE = 1024  # fights simulated at once, at most
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Match:
     outcomes: np.ndarray  # [fights] values of the env's outcome
     names: dict[int, str]  # value of an outcome -> its name
     kinds: np.ndarray  # [fights] index into classes
-    classes: Sequence[str]  # kinds of episodes
+    classes: Sequence[str]  # names of the classes of episodes
     lengths_s: np.ndarray  # [fights] simulated seconds
     decision_s: float = 1.0
     highlights: list[Trajectory] = dataclasses.field(default_factory=list)
@@ -113,7 +113,7 @@ def play(
 
     Args:
         cfg: Env config; its number of envs is chosen here.
-        fights: Number of fights, even.
+        fights: Number of fights, an even number.
         highlights: Number of fights to keep in full: losses and draws first, the longest of each outcome.
         on_progress: Called with the number of fights finished so far.
     """
@@ -160,7 +160,7 @@ def play(
 
 
 class AgentPair(BaseAgent):
-    """Acts with two agents in every pair of an env's rows; `first` has the row number `side` of each pair."""
+    """Combines two agents into one that acts for both sides; of each pair of env rows, `first` controls row `side`."""
 
     def __init__(self, first: BaseAgent, second: BaseAgent, side: int, env: TensorEnv) -> None:
         super().__init__(env.num_envs, env.device)
@@ -184,7 +184,7 @@ class AgentPair(BaseAgent):
 
 
 class MatchMetrics(EpisodeMetrics):
-    """Passes the episodes of an env's rows to the task's MatchStats."""
+    """Forwards the steps of an env, which has two rows per fight, to the task's MatchStats."""
 
     def __init__(self, rules: MatchRules) -> None:
         self.rules, self.stats = rules, MatchStats()
@@ -213,18 +213,18 @@ def cross_table(
     on_match: Callable[[int, int, Match], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Let every agent fight every other one, and itself.
+    """Let every agent fight every other agent and a clone of itself, and return the figures of all pairs.
 
     Args:
         highlights: Number of fights of each pair to keep in full.
-        only_first: Keep only those of the first agent.
+        only_first: Keep only fights in which the first agent takes part.
         on_match: Called with the indices of two agents and their match, when it is over.
 
     Returns:
-        "agents": their names; "table"[i][j]: figures of i against j; "elo": {"rating", "ci95", "arena"} of each: the most
-        likely rating (mean 1000) with its interval, and a public arena's figure, from the score against all others. If the
-        task records its matches, also "behaviour" of each agent, in all its fights and in those of each pair, and "weak": the
-        worst opponent and starts of each (see `CrossTableFigures`).
+        "agents": their names; "table"[i][j]: figures of agent i against agent j; "elo": for each agent its most likely
+        "rating" (the mean of all is 1000), the rating's 95 % interval "ci95", and "arena": the rating that follows from its
+        score against all others (`arena_rating`). If the task records its matches, also "behaviour": figures of how each
+        agent fought (also in each entry of "table"), and "weak": each agent's worst opponent and starts.
     """
     check_agents(agents, task, cfg)
     names, figures = [name for name, _ in agents], CrossTableFigures(task.match, len(agents))

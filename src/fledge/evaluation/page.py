@@ -32,7 +32,7 @@ pre{background:var(--card);padding:.8rem 1rem;border-radius:8px;overflow:auto}
 
 
 def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
-    """Write a page of these parts, which are HTML."""
+    """Write a page whose body consists of these HTML parts."""
     page = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
@@ -43,7 +43,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
 
 
 def heading(title: str, lead: str, figures: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the top of a page: title, a sentence, and figures with their meaning."""
+    """Return the top of a page as HTML parts: title, a sentence `lead`, and figures as (value, meaning)."""
     tiles = [f"<div class='figure'><b>{html.escape(v)}</b><span>{html.escape(m)}</span></div>" for v, m in figures]
     return [
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>",
@@ -56,7 +56,7 @@ def note(text: str) -> str:
 
 
 def cell(text: str, small: str = "", style: str = "", best: bool = False) -> str:
-    """Return a cell of a table, with lines of small print below."""
+    """Return a table cell as HTML, with the lines of `small` in small print below the text."""
     below = "".join(f"<small>{html.escape(line)}</small>" for line in small.splitlines())
     look = (f" style='{style}'" if style else "") + (" class='best'" if best else "")
     return f"<td{look}>{html.escape(text)}{below}</td>"
@@ -69,12 +69,12 @@ def tint(score: float) -> str:
 
 
 def table_row(cells: Iterable[str], ours: bool = False) -> str:
-    """Return a row of cells, which are HTML; `ours` highlights it."""
+    """Return a table row of these HTML cells; `ours` highlights it."""
     return f"<tr{' class=ours' if ours else ''}>{''.join(cells)}</tr>"
 
 
 def html_table(names: Sequence[str], body: Sequence[str], tight: bool = False) -> str:
-    """Return a table of rows, which are HTML; `tight` saves space where there are many columns."""
+    """Return a table of these HTML rows, with `names` as headings; `tight` saves space if there are many columns."""
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     kind = " class='tight'" if tight else ""
     return f"<div class='wide'><table{kind}><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"

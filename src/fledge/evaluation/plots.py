@@ -12,7 +12,7 @@ COLOURS = ("#1b9e5a", "#4a6fa5", "#e08e1b", "#d1495b", "#6b4fa0", "#526070")
 
 
 def draw_scores(rows: list[dict[str, Any]]) -> Any:
-    """Return a figure of the primary metric of each policy, with 95 % intervals; a colour for each env config."""
+    """Return a figure of the primary metric of each policy, with 95 % intervals and one colour per env config."""
     from matplotlib.figure import Figure
 
     names, envs = (list(dict.fromkeys(str(row[key]) for row in rows)) for key in ("policy", "world"))
@@ -37,7 +37,7 @@ def draw_scores(rows: list[dict[str, Any]]) -> Any:
 
 
 def draw_cross_table(result: dict[str, Any]) -> Any:
-    """Return a figure of the share of wins in decided fights, policy (row) against opponent (column)."""
+    """Return a figure of each policy's (row) share of wins in decided fights against each opponent (column)."""
     from matplotlib.figure import Figure
 
     names, table = result["agents"], result["table"]

@@ -1,7 +1,8 @@
 """Trajectories that an evaluation keeps: the first episodes, for pictures, and the most interesting ones, for a recording.
 
-Which episodes are interesting is known only at their end, so all are recorded while they fly, up to `MAX_OPEN_BYTES`: then
-half of those under way are dropped. Of those that ended, only as many are held as may be chosen of each outcome.
+Which episodes are interesting is known only at their end, so all are recorded while they fly. If the unfinished
+episodes take more than `MAX_OPEN_BYTES`, half of them are dropped. Of the finished ones, only as many of each outcome are kept
+as can be chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fledge.envs.base import TensorEnv
 from fledge.tasks.view.base import TaskView
 from fledge.tasks.view.trajectory import Trajectory
 
-DRAWN = 64  # largest number of values of an observation that is recorded
+DRAWN = 64  # observations with more values than this are not recorded
 MAX_OPEN_BYTES = 256 * 2**20
 
 
@@ -35,7 +36,7 @@ class Highlights:
         self._longest: dict[str, list[tuple[int, int, Trajectory]]] = {}  # heaps of (frames, -number, trajectory)
 
     def offer(self, trajectory: Trajectory, number: int) -> None:
-        """Offer an episode with its number in the evaluation. The choice does not depend on the order of offers."""
+        """Add an episode, with its number in the evaluation, to the candidates; the order of calls does not matter."""
         self._met[trajectory.outcome] += 1
         heap = self._longest.setdefault(trajectory.outcome, [])
         heapq.heappush(heap, (len(next(iter(trajectory.frames.values()), ())), -number, trajectory))
@@ -57,8 +58,8 @@ class Recorder:
         first: Number of the first env's episode.
         record: Number of envs, from the first on, whose episodes are appended to `trajectories`.
         trajectories: List to append to, in the order in which episodes end.
-        highlights: Gets all episodes; None: only the `record` first envs are recorded.
-        rows: Rows that are recorded for the highlights; by default all. In a match, those of one side.
+        highlights: Gets all finished episodes; if None, only the first `record` envs are recorded.
+        rows: Env rows to record for the highlights, by default all; in a match, the rows of one side.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Recorder:
         self.open_bytes = sum(value.nbytes for _, seen in self.steps for value in seen.values())
 
     def _observed(self, obs: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Return the small observations, as frames of a task without snapshots of its own."""
+        """Return the observations of at most DRAWN values: the frames of a task that defines no snapshot."""
         small = {name: value for name, value in obs.items() if value[0].numel() <= DRAWN}
         return {name: value[self.open.tolist()].float().cpu().numpy() for name, value in small.items()}
 
@@ -145,7 +146,12 @@ def check_snapshot(frames: Any, count: int) -> dict[str, np.ndarray]:
     """Return a view's snapshot of `count` envs; raise ConfigError unless it holds arrays with a row for each env."""
     rows = frames.values() if isinstance(frames, dict) else [None]
     if not all(isinstance(each, np.ndarray) and each.ndim and len(each) == count for each in rows):
+        got = (
+            {name: getattr(each, "shape", type(each).__name__) for name, each in frames.items()}
+            if isinstance(frames, dict)
+            else type(frames).__name__
+        )
         raise ConfigError(
-            f"TaskView.snapshot must return NumPy arrays by name with a row for each of the {count} envs."
+            f"TaskView.snapshot must return a dict of NumPy arrays with a row for each of the {count} envs; got {got}."
         )
     return frames

@@ -1,4 +1,4 @@
-"""Recordings of evaluations: writing them, and describing what is in one."""
+"""Write recordings of evaluations, and describe the contents of a recording."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LISTED = 100  # episodes that `fledge inspect` lists
 def save_recording(
     path: Path, task: Task, highlights: Sequence[Trajectory], decision_s: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the highlights of an evaluation, the most interesting first, and return the writer's figures.
+    """Write the highlights of an evaluation, the most interesting first, and return figures of the file.
 
     Raises:
         ConfigError: The task has no snapshots to record.
     """
     if not highlights or not highlights[0].frames:
-        raise ConfigError(f"{task.name} has no frames to record: give its TaskView a snapshot.")
+        raise ConfigError(f"{task.name} cannot be recorded, as it has no frames: define `snapshot` in its TaskView.")
     frame = {name: value[0] for name, value in highlights[0].frames.items()}
     with RecordingWriter(
         path, task.reference, frame, decision_s, facts=facts, when_full="wait", max_bytes=2**36
@@ -42,8 +42,8 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
     """Return whether a file is a recording.
 
     Raises:
-        ConfigError: There is no such file, but its extension, or the target's, implies a recording.
-        FormatError: The extension implies a recording, but the content is none.
+        ConfigError: The file does not exist, but its extension, or that of `target`, implies a recording.
+        FormatError: The file exists and an extension implies a recording, but the content is not a recording.
     """
     if is_recording(source):
         return True
@@ -89,7 +89,7 @@ def describe_recording(path: Path) -> dict[str, Any]:
 
 
 def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a description in lines. Print them with `harmless`: text from the file may hold control characters."""
+    """Yield the lines of a description. Print them with `harmless`: text from the file may hold control characters."""
     outcomes = ", ".join(f"{count} {name}" for name, count in found["outcomes"].items())
     yield (
         f"{found['recording']}: recording of {found['task']}, {found['file_bytes']:,} bytes, {found['episodes']} episodes, "
@@ -117,11 +117,11 @@ def render_recording(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reasons(facts: Mapping[str, Any]) -> list[str]:
-    """Return why a recorded match was lost, a line for each agent that lost it."""
+    """Return the reasons why a recorded match was lost, one line for each agent that lost."""
     lost = facts.get("lost")
     return [f"{who}: {why}" for who, why in lost.items()] if isinstance(lost, Mapping) else []
 
 
 def numbered_path(path: Path, number: int, total: int) -> Path:
-    """Return the path of one of several files: FILE_2.png, or FILE.png where there is only one."""
+    """Return the path of one of several files: FILE_2.png, or FILE.png if there is only one."""
     return path if total == 1 else path.with_stem(f"{path.stem}_{number}")

@@ -28,14 +28,14 @@ from fledge.tasks.policy_loader import LoadedPolicy, load_policy
 from fledge.tasks.registry import is_code
 from fledge.tasks.view.trajectory import Trajectory
 
-REPORT_EPISODES = 256  # what `fledge report` flies by itself
+REPORT_EPISODES = 256  # default of `fledge report`
 WINDOW = 9  # iterations that a curve is averaged over
 CURVES_NOTE = f"Each point is the mean of {WINDOW} iterations around it; the speed is as measured."
 
 
 @dataclass
 class Report:
-    """Contents of the page."""
+    """Contents of a report page."""
 
     title: str
     lead: str
@@ -48,12 +48,12 @@ class Report:
     marks: list[tuple[str, float]] = field(default_factory=list)  # horizontal lines in the curve of the primary metric
     envs: dict[str, str] = field(
         default_factory=dict
-    )  # label of an env -> what it is: "the env that it was trained in"
-    made: list[str] = field(default_factory=list)  # HTML of how the run was made
+    )  # label of an env -> a note, such as "the env that it was trained in"
+    made: list[str] = field(default_factory=list)  # HTML parts about how the run was made
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page."""
+    """Write a report as an HTML page."""
     task = report.task
     parts = heading(report.title, report.lead, report.figures)
     for world in dict.fromkeys(row["world"] for row in report.rows):
@@ -115,7 +115,7 @@ def details_table(rows: Sequence[dict[str, Any]], task: Task) -> str:
 
 
 def read_curves(run: Path) -> list[dict[str, float]]:
-    """Return the rows of a run's metrics.jsonl, without a last line that is incomplete; empty if there is no such file."""
+    """Return the rows of a run's metrics.jsonl, without lines that are incomplete; empty if there is no such file."""
     path, rows = run / "metrics.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with contextlib.suppress(json.JSONDecodeError):
@@ -124,7 +124,7 @@ def read_curves(run: Path) -> list[dict[str, float]]:
 
 
 def learning_figures(curves: Sequence[dict[str, float]]) -> list[tuple[str, str]]:
-    """Return time and decisions of a training as (value, meaning); empty without rows."""
+    """Return the duration and the decisions of a training as (value, meaning); empty if `curves` is empty."""
     if not curves:
         return []
     last = curves[-1]
@@ -175,10 +175,10 @@ def curves_figure(rows: Sequence[dict[str, float]], task: Task, marks: Sequence[
 
 
 def smooth(values: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return the running mean, over fewer values at the ends; NaN is left out.
+    """Return the running mean over WINDOW values (fewer at the ends), ignoring NaN.
 
     Args:
-        weights: Of each value: for rates, the number of episodes.
+        weights: Weight of each value; for rates, the number of episodes.
     """
     data = np.asarray(values, dtype=float)
     known = np.where(np.isnan(data), 0.0, 1.0 if weights is None else np.asarray(weights, dtype=float))
@@ -206,13 +206,13 @@ def command_line(run: Path, request: EvalRequest, path: Path) -> str:
 def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]:
     """Evaluate a run beside the task's scripted policies, in the env that it was trained in and in the task's benchmark env.
 
-    Writes the page and returns its path and figures.
+    Write the page, and return its path and figures.
     """
     console = make_console(stderr=True)
     policies = load_policies(dataclasses.replace(request, policies=[str(run)]))
     task, ours = policies[0].task, policies[0]
     if task.match.sides == 2:
-        from fledge.evaluation.match_report import report_on_fights  # which is about reports, too
+        from fledge.evaluation.match_report import report_on_fights  # imported here, as it imports this module
 
         return report_on_fights(run, ours, request, path)
     policies += [load_policy(name, task) for name in task.pilots()]
@@ -243,7 +243,7 @@ def report_on_run(run: Path, request: EvalRequest, path: Path) -> dict[str, Any]
 
 
 def env_notes(envs: Sequence[str], request: EvalRequest, ours: LoadedPolicy) -> dict[str, str]:
-    """Return what each env is, by label: those of the training come first, one for each `--vary` value."""
+    """Return a note about each env by label; `envs` begins with the training env, once for each `--vary` value."""
     count = len(request.env_overrides())
     how = "" if trained_in(ours) in envs[:count] else ", as the task evaluates it"
     how += ", with your settings" if request.overrides or count > 1 else ""

@@ -1,4 +1,4 @@
-"""Evaluation: the results of `fledge.evaluate`."""
+"""The class `Evaluation`: results of `fledge.evaluate`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Evaluation:
     Attributes:
         rows: Figures as `fledge eval --json` prints them.
         results: Results episode by episode, one for each row; empty for a cross-table.
-        task: The task; None for an env of the caller's whose task is unknown.
+        task: The task; None if an env of the caller was used and its task is unknown.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Evaluation:
 
     @property
     def is_cross_table(self) -> bool:
-        """Whether the policies met each other, as in air combat."""
+        """Return whether the policies fought each other, as in air combat."""
         return "agents" in self.rows[0]
 
     def table(self) -> Table:
@@ -82,7 +82,7 @@ class Evaluation:
         """Return a matplotlib Figure of recorded episodes; needs `fledge.evaluate(..., picture=True)`.
 
         Args:
-            policy: Row of `table()` whose episodes to draw; a cross-table draws fights of all.
+            policy: Index of the row of `table()` whose episodes to draw; a cross-table draws fights of all policies.
         """
         recorded = self._trajectories or (self.results[policy].trajectories if self.results else [])
         if not recorded or self.task is None:
@@ -91,21 +91,21 @@ class Evaluation:
         return use_figures(self.task.view.draw(recorded, title))
 
     def flight(self, number: int = 0) -> Any:
-        """Return a detailed matplotlib Figure of one recorded episode; of a duel, with the space-time graph.
+        """Return a detailed matplotlib Figure of one recorded episode; for a duel, with the space-time graph.
 
         Args:
-            number: Place of the episode in `trajectories`.
+            number: Index of the episode in `trajectories`.
         """
         if self.task is None or not 0 <= number < len(self.trajectories):
             have = len(self.trajectories)
             raise ConfigError(
-                f"Episode {number} was not recorded ({have} were): call fledge.evaluate(..., picture=True)."
+                f"There is no recorded episode {number}: {have} were recorded, counted from 0. To record, set picture=True."
             )
         return use_figures(self.task.view.draw_closely(self.trajectories[number]))
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Recorded episodes of all policies; empty without `picture=True`."""
+        """Return the recorded episodes of all policies; empty without `picture=True`."""
         return [*self._trajectories, *(each for result in self.results for each in result.trajectories)]
 
     def render(self) -> list[Any]:
@@ -121,7 +121,7 @@ class Evaluation:
 
     @property
     def note(self) -> str:
-        """Warning about the figures, for example that most fights were the same; usually ""."""
+        """Return a warning about the figures, for example that most fights were the same, or ""."""
         return same_fights(self.rows[0]) if self.is_cross_table else ""
 
     def __getattr__(self, name: str) -> Any:
@@ -129,9 +129,7 @@ class Evaluation:
         if not name.startswith("_") and len(results) == 1:
             return getattr(results[0], name)
         if not name.startswith("_") and results and hasattr(results[0], name):
-            raise AttributeError(
-                f"This evaluation has {len(results)} results: read {name} of `results[k]`, or `table()`."
-            )
+            raise AttributeError(f"This evaluation has {len(results)} results, so read results[k].{name}, or table().")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -157,7 +155,7 @@ class Evaluation:
 
 
 def _flat_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain figures of a row; an interval as two columns."""
+    """Return the figures of a row that are single values, and each interval as two columns."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if name in LEFT_OUT:
@@ -170,7 +168,7 @@ def _flat_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cross_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a cross-table as rows: Elo, and wins of decided fights against each."""
+    """Return a cross-table as rows: each policy's Elo, and its share of wins in decided fights against each opponent."""
     rows: list[dict[str, Any]] = []
     for i, name in enumerate(result["agents"]):
         row: dict[str, Any] = {"policy": name}

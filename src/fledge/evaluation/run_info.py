@@ -1,6 +1,6 @@
 """`run.json` in a run's folder: the command that started it, its preset, its machine, and its changed settings.
 
-Nothing depends on it: a run without one, or with a damaged one, works as well and is described by less.
+Nothing depends on this file: if it is missing or damaged, the run still works, and its report says less.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUN_INFO = "run.json"
 
 
 def train_command(task: str, preset: str | None, overrides: Sequence[str], folder: Path) -> str:
-    """Return the command that starts such a run."""
+    """Return the `fledge train` command that starts this run."""
     words = ["fledge", "train", task, *(["--preset", preset] if preset else []), *overrides, "--folder", str(folder)]
     return shlex.join(words)
 
@@ -32,7 +32,7 @@ def write_run_info(
     defaults: Mapping[str, Any],
     device: str,
 ) -> None:
-    """Write the file of a new run.
+    """Write `run.json` of a new run.
 
     Args:
         changed: Settings that differ from the defaults, by key.
@@ -46,7 +46,7 @@ def write_run_info(
 
 
 def update_run_info(folder: Path, changed: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Note the settings of a resumed run that differ from the defaults; the rest describes its start."""
+    """Update the changed settings in `run.json` of a resumed run; its other entries still describe the start."""
     if found := read_run_info(folder):
         _write(folder / RUN_INFO, {**found, "changed": dict(changed), "defaults": dict(defaults)})
 
@@ -58,7 +58,7 @@ def _write(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def read_run_info(folder: Path) -> dict[str, Any]:
-    """Return the content of the file; empty if there is none, or it is damaged."""
+    """Return the content of `run.json`; empty if the file is missing or damaged."""
     try:
         found = json.loads((folder / RUN_INFO).read_text(encoding="utf-8"))
     except (OSError, ValueError):

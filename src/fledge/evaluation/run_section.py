@@ -16,7 +16,7 @@ from fledge.tasks.policy_loader import LoadedPolicy
 
 
 def run_section(run: Path, policy: LoadedPolicy, curves: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the section as HTML parts."""
+    """Return the report section on how the run was made, as HTML parts."""
     info = read_run_info(run)
     facts = {"preset": info.get("preset"), "started": info.get("started"), "machine": machine_text(info)}
     if curves:
@@ -36,7 +36,7 @@ def run_section(run: Path, policy: LoadedPolicy, curves: Sequence[Mapping[str, f
 
 
 def settings_table(info: Mapping[str, Any], policy: LoadedPolicy) -> list[str]:
-    """Return the settings that differ from the defaults; of a run without run.json, those of its env."""
+    """Return a table of settings that differ from the defaults, as HTML parts; without run.json, only of env settings."""
     changed, defaults = info.get("changed"), info.get("defaults") or {}
     if not isinstance(changed, Mapping):
         plain = flat_settings(policy.task.config())

@@ -1,4 +1,4 @@
-"""Results of evaluations as tables: data (`TextTable`) that fits itself to the width of a terminal, or becomes HTML."""
+"""Results of evaluations as a `TextTable`, which can be printed in a terminal of any width or written as HTML."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def episodes_title(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def key_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the headings that name a row: the policy, and the env where the rows differ in it."""
+    """Return the headings that identify a row: the policy, and the env if not all rows have the same."""
     return ["policy", "env"] if len({row["world"] for row in rows}) > 1 else ["policy"]
 
 
@@ -43,13 +43,13 @@ def key_cells(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def detail_tables(rows: Sequence[dict[str, Any]], task: Task) -> list[TextTable]:
-    """Return the primary metric by class of episode, and the task's own metrics; empty where the rows have neither."""
+    """Return the primary metric by class of episode, and the task's own metrics; empty if the rows have neither."""
     tables = [class_table(rows, task), metrics_table(rows, task)]
     return [table for table in tables if table.rows]
 
 
 def class_table(rows: Sequence[dict[str, Any]], task: Task) -> TextTable:
-    """Return the primary metric by class of episode, of rows whose episodes are of several classes."""
+    """Return the primary metric by class of episode, for rows whose episodes have more than one class."""
     several = [row for row in rows if len(row.get("by_class", {})) > 1]
     classes = classes_of(several, task)
     cells = [[*key_cells(row, rows), *(class_score(row, name, task) for name in classes)] for row in several]
@@ -71,7 +71,7 @@ def metric_text(value: float | None) -> str:
 
 
 def classes_of(rows: Sequence[dict[str, Any]], task: Task) -> list[str]:
-    """Return the classes of episodes that any row tells apart, the hardest first."""
+    """Return the classes of episodes that occur in any row, the hardest first."""
     return [name for name in task.metrics.classes if any(name in row.get("by_class", {}) for row in rows)]
 
 
