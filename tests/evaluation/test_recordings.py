@@ -181,7 +181,7 @@ def test_misuse_of_the_command_line_gets_a_sentence(flown: tuple[Path, dict[str,
         (("eval", "gap", "--record", "a.frec", "--record-episodes", "0"), "--record-episodes"),
         (("inspect", tmp_path / "newer.frec"), "of version 2, but this Fledge reads version 1"),
         (("convert", tmp_path / "newer.frec", "a.acmi"), "of version 2, but this Fledge reads version 1"),
-        (("convert", path, tmp_path / "a.pt"), "must end in .acmi"),
+        (("convert", path, tmp_path / "a.pt"), "must end in one of .acmi"),
         (("convert", path, tmp_path / "a.acmi", "--episode", 5), "has no episode 5; it has 5"),
         (("convert", tmp_path / "other.pt", tmp_path / "a.fledge", "--episode", 1), "is not a recording"),
     ):

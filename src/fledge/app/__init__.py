@@ -1,7 +1,7 @@
 """The browser app: training curves, recordings and live trainings to watch, and matches to play. It works offline.
 
-    pages/       one module for each page, found by itself: label, path and `register(server)`
-    server/      the app as one object, access control, page frame, static files
+    pages/       one module for each page, imported automatically: label, path and `register(server)`
+    server/      building and serving the app, access control, page frame, static files
     runs/        files that may be shown, metrics and settings of runs
     recordings/  recordings as data for the player
     play/        matches between people and policies

@@ -84,7 +84,7 @@ def test_two_people_and_one_leaves(begin: Callable[..., Match]) -> None:
     time.sleep(0.2)
     assert match.fight.tick == tick  # it waits
     match.do(EVE, {"do": "take", "seat": 1})
-    assert match.state(EVE)["note"] == "Another person has this seat."
+    assert match.state(EVE)["note"] == "Another person has this seat: ask them to leave it."
     match.enter(BOB)  # and has the seat again
     assert match.state(BOB)["seats"][1]["yours"]
     until(lambda: match.fight.tick > tick)
@@ -188,7 +188,7 @@ def test_the_arguments_of_play() -> None:
         (["opponent=nobody"], "no policy 'nobody'"),
         (["seed=x"], "whole number"),
         (["start=up"], "start='up' is not known"),
-        (["red=crank", "opponent=drag"], "same seat"),
+        (["red=crank", "opponent=drag"], "both name the red side"),
         (["navigation"], "a match needs 2"),
         (["env.speed=3"], "speed"),
         (["env.reward=os:system"], "not a known reward"),

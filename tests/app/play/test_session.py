@@ -200,7 +200,7 @@ def test_it_is_saved_as_a_recording(fights: Any, tmp_path: Path) -> None:
 
 
 def test_misuse_is_told_in_a_sentence(fights: Any) -> None:
-    with pytest.raises(ConfigError, match="aircombat has 2 sides, got 1 seats"):
+    with pytest.raises(ConfigError, match="aircombat has 2 sides, but got 1 seats"):
         Fight(TASK, TASK.config(), [Seat("you")])
     fight = fights("you", "crank")
     with pytest.raises(InputError, match="is not in the history"):

@@ -1,7 +1,7 @@
-"""Recordings as files for other programs: ACMI, MCAP, HTML, JSON, pictures and moving pictures.
+"""Export recordings to files for other programs: ACMI, MCAP, HTML, JSON, pictures and animations.
 
-The ending of the target chooses the format. To add one, add a module NAME with a function `export_NAME(recording, task,
-target, episode)`, and its endings to `FORMATS`.
+The extension of the target chooses the format. To add a format, add a module NAME with a function `export_NAME(recording,
+task, target, episode)`, and its extensions to `FORMATS`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ANY_TASK = ("mcap", "html", "json", "animation")  # formats that show positions 
 
 
 def export_recording(source: Path, target: Path, episode: int | None = None, task: str | None = None) -> dict[str, Any]:
-    """Write a recording in the format of the target's ending, and return figures of the file.
+    """Write a recording in the format of the target's extension, and return figures of the file.
 
     Args:
-        episode: Number of an episode. Default: all that fit for .html, all that ended for pictures, else the first.
-        task: Reference of the task, required if it is code.
+        episode: Number of an episode. By default all that fit for .html, all that ended for pictures, otherwise the first.
+        task: Reference of the task (file.py:Class or module:Class), needed if the task is a class of your own.
 
     Raises:
-        ConfigError: The ending is unknown, or there is no episode to export.
+        ConfigError: The extension is unknown, or there is no episode to export.
         FormatError: The frames are not those of the task.
     """
     from fledge.app.recordings.trajectory import task_of
@@ -35,9 +35,9 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
     with Recording(source) as recording:
         name = FORMATS.get(target.suffix)
         if name is None:
-            raise ConfigError(f"{target.name} must end in {', '.join(FORMATS)}.")
+            raise ConfigError(f"{target.name} has no known format: its name must end in one of {', '.join(FORMATS)}.")
         if not len(recording):
-            raise ConfigError(f"{source} holds no episodes (yet): there is nothing to export.")
+            raise ConfigError(f"{source} holds no episodes yet, so there is nothing to export.")
         find = task_of if name in ANY_TASK else lambda recording: find_named_task(recording.task, str(source))
         export = getattr(import_module(f"{__name__}.{name}"), f"export_{name}")
         figures = export(recording, find_task(task) if task else find(recording), target, episode)

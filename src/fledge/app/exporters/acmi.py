@@ -2,16 +2,16 @@
 
     FileType=text/acmi/tacview                          the two lines that every file begins with
     FileVersion=2.2
-    0,ReferenceTime=2000-01-01T00:00:00Z                properties of the whole, object 0
+    0,ReferenceTime=2000-01-01T00:00:00Z                properties of the whole recording, object 0
     #12.5                                               from here on it is 12.5 s later
     3,T=0.0123|0.0456|5000|0|0|90|1365|5042|90,...      an object, by a hexadecimal number, with the properties that changed
-    -3                                                  it is removed
+    -3                                                  object 3 is removed
     0,Event=Destroyed|3|                                an event
 
 `T` is longitude | latitude | altitude | roll | pitch | yaw | u | v | heading (degrees, metres; yaw and heading clockwise from
-north; u, v: our own x and y), or longitude | latitude | altitude | u | v of what has no heading. Metres become degrees by the
-radii of curvature of WGS 84 at the reference point: to 3 m at 80 km on the equator, less exact in high latitudes; u and v are
-exact everywhere. The default reference has sea below. An object's event comes before its removal.
+north; u, v: x and y in the env), or longitude | latitude | altitude | u | v for objects without heading. Metres become
+degrees by the radii of curvature of WGS 84 at the reference point: the error is 3 m at 80 km on the equator, and more in high
+latitudes; u and v are exact everywhere. The default reference lies in the sea. An object's event comes before its removal.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def export_acmi(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> dict[str, int | float | str]:
-    """Write one episode of a recording as an ACMI file, and return figures of it.
+    """Write one episode of a recording as an ACMI file, and return figures of the episode.
 
     Args:
         task: The task of the recording.
-        episode: Its number; the first by default.
+        episode: Number of the episode; the first by default.
         reference: Longitude and latitude of the world's origin, degrees.
-        altitude_m: Altitude of objects in a world without one.
+        altitude_m: Altitude of objects whose positions have no height.
     """
     episode = episode or 0
     track, flown = Trajectory(**recording.track(episode)), recording[episode]
@@ -68,7 +68,7 @@ def export_acmi(
         objects = task.view.objects(track)
         if not objects:
             fields = ", ".join(recording.fields)
-            raise InputError(f"{recording.path} holds no positions ({fields}): there is nothing to export.")
+            raise InputError(f"{recording.path} holds no positions to export, only {fields}.")
         title = f"{recording.task}: episode {flown.facts.get('episode', episode)}, {track.outcome}"
         text = "".join(acmi_lines(objects, times, title, recording.seconds_per_frame, reference, altitude_m))
     write_text(target, text)
@@ -77,8 +77,8 @@ def export_acmi(
 
 
 @dataclass
-class _Stay:
-    """One stay of an object in the scene: frames `first` to `last`, exclusive."""
+class _Presence:
+    """Period in which an object is in the scene: frames `first` to `last`, exclusive. ACMI gives each its own id."""
 
     id: str
     thing: SceneObject
@@ -95,25 +95,27 @@ def acmi_lines(
     reference: tuple[float, float] = REFERENCE,
     altitude_m: float = ALTITUDE_M,
 ) -> Iterator[str]:
-    """Yield the text of a file: objects with a frame at each of `times` (s)."""
+    """Yield the text of an ACMI file, whose objects have a frame at each of `times` (s)."""
     lon, lat = reference
     if not -180 <= lon <= 180 or not -85 <= lat <= 85:
-        raise InputError(f"reference={lon}, {lat} must be a longitude within ±180° and a latitude within ±85°.")
+        raise InputError(
+            f"reference=({lon}, {lat}) must be a longitude from -180° to 180° and a latitude from -85° to 85°."
+        )
     yield "FileType=text/acmi/tacview\nFileVersion=2.2\n"
     yield f"0,ReferenceTime=2000-01-01T00:00:00Z,ReferenceLongitude={lon:.7f},ReferenceLatitude={lat:.7f}\n"
     yield f"0,Title={escape(title)},DataSource=Fledge,DataRecorder=Fledge,Category=Simulation\n"
-    stays = _stays(objects, len(times))
-    rows = {stay.id: _rows(stay.thing, len(times), lat, altitude_m) for stay in stays}
+    presences = _presences(objects, len(times))
+    rows = {presence.id: _rows(presence.thing, len(times), lat, altitude_m) for presence in presences}
     end = float(times[-1]) + frame_s if len(times) else 0.0
     for k in range(len(times) + 1):
         lines = []
-        for stay in stays:
-            if k == stay.last:
-                lines += _removal(stay, over=k == len(times))
-            elif stay.first == k:
-                lines.append(f"{stay.id},T={rows[stay.id][k]},{_about(stay)}\n")
-            elif stay.first < k < stay.last and len(stay.thing.pos) > 1:
-                lines.append(f"{stay.id},T={rows[stay.id][k]}\n")
+        for presence in presences:
+            if k == presence.last:
+                lines += _removal(presence, over=k == len(times))
+            elif presence.first == k:
+                lines.append(f"{presence.id},T={rows[presence.id][k]},{_about(presence)}\n")
+            elif presence.first < k < presence.last and len(presence.thing.pos) > 1:
+                lines.append(f"{presence.id},T={rows[presence.id][k]}\n")
         if k == len(times):
             lines.insert(0, f"0,Event=Bookmark|{escape(title)}\n")
         if lines:
@@ -121,42 +123,42 @@ def acmi_lines(
             yield from lines
 
 
-def _stays(objects: Sequence[SceneObject], count: int) -> list[_Stay]:
-    """Return all stays of all objects, each with an id of its own and that of the stay that launched it."""
-    stays: list[_Stay] = []
-    of: dict[int | None, list[_Stay]] = {}
+def _presences(objects: Sequence[SceneObject], count: int) -> list[_Presence]:
+    """Return the periods in which objects are in the scene, each with its id and that of the object that launched it."""
+    presences: list[_Presence] = []
+    of: dict[int | None, list[_Presence]] = {}
     for k, thing in enumerate(objects):
         there = np.ones(count, bool) if thing.present is None else np.asarray(thing.present, bool)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
         of[k] = []
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             parent = next((owner.id for owner in reversed(of.get(thing.parent, [])) if owner.first <= first), None)
-            of[k].append(_Stay(f"{len(stays) + 1:x}", thing, first, last, parent))
-            stays.append(of[k][-1])
-    return stays
+            of[k].append(_Presence(f"{len(presences) + 1:x}", thing, first, last, parent))
+            presences.append(of[k][-1])
+    return presences
 
 
-def _about(stay: _Stay) -> str:
-    thing = stay.thing
+def _about(presence: _Presence) -> str:
+    thing = presence.thing
     told = {"Name": escape(thing.name), "Type": TYPES[thing.kind], "Color": thing.colour.capitalize()}
     told |= {"Coalition": COALITIONS[thing.colour]} if thing.colour in COALITIONS else {}
-    told |= {"Parent": stay.parent} if stay.parent else {}
+    told |= {"Parent": presence.parent} if presence.parent else {}
     return ",".join(f"{key}={value}" for key, value in told.items())
 
 
-def _removal(stay: _Stay, over: bool) -> list[str]:
-    """Return the event of an object that leaves, and its removal. At the end of the episode all objects leave."""
-    thing, event = stay.thing, f"LeftArea|{stay.id}|"
+def _removal(presence: _Presence, over: bool) -> list[str]:
+    """Return the lines that report why an object leaves and remove it; `over` means that the episode ended."""
+    thing, event = presence.thing, f"LeftArea|{presence.id}|"
     if thing.kind == "missile" and not over:
-        source = f"SourceId:{stay.parent}|" if stay.parent else ""
+        source = f"SourceId:{presence.parent}|" if presence.parent else ""
         event = f"Timeout|{source}AmmoType:{escape(thing.name)}|AmmoCount:1"
     elif thing.destroyed if over else thing.kind in ("aircraft", "drone"):
-        event = f"Destroyed|{stay.id}|"
-    return [f"0,Event={event}\n", f"-{stay.id}\n"]
+        event = f"Destroyed|{presence.id}|"
+    return [f"0,Event={event}\n", f"-{presence.id}\n"]
 
 
 def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> list[str]:
-    """Return the value of T at each frame."""
+    """Return the object's value of the ACMI property T at each frame."""
     pos = np.broadcast_to(np.asarray(thing.pos, np.float64), (count, thing.pos.shape[-1]))
     x, y = pos[:, 0], pos[:, 1]
     z = pos[:, 2] if pos.shape[1] > 2 else np.full(count, altitude_m)
@@ -172,6 +174,6 @@ def _rows(thing: SceneObject, count: int, lat_deg: float, altitude_m: float) -> 
 
 
 def escape(text: str) -> str:
-    """Return text as a property value: special characters escaped; unprintable ones, and | (a separator), replaced."""
+    """Return text as an ACMI property value: escape special characters, replace unprintable ones and the separator |."""
     shown = "".join(char if char.isprintable() or char == "\n" else " " for char in text.replace("\r\n", "\n"))
     return shown.translate({ord("\\"): "/", ord("|"): "/", ord(","): "\\,", ord("\n"): "\\\n"})

@@ -1,7 +1,7 @@
-"""Recorded episodes as a moving picture from above: WebP or GIF.
+"""Export recorded episodes as an animation seen from above: WebP or GIF.
 
-Episodes on the same map fly at the same time, as they did in the env. Every task is drawn alike, from what its `view` part
-returns: static shapes, moving obstacles, actors with their trails.
+Episodes on the same map fly at the same time, as they did in the env. Every task is drawn in the same way,
+from what its `view` part returns: static shapes, moving obstacles, actors with their trails.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fledge.tasks.view.stage import Crowd, Stage, track_seconds
 from fledge.tasks.view.trajectory import Trajectory
 
 FRAMES_PER_S = 15
-MAX_SECONDS = 12.0  # of the picture: longer episodes are shown faster
+MAX_SECONDS = 12.0  # of the animation: longer episodes are shown faster
 SPEEDS = (1, 2, 4, 8, 16, 32, 64, 128)
-TRAIL_S = 1.5  # of the picture
-HOLD_FRAMES = 15  # the last moment stays for a second
+TRAIL_S = 1.5  # length of an actor's trail, in seconds of the animation
+HOLD_FRAMES = 15  # the last image stays for a second
 COLOURS = {"blue": "#2f6db3", "red": "#c8433f", "green": "#1b9e5a", "orange": "#e08e1b", "violet": "#6b4fa0"}
 SIZES = {"aircraft": 11.0, "drone": 7.0, "missile": 6.0, "obstacle": 5.0}
 
 
 @dataclass
 class Shot:
-    """One episode: its own times, and what is drawn of it."""
+    """One episode in the animation: the times of its frames, its actors, and the moving obstacles near them."""
 
-    seconds: np.ndarray  # [T] since the picture's start
+    seconds: np.ndarray  # [T] since the animation's start
     actors: list[SceneObject]
     crowd: Crowd | None
 
@@ -51,7 +51,7 @@ class Shot:
         return int(np.searchsorted(self.seconds, time + 1e-6, side="right")) - 1
 
     def between(self, actor: SceneObject, k: int, time: float) -> np.ndarray:
-        """Return where an actor is between frame k and the next, [2] m."""
+        """Return an actor's position at a time between frame k and the next frame, [2] m."""
         if k + 1 >= len(self.seconds) or (actor.present is not None and not actor.present[k + 1]):
             return actor.pos[k, :2]
         share = (time - self.seconds[k]) / max(self.seconds[k + 1] - self.seconds[k], 1e-9)
@@ -59,7 +59,7 @@ class Shot:
 
 
 def export_animation(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Draw one episode, or all that ended on the map with the most of them, and return how many."""
+    """Draw one episode, or all that ended on the map with the most episodes, and return figures of the animation."""
     with checked_frames(recording.path, task):
         tracks = choose_tracks(recording, task, episode)
         stage = task.view.stage(tracks[0].scene)
@@ -79,19 +79,19 @@ def export_animation(recording: Recording, task: Task, target: Path, episode: in
 
 
 def choose_tracks(recording: Recording, task: Task, episode: int | None) -> list[Trajectory]:
-    """Return one episode, or those that ended on the most used map; on an open map, the first that ended."""
+    """Return one episode, or all that ended on the map with the most episodes; without maps, the first that ended."""
     if episode is not None:
         return [Trajectory(**recording.track(episode))]
     tracks = [Trajectory(**recording.track(e.number)) for e in recording if e.outcome and e.recorded]
     if not tracks:
-        raise ConfigError(f"No episode of {recording.path} has ended (yet): there is nothing to draw.")
+        raise ConfigError(f"No episode of {recording.path} has ended yet, so there is nothing to draw.")
     keys = [stage_key(track.scene) for track in tracks]
     most, _ = Counter(keys).most_common(1)[0]
     return tracks[:1] if most is None else [track for track, key in zip(tracks, keys, strict=True) if key == most]
 
 
 def draw_frames(stage: Stage, shots: Sequence[Shot]) -> tuple[list[np.ndarray], int]:
-    """Return the images [height, width, 3] of the moving picture, and how many times faster than life it is."""
+    """Return the images [height, width, 3] of the animation, and how many times faster than real time it is."""
     seconds = max(float(shot.seconds[-1]) for shot in shots)
     speed = next((factor for factor in SPEEDS if seconds / factor <= MAX_SECONDS), SPEEDS[-1])
     canvas = Canvas(stage, shots, speed)
@@ -101,7 +101,7 @@ def draw_frames(stage: Stage, shots: Sequence[Shot]) -> tuple[list[np.ndarray], 
 
 
 class Canvas:
-    """Draws one moment after the other over a background that is drawn once."""
+    """Draws the images of an animation over a background that is drawn once."""
 
     def __init__(self, stage: Stage, shots: Sequence[Shot], speed: int) -> None:
         self.shots, self.speed = shots, speed
@@ -120,7 +120,7 @@ class Canvas:
         self.axes.tick_params(labelsize=8)
         shapes: list[Any] = [Rectangle((x - w / 2, y - d / 2), w, d) for x, y, _, w, d, _ in stage.boxes]
         shapes += [Circle((x, y), w / 2) for x, y, _, w, _, _ in stage.cylinders]
-        self.is_open = not shapes  # without obstacles, all of a path is shown
+        self.is_open = not shapes  # without obstacles, whole paths are shown
         if shapes:
             tint = PatchCollection(shapes, facecolor="#9aa3ad", edgecolor="none")
             tint.set_transform(Affine2D().scale(self.scale) + self.axes.transData)
@@ -134,7 +134,7 @@ class Canvas:
         self.background = self.agg.copy_from_bbox(self.figure.bbox)
 
     def draw(self, time: float) -> np.ndarray:
-        """Return the image of a moment, in seconds since the start."""
+        """Return the image at a time, in seconds since the start."""
         self.agg.restore_region(self.background)
         drawn: list[Any] = [self.axes.add_collection(movers) for movers in self.movers_at(time)]
         for shot in self.shots:
@@ -149,7 +149,7 @@ class Canvas:
         return np.asarray(self.agg.buffer_rgba())[..., :3].copy()
 
     def movers_at(self, time: float) -> list[EllipseCollection]:
-        """Return the moving obstacles that any recorded actor is near."""
+        """Return the moving obstacles near any recorded actor at a time."""
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for shot in self.shots:
             k = shot.frame_at(time)
@@ -170,7 +170,7 @@ class Canvas:
         ]
 
     def actor_at(self, shot: Shot, actor: SceneObject, time: float) -> list[Any]:
-        """Return one actor's trail and sign; after its episode has ended, the sign of how."""
+        """Return one actor's trail and marker; after its episode, the marker shows whether it was destroyed."""
         k, last = shot.frame_at(time), len(shot.seconds) - 1
         if k < 0 or (actor.present is not None and not actor.present[k]):
             return []
@@ -190,7 +190,7 @@ class Canvas:
 
 
 def marker_of(actor: SceneObject, k: int) -> MarkerStyle:
-    """Return an arrowhead in the direction of flight, or a dot if that is unknown."""
+    """Return an arrowhead in the direction of flight, or a dot if the direction is unknown."""
     step = actor.pos[k, :2] - actor.pos[max(k - 1, 0), :2]
     angle = float(actor.heading[k]) if actor.heading is not None else float(np.arctan2(step[1], step[0]))
     if actor.heading is None and not step.any():
@@ -199,7 +199,7 @@ def marker_of(actor: SceneObject, k: int) -> MarkerStyle:
 
 
 def view_bounds(stage: Stage, shots: Sequence[Shot]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and highest x and y of the stage and all that moves; neither side is much longer."""
+    """Return the lowest and highest x and y to show: the stage and all actors, widened if one side is much shorter."""
     corners = [np.asarray(stage.bounds)[:, :2]] if stage.bounds is not None else []
     for actor in (actor for shot in shots for actor in shot.actors):
         path = actor.pos[:, :2] if actor.present is None else actor.pos[actor.present][:, :2]
@@ -213,7 +213,7 @@ def view_bounds(stage: Stage, shots: Sequence[Shot]) -> tuple[np.ndarray, np.nda
 
 
 def save_images(images: Sequence[np.ndarray], target: Path) -> None:
-    """Write a moving picture that repeats."""
+    """Write an animation that repeats forever."""
     from PIL import Image
 
     first, *others = (Image.fromarray(image) for image in images)

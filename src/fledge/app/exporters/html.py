@@ -1,7 +1,7 @@
-"""A recording as one interactive HTML page that needs no server.
+"""Export a recording as one interactive HTML page that needs no server.
 
-It holds the player, three.js, and the payloads, beams and graphs of the chosen episodes, compressed. Its content policy
-forbids it to load or send anything, so text of a stranger's recording can only be read.
+It holds the player, three.js, and the payloads, beams and graphs of the chosen episodes, compressed. Its content security
+policy forbids it to load or send anything, so text from an untrusted recording can do no harm.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fledge.tasks.base import Task
 from fledge.tasks.view.base import TaskView
 
 MAX_EPISODES = 64
-MAX_BYTES = 64 * 2**20  # of payloads and beams, compressed
+MAX_BYTES = 64 * 2**20  # of payloads and beams in a page, compressed
 MAX_GRAPHS = 600  # in a page; each takes some hundredths of a second to compute
-GRAPH_S = 1.0  # between two graphs, unless there are too many
+GRAPH_S = 1.0  # time between two graphs, longer if there would be more than MAX_GRAPHS
 
 
 def compressed(data: bytes) -> str:
@@ -35,7 +35,7 @@ def compressed(data: bytes) -> str:
 
 
 def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the data of a page: the list, and as many payloads, beams and graphs as fit."""
+    """Return the data of a page: the list of episodes, and the payloads, beams and graphs of as many as fit."""
     payloads: dict[int, str] = {}
     beams: dict[int, str] = {}
     stages: set[str] = set()
@@ -57,7 +57,7 @@ def pack_episodes(recording: Recording, task: Task, numbers: Sequence[int]) -> d
 
 
 def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the task's graphs of the episodes, one a second or fewer; none if the task has no graph."""
+    """Return the task's graphs of the episodes, at most one a second; empty if the task has no graph."""
     if type(task.view).graph is TaskView.graph:
         return {}
     seconds = sum(recording[number].length for number in numbers) * recording.seconds_per_frame
@@ -73,7 +73,7 @@ def pack_graphs(recording: Recording, task: Task, numbers: Sequence[int]) -> dic
 
 
 def slim(graph: Any, without: Sequence[str] = ("rings", "fan", "points")) -> Any:
-    """Return a graph without what the player does not draw, rounded to the metre and the hundredth."""
+    """Return a graph without the entries `without`, which the player does not draw, and with rounded numbers."""
     if isinstance(graph, dict):
         return {name: slim(value) for name, value in graph.items() if name not in without}
     if isinstance(graph, list | tuple):
@@ -85,12 +85,12 @@ def slim(graph: Any, without: Sequence[str] = ("rings", "fan", "points")) -> Any
 
 
 def export_html(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write the page of a recording, or of one of its episodes, and return how many episodes it has."""
+    """Write the page of a recording, or of one of its episodes, and return the number of episodes."""
     chosen = recording if episode is None else [recording[episode]]
     numbers = [each.number for each in chosen if each.recorded or episode is not None][:MAX_EPISODES]
     data = pack_episodes(recording, task, numbers)
     if not data["payloads"]:
-        raise ConfigError(f"{recording.path} holds no frames (yet): there is nothing to show.")
+        raise ConfigError(f"{recording.path} holds no frames yet, so there is nothing to show.")
     facts = ", ".join(f"{k} {v}" for k, v in data["list"]["facts"].items() if k != "settings")
     body = f'<p class="fl-note fp-facts">{html.escape(facts)}</p>'
     body += f'<fledge-player data-options="{html.escape(json.dumps({"embedded": DATA_ID}))}"></fledge-player>'

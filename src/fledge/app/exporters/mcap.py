@@ -1,8 +1,8 @@
-"""A recorded episode as MCAP, for Foxglove and other robotics tools (extra `mcap`).
+"""Export a recorded episode as MCAP, for Foxglove and other robotics tools (needs the extra `mcap`).
 
     /scene          foxglove.SceneUpdate: columns once; actors and moving obstacles in every frame
     /tf             foxglove.FrameTransform: pose of the first actor in the frame "world"
-    /instruments    one number by the name of each instrument
+    /instruments    the value of each instrument, by name
     /episode        outcome and facts of the episode, once
 
 Messages are JSON. Time is the episode's own and starts at 0.
@@ -44,7 +44,7 @@ Message = tuple[str, float, dict[str, Any]]
 
 
 def export_mcap(recording: Recording, task: Task, target: Path, episode: int | None = None) -> dict[str, Any]:
-    """Write one episode, and return figures of the file.
+    """Write one episode as MCAP, and return figures of the file.
 
     Raises:
         ConfigError: The extra `mcap` is not installed.
@@ -110,7 +110,7 @@ def entity_head(name: str, at: float) -> dict[str, Any]:
 
 
 def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
-    """Return an actor as a sphere (a goal) or an arrow; without shapes while it is absent."""
+    """Return an actor in frame k as a scene entity: a sphere for a goal, an arrow for others, nothing while absent."""
     row = min(k, len(actor.pos) - 1)
     there = np.isfinite(actor.pos[row]).all() and (actor.present is None or bool(actor.present[row]))
     told = entity_head(text(actor.name), at)
@@ -127,7 +127,7 @@ def moving(actor: SceneObject, k: int, at: float) -> dict[str, Any]:
 
 
 def solids(name: str, at: float, boxes: np.ndarray, cylinders: np.ndarray, shade: str) -> dict[str, Any]:
-    """Return boxes and upright cylinders, [n, 6] m (centre, then size), as one entity."""
+    """Return boxes and upright cylinders, [n, 6] m (centre, then size), as one scene entity."""
 
     def solid(row: np.ndarray, **ends: float) -> dict[str, Any]:
         pose = {"position": point(row[:3]), "orientation": turn()}
@@ -147,7 +147,7 @@ def point(row: Sequence[float] | np.ndarray) -> dict[str, float]:
 
 
 def turn(actor: SceneObject | None = None, k: int = 0) -> dict[str, float]:
-    """Return an actor's heading in a frame as a quaternion."""
+    """Return an actor's heading in frame k as a quaternion; no rotation without an actor or heading."""
     heading = 0.0 if actor is None or actor.heading is None else float(actor.heading[k])
     return {"x": 0.0, "y": 0.0, "z": math.sin(heading / 2), "w": math.cos(heading / 2)}
 

@@ -1,7 +1,7 @@
-"""Play: a match against a pilot, a policy or another person; or between policies, with the option to take over.
+"""Play a match against a scripted policy, a learned one or another person; or watch policies, and take over any time.
 
-/play                  choose who plays; a link such as /play?blue=you&red=crank&start=head_on&seed=7 starts that match
-/play/new              starts one (POST, JSON)            /play/{match}                the match
+/play                  choose both sides; a link such as /play?blue=you&red=crank&start=head_on&seed=7 starts that match
+/play/new              starts a match (POST, JSON)        /play/{match}                the match
 /play/{match}/socket   see `play/socket.py`               /play/{match}/state.json     what the page shows
 /play/{match}/fight.frec, fight.acmi                      the match as a file
 
@@ -38,7 +38,7 @@ _opening = threading.Lock()
 
 
 def matches_of(server: Server) -> MatchManager:
-    """Return the app's match manager; created when it is first needed, as the simulator takes a moment to load."""
+    """Return the app's match manager, created at the first call, as the simulator takes a moment to load."""
     from fledge.app.play.match_manager import MatchManager
 
     with _opening:
@@ -50,7 +50,7 @@ def matches_of(server: Server) -> MatchManager:
 
 
 def use_matches(server: Server, matches: MatchManager) -> MatchManager:
-    """Play the app's matches in this manager; it closes with the app."""
+    """Set the app's match manager, which is closed with the app, and return it."""
     server.matches = matches
     task = matches.roster.task
     if task.view.page is not None:
@@ -60,7 +60,7 @@ def use_matches(server: Server, matches: MatchManager) -> MatchManager:
 
 
 def register(server: Server) -> None:
-    """Add the page's routes."""
+    """Add the lobby, the match page, and their data routes."""
 
     @ui.page(PATH, title="Play · Fledge", response_timeout=60.0)  # loading the simulator may take that long
     async def lobby() -> None:
@@ -86,7 +86,7 @@ def register(server: Server) -> None:
 
 
 def add_task_page(server: Server) -> bool:
-    """Load the scripts and styles of the played task into the page; show a message and return False if it has none."""
+    """Load the task's scripts and styles into the page; show a message and return False if it has none."""
     name = server.matches.roster.task.name
     scripts = server.task_pages.urls(name, "index.js")
     if not scripts:
@@ -103,7 +103,7 @@ def find(server: Server, name: str) -> Match | None:
 
 
 def add_routes(server: Server) -> None:
-    """Add the data routes."""
+    """Add the data routes of matches: start, state, files, socket."""
 
     @server.api.post("/play/new")
     async def begin(request: Request) -> Response:
@@ -111,10 +111,12 @@ def add_routes(server: Server) -> None:
             asked = json.loads(await request.body())
             names = [asked.get(side, "you") for side in ("blue", "red")]
             if not all(isinstance(name, str) for name in names):
-                raise ConfigError("blue and red must be names.")
+                raise ConfigError("blue and red must be text: the name of a pilot or policy, or you.")
             start, seed = asked.get("start") or None, asked.get("seed")
-            if not isinstance(start, str | None) or not isinstance(seed, int | None) or isinstance(seed, bool):
-                raise ConfigError("The start must be a name, and the seed a whole number.")
+            if not isinstance(start, str | None):
+                raise ConfigError(f"start={start!r:.99} must be the name of a start, as the lobby lists them.")
+            if not isinstance(seed, int | None) or isinstance(seed, bool):
+                raise ConfigError(f"seed={seed!r:.99} must be a whole number.")
             matches = await asyncio.to_thread(matches_of, server)
             name = await asyncio.to_thread(matches.begin, names, start, seed)
         except FledgeError as error:
@@ -150,7 +152,7 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def as_file(match: Match, file: str) -> bytes:
-    """Return the match so far as a recording, or converted to the ending of `file`."""
+    """Return the match so far as the content of `file`: a recording, or converted to the format of its extension."""
     from fledge.app.exporters import export_recording
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""Watch: recordings and live trainings in a 3-D scene or on a map.
+"""Watch recordings and live trainings in a 3-D scene or on a map.
 
-/watch                                  what there is to watch          /watch/{entry}    the player
+/watch                                  list of runs and recordings     /watch/{entry}    the player
 /recordings/{id}                        the list of episodes (JSON)
 /recordings/{id}/{number}               an episode (see `recordings/episode_payload.py`), its /beams and its /graph
 """
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 LABEL, PATH, ORDER = "Watch", "/watch", 20
 THREE = "/player/three.js"
-LIVE_S = 120.0  # a run that wrote something as recently is marked live
-MAX_SHOWN = 100  # of each kind
+LIVE_S = 120.0  # a run that wrote something within this time is marked live
+MAX_SHOWN = 100  # runs, and as many recordings
 MAX_SUMMARIES = 24  # recordings that are opened for the list
 
 _opening = threading.Lock()
 
 
 def recordings_of(server: Server) -> RecordingCache:
-    """Return the app's recording cache; created when it is first needed, as tasks take seconds to load."""
+    """Return the app's recording cache, created at the first call, as tasks take seconds to load."""
     with _opening:
         if server.recordings is None:
             from fledge.app.recordings.recording_cache import RecordingCache
@@ -49,7 +49,7 @@ def recordings_of(server: Server) -> RecordingCache:
 
 
 def register(server: Server) -> None:
-    """Add the page's routes."""
+    """Add the list, the player page, and their data routes."""
     add_routes(server)
     if server.config.task:  # report a wrong task before anything is served
         recordings_of(server)
@@ -80,7 +80,7 @@ def register(server: Server) -> None:
 
 
 def add_routes(server: Server) -> None:
-    """Add the routes that the player asks."""
+    """Add the data routes of the player: episodes, beams, graphs, three.js."""
 
     def answer(id: str, make: Callable[[RecordingCache], Any]) -> Response:
         try:
@@ -143,7 +143,7 @@ def show_card(entry: Entry, note: str, fresh: bool, summary: str = "") -> None:
 
 
 def size_of(entry: Entry) -> str:
-    """Return the size of an entry's file in words."""
+    """Return the size of an entry's file as text."""
     try:
         size = entry.path.stat().st_size
     except OSError:
@@ -154,7 +154,7 @@ def size_of(entry: Entry) -> str:
 
 
 def ago(when: float) -> str:
-    """Return how long ago a time was, in words."""
+    """Return how long ago a time was, as text."""
     seconds = max(0.0, time.time() - when)
     for length, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
         if seconds >= length:

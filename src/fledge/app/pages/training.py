@@ -18,11 +18,11 @@ from fledge.app.server.layout import add_module, add_styles, frame, mount
 from fledge.app.server.server import Server
 
 LABEL, PATH, ORDER = "Training", "/", 10
-MAX_RUNS = 8  # side by side
+MAX_RUNS = 8  # that the page compares
 
 
 def register(server: Server) -> None:
-    """Add the page's routes."""
+    """Add the training page and its data routes."""
     cache = RunCache()
 
     @ui.page(PATH, title="Training · Fledge")

@@ -1,4 +1,4 @@
-"""The state of a fight: seats, a person's controls, kept states to continue from, and frames as rows of numbers."""
+"""State of a fight: who flies each side, a person's controls, saved states to return to, and frames as rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fledge.tasks.view.controls import Control
 
 @dataclass(eq=False)
 class Seat:
-    """The pilot of a side: an agent, or a person (`agent` is None)."""
+    """Who flies a side: an agent, or a person (`agent` is None)."""
 
     name: str
     agent: BaseAgent | None = None
@@ -40,13 +40,13 @@ class Hands:
         self.values = {control.name: control.rest for control in controls}
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Set controls; unknown names and values that are not numbers are ignored."""
+        """Set controls, clamped to their limits; ignore unknown names, and release controls whose value is not a number."""
         for name, value in values.items():
             if (control := self.controls.get(name)) is not None:
                 self.values[name] = control.clamp(value)
 
     def take(self) -> dict[str, float]:
-        """Return the positions for this tick, and release buttons."""
+        """Return the positions of all controls for this tick, and release the buttons."""
         asked = dict(self.values)
         for control in self.controls.values():
             if control.kind == "button":
@@ -56,7 +56,7 @@ class Hands:
 
 @dataclass
 class Checkpoint:
-    """The complete state at the beginning of a tick."""
+    """Complete state of a fight at the beginning of a tick, to which `Fight.rewind` can return."""
 
     tick: int
     env: dict[str, Any]

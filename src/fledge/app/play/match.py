@@ -3,7 +3,7 @@
     match = Match(roster, ["you", "crank"], start="head_on", seed=7)
     match.enter("browser 1")                              a person joins, and takes the first empty seat
     match.do("browser 1", {"do": "hands", "rudder": 1})   a person's action
-    match.leave("browser 1")                              the seat stays reserved for a while, and the fight waits
+    match.leave("browser 1")                              the seat stays reserved for a minute, and the fight waits
 
 One thread simulates the fight in real time, and another computes the task's graph a few times a second while people are
 connected. Nothing is sent from here: `socket.py` polls, so a slow page delays no other.
@@ -24,17 +24,17 @@ from fledge.app.play.session import Fight
 from fledge.core.errors import ConfigError, FledgeError
 
 logger = logging.getLogger("fledge.app")
-GRAPH_S = 0.15  # between two graphs, at least
+GRAPH_S = 0.15  # least time between two graphs
 RESERVED_S = 60.0  # time for which the seat of a person who left is kept
 MAX_PEOPLE = 16
 
 
 class Match:
-    """One fight with people.
+    """One fight that people can join, fly and watch.
 
     Args:
         roster: The available pilots and policies.
-        names: A name of the roster for each side; "you" is an empty seat for a person.
+        names: A name on the roster for each side; "you" is an empty seat for a person.
         start: One of `roster.starts()`.
         seed: Seed of the initial state.
     """
@@ -46,7 +46,7 @@ class Match:
         self.people: dict[str, int] = {}  # number of connections by person
         self.owners: list[str | None] = [None] * len(names)
         self.left: dict[str, float] = {}  # when a person left
-        self.looking: dict[str, int] = {}  # tick by person; others look at the present
+        self.looking: dict[str, int] = {}  # tick that a person looks at; people who are not listed look at the present
         self.changes = 0
         """Incremented whenever `state` changes."""
         self.note = ""
@@ -73,10 +73,10 @@ class Match:
     # ---- people ------------------------------------------------------------------------------------------------------
 
     def enter(self, who: str) -> None:
-        """Add a connection of a person, who gets their former seat or the first empty one; ConfigError if it is full."""
+        """Connect a person, who gets their former seat or the first empty one; raise ConfigError if the match is full."""
         with self.lock:
             if who not in self.people and len(self.people) >= MAX_PEOPLE:
-                raise ConfigError(f"This match is full: it has {MAX_PEOPLE} people.")
+                raise ConfigError(f"This match is full, with {MAX_PEOPLE} people: start another one.")
             self.people[who] = self.people.get(who, 0) + 1
             self._free_seats()
             free = [side for side in self.waiting_for() if self.owners[side] is None]
@@ -85,7 +85,7 @@ class Match:
             self._changed()
 
     def leave(self, who: str) -> None:
-        """Remove a connection of a person."""
+        """Disconnect a person; their seat stays reserved for `RESERVED_S`."""
         with self.lock:
             self.people[who] = self.people.get(who, 1) - 1
             if self.people[who] <= 0:
@@ -113,7 +113,7 @@ class Match:
     # ---- actions -------------------------------------------------------------------------------------------------------
 
     def do(self, who: str, message: Mapping[str, Any]) -> None:
-        """Carry out an action of a person. An error becomes the note in `state`; unknown actions are ignored."""
+        """Carry out an action of a person; store an error as `note` of the state, and ignore unknown actions."""
         verbs: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
             "hands": self._hands, "look": self._look_at, "pause": self._pause, "speed": self._set_speed, "step": self._step,
             "rewind": self._rewind, "restart": self._restart, "take": self._take, "give": self._give,
@@ -128,7 +128,7 @@ class Match:
                 note = ""
                 flying = {owner for owner in self.owners if owner in self.people}
                 if verb not in (self._look_at, self._take) and flying and who not in flying:
-                    raise ConfigError("Only people who fly can do this; you are watching.")
+                    raise ConfigError("Only people who fly can do this, and you are watching: take a seat first.")
                 verb(who, message)
             except FledgeError as error:
                 note = str(error)
@@ -152,7 +152,7 @@ class Match:
     def _set_speed(self, who: str, message: Mapping[str, Any]) -> None:
         speed = message.get("to")
         if not isinstance(speed, int | float) or isinstance(speed, bool) or speed != speed:
-            raise ConfigError("The speed must be a number.")
+            raise ConfigError(f"The speed is {speed!r:.99}, but must be a number.")
         self.fight.set_speed(speed)
 
     def _step(self, who: str, message: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ class Match:
             self.fight.step()
 
     def _rewind(self, who: str, message: Mapping[str, Any]) -> None:
-        """Return to a tick, but keep the present seats."""
+        """Return to a tick of the history; the present pilots continue from there."""
         before = list(self.fight.seats)
         self.fight.rewind(_whole(message, "tick"))
         self.looking.clear()
@@ -174,7 +174,7 @@ class Match:
         start, cfg = message.get("start"), None
         if start is not None and start != self.start:
             if not isinstance(start, str):
-                raise ConfigError("The start must be a name.")
+                raise ConfigError(f"start={start!r:.99} must be the name of a start, as the page lists them.")
             agents = [None if seat.agent is None else self.roster.load(seat.name) for seat in self.fight.seats]
             cfg = self.roster.env_config(agents, start)
         self.fight.restart(cfg, None if message.get("seed") is None else _whole(message, "seed", MAX_SEED))
@@ -183,14 +183,14 @@ class Match:
         self.fight.paused = False
 
     def _take(self, who: str, message: Mapping[str, Any]) -> None:
-        """Take a seat that no other person has; a person with a seat swaps."""
+        """Give a person the requested seat; if they had the other one, its new pilot is the one they replace."""
         side = _whole(message, "seat", len(self.owners) - 1)
         self._free_seats()
         owner, seat = self.owners[side], self.fight.seats[side]
         if owner == who:
             return
         if seat.agent is None and owner is not None:
-            raise ConfigError("Another person has this seat.")
+            raise ConfigError("Another person has this seat: ask them to leave it.")
         for other, mine in enumerate(self.owners):
             if mine == who:
                 self.owners[other] = None
@@ -199,17 +199,17 @@ class Match:
         self.fight.sit(side, Seat(PERSON))
 
     def _give(self, who: str, message: Mapping[str, Any]) -> None:
-        """Give a seat to an agent, or leave it empty for a person."""
+        """Give a seat to an agent, or empty it for another person."""
         side = _whole(message, "seat", len(self.owners) - 1)
         if self.owners[side] not in (None, who) and self.owners[side] in self.people:
-            raise ConfigError("Another person has this seat.")
+            raise ConfigError("Another person has this seat: ask them to leave it.")
         self.fight.sit(side, self.roster.seat(str(message.get("to"))))
         self.owners[side] = None
 
     # ---- state ---------------------------------------------------------------------------------------------------------
 
     def state(self, who: str) -> dict[str, Any]:
-        """Return what a person's page shows besides the frames, JSON-able."""
+        """Return everything that a person's page shows except the frames, JSON-able."""
         with self.lock:
             fight = self.fight
             seats = [
@@ -233,7 +233,7 @@ class Match:
             }
 
     def graph_for(self, who: str) -> tuple[int, int, Any] | None:
-        """Return tick, branch and graph of the moment that a person looks at; None if there is none yet."""
+        """Return tick, branch and graph of the moment that a person looks at; None if the graph is not computed yet."""
         with self.lock:
             wanted = self.looking.get(who)
             if wanted is None:
@@ -290,8 +290,8 @@ class Match:
 
 
 def _whole(message: Mapping[str, Any], key: str, most: int = 2**31) -> int:
-    """Return a whole number of a message; raise ConfigError if it is none, or out of range."""
+    """Return the whole number that a message has under `key`; raise ConfigError unless it is between 0 and `most`."""
     value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ConfigError(f"The {key} must be a whole number between 0 and {most}.")
+        raise ConfigError(f"The {key} is {value!r:.99}, but must be a whole number between 0 and {most}.")
     return value

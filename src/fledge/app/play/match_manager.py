@@ -1,6 +1,6 @@
 """The match manager: the matches of a server by id. Their number is limited, and abandoned ones are closed.
 
-The arguments of `fledge play` become one here, and the link to a match:
+The arguments of `fledge play` are turned into a match manager and the link to a match:
     fledge play aircombat opponent=crank            you fly blue
     fledge play aircombat blue=runs/duel red=envelope seed=7 start=head_on env.missile.carried=2
 """
@@ -22,12 +22,12 @@ from fledge.tasks.registry import find_task
 MAX_MATCHES = 8
 DEFAULT_TASK = "aircombat"
 KEYS = ("blue", "red", "opponent", "start", "seed")  # arguments that are not settings
-IDLE_S = 900.0  # after which a match without people is closed
-CROWDED_S = 30.0  # the same when there are too many
+IDLE_S = 900.0  # a match without people is closed after this time
+CROWDED_S = 30.0  # the same if there are MAX_MATCHES matches
 
 
 class MatchManager:
-    """All matches of one task.
+    """Starts, lists and closes the matches of one task.
 
     Args:
         task: Name of the task.
@@ -37,7 +37,7 @@ class MatchManager:
     def __init__(self, task: str = DEFAULT_TASK, overrides: Sequence[str] = ()) -> None:
         self.roster = Roster(find_task(task), overrides)
         if (sides := self.roster.task.match.sides) != 2:
-            raise ConfigError(f"{task} cannot be played: it has {sides} side, and a match needs 2.")
+            raise ConfigError(f"{task} cannot be played: it has {sides} side, but a match needs 2. Choose aircombat.")
         self.matches: dict[str, Match] = {}
         self._lock = threading.Lock()
 
@@ -59,7 +59,7 @@ class MatchManager:
             return name
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the running matches as plain data."""
+        """Return the matches with their seats, people and time, JSON-able."""
         return [
             {
                 "id": name,
@@ -80,20 +80,20 @@ class MatchManager:
 
 
 def read_play_args(overrides: Sequence[str]) -> tuple[MatchManager, str]:
-    """Return a match manager, and the path of the page that starts the match, or of the lobby if no one is named.
+    """Return a match manager, and the path of the page to open: the match, or the lobby if no arguments are given.
 
     Raises:
-        ConfigError: An argument is not valid; the match is tried before anything is served.
+        ConfigError: An argument is not valid, or the match cannot start; checked before anything is served.
     """
     pairs = [each.split("=", 1) for each in overrides if "=" in each]
     given = {key: value for key, value in pairs if key in KEYS}
     settings = [f"{key}={value}" for key, value in pairs if key not in KEYS]
     tasks = [each for each in overrides if "=" not in each]
     if len(tasks) > 1:
-        raise ConfigError(f"Give one task, not {' and '.join(tasks)}.")
+        raise ConfigError(f"Name one task, not {' and '.join(tasks)}; other arguments have the form key=value.")
     if "opponent" in given:
         if "red" in given:
-            raise ConfigError("opponent and red name the same seat: give one of them.")
+            raise ConfigError("opponent and red both name the red side: leave one of them out.")
         given["red"] = given.pop("opponent")
     matches = MatchManager(tasks[0] if tasks else DEFAULT_TASK, settings)
     seed = given.get("seed")

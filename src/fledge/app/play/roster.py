@@ -1,10 +1,10 @@
-"""The roster: pilots and policies that a match may use, and the envs that matches start in.
+"""The roster: names of the scripted policies, runs and policy files that a match may use, and env configs of matches.
 
     roster = Roster(task)
     roster.add("runs/duel")                  add a run or a policy file; it is called duel
     fight = roster.begin(["you", "duel"], start="head_on", seed=7)
 
-Names come from links and pages, so only names on the roster are accepted; a path is not one.
+Names come from links and pages, so only names on the roster are accepted, and no paths.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import LoadedPolicy, load_policy, make_pilot
 
 PERSON = "you"
-MAX_NAME = 200  # letters
+MAX_NAME = 200  # characters
 MAX_SEED = 2**53 - 1  # largest whole number that JavaScript represents exactly
 
 
 class Roster:
-    """All pilots and policies that can take a seat.
+    """Names and loads the scripted policies, runs and policy files that can fly a side.
 
     Args:
         task: The task to play.
@@ -39,9 +39,9 @@ class Roster:
         self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
-        """Add a run, a policy file or file.py:Class, and return the name of its folder, file or class.
+        """Add a run, a policy file or file.py:Class, and return its name on the roster: that of the folder, file or class.
 
-        Names on the roster are returned as they are.
+        If `place` is already a name on the roster, return it.
 
         Raises:
             ConfigError: There is no such policy, or it belongs to another task.
@@ -57,20 +57,20 @@ class Roster:
         return name
 
     def put(self, name: str, place: str) -> None:
-        """Add a run under a name without loading it; if it has no policy, choosing it raises the error."""
+        """Add a run under a name without loading it; if it has no policy, `load` raises the error later."""
         if name != PERSON and make_pilot(self.task, name) is None:
             self._files.setdefault(name, place)
 
     def names(self) -> list[str]:
-        """Return all names, the task's pilots first."""
+        """Return all names on the roster, the task's scripted policies first."""
         return [*self.task.pilots(), *self._files]
 
     def starts(self) -> list[str]:
-        """Return the names of the possible starts: the task's env presets."""
+        """Return the names of the possible starts, which are the task's env presets."""
         return self.task.presets.names("env")
 
     def load(self, name: str) -> LoadedPolicy:
-        """Load an agent by its name; raise ConfigError if it is not on the roster."""
+        """Load a policy by its name; raise ConfigError if the name is not on the roster."""
         if len(name) <= MAX_NAME:
             if name in self._files:
                 return load_policy(self._files[name], self.task)
@@ -80,28 +80,30 @@ class Roster:
         raise ConfigError(f"{name[:MAX_NAME]!r} is not a known pilot or policy. Choose one of {known}.")
 
     def seat(self, name: str, policy: LoadedPolicy | None = None) -> Seat:
-        """Return a seat with this agent, or an empty one for a person; `policy` if it is loaded already."""
+        """Return a seat for the policy of this name (`policy`, if already loaded), or an empty seat for a person."""
         if name == PERSON:
             return Seat(PERSON)
         policy = policy or self.load(name)
         return Seat(name, policy.agent.eval(), (policy.env.decision_s if policy.env is not None else None) or 1.0)
 
     def begin(self, names: Sequence[str], start: str | None = None, seed: int = 0) -> Fight:
-        """Start a fight, in the env that the first learned agent was trained in, if there is one.
+        """Start a fight in the env of the first policy that has one, else in the task's default env.
 
         Raises:
             ConfigError: A name or the start is unknown, or an agent does not fit the env.
         """
         if not 0 <= seed <= MAX_SEED:
-            raise ConfigError(f"seed={seed} must lie between 0 and {MAX_SEED}.")
+            raise ConfigError(f"seed={seed} must be between 0 and {MAX_SEED}.")
         policies = [None if name == PERSON else self.load(name) for name in names]
         seats = [self.seat(name, policy) for name, policy in zip(names, policies, strict=True)]
         return Fight(self.task, self.env_config(policies, start), seats, seed)
 
     def env_config(self, policies: Sequence[LoadedPolicy | None], start: str | None) -> Any:
-        """Return the env settings of a fight between these policies."""
+        """Return the env config of a fight between these policies (None is a person) from this start."""
         home = next((policy for policy in policies if policy is not None and policy.env is not None), None)
         policy = without_opponent(home or LoadedPolicy("default", BaseAgent(), self.task, None))
         if start is not None and start not in self.starts():
-            raise ConfigError(f"start={start[:MAX_NAME]!r} is not known. Choose one of {', '.join(self.starts())}.")
+            raise ConfigError(
+                f"start={start[:MAX_NAME]!r} is not a known start. Choose one of {', '.join(self.starts())}."
+            )
         return eval_env(policy, start, self.overrides).cfg

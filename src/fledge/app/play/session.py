@@ -1,14 +1,14 @@
-"""A fight in real time: ticks, seats, and a history that can be rewound and continued from any moment.
+"""Simulate a fight in real time, with a history that can be rewound and continued from any moment.
 
     fight = Fight(task, cfg, [Seat("you"), Seat("crank", agent)], seed=7)
     fight.hands[0].put({"rudder": 1.0})      set a person's controls
-    fight.advance(0.05)                      simulate so much real time
+    fight.advance(0.05)                      simulate 0.05 s of real time
 
-A tick is shorter than a decision if the env can be stepped by parts (`env.step(dt=...)`), else it is one decision. Agents
+A tick is shorter than a decision if the env can simulate parts of one (`env.step(dt=...)`), else it is a decision. Agents
 decide at their own rate, and their command is held in between (`TaskView.hold`); people act in every tick.
 
-Every command is logged, and the complete state is kept every few ticks: physics, observations, agents' memories. A moment is
-restored by simulating the log from the last kept state on, so the same seed and commands give the same fight bit for bit.
+Every command is logged, and the complete state is saved every few ticks: physics, observations, agents' memories. A moment is
+restored by simulating the log from the last saved state on, so the same seed and commands give the same fight bit for bit.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from fledge.tasks.base import Task
 from fledge.tasks.policy_loader import check_fit
 
 TICK_S = 0.05
-KEY_EVERY = 20  # ticks between kept states
-MAX_KEYS = 1024  # kept states; beyond, every second one is dropped
-MAX_HISTORY_BYTES = 64 * 2**20  # of frames; beyond, the first half is dropped
+KEY_EVERY = 20  # ticks between saved states
+MAX_KEYS = 1024  # saved states; if there are more, every second one is dropped
+MAX_HISTORY_BYTES = 64 * 2**20  # of frames; if there are more, the first half is dropped
 SPEEDS = (0.1, 4.0)
-MAX_LAG_S = 0.25  # real time that a slow simulation catches up with
+MAX_LAG_S = 0.25  # largest delay that a slow simulation makes up for; the rest is skipped
 
 
 class Fight:
@@ -45,19 +45,21 @@ class Fight:
 
     Args:
         task: A task with two sides.
-        cfg: Its env settings; `num_envs` is set here.
-        seats: The pilots, one for each side.
+        cfg: Env config of the task; `num_envs` is set here.
+        seats: The agent or person that flies each side.
         seed: Seed of the initial state.
         tick_s: Simulated seconds of a tick.
     """
 
     def __init__(self, task: Task, cfg: Any, seats: Sequence[Seat], seed: int = 0, tick_s: float = TICK_S) -> None:
         if len(seats) != task.match.sides:
-            raise ConfigError(f"{task.name} has {task.match.sides} sides, got {len(seats)} seats.")
+            raise ConfigError(
+                f"{task.name} has {task.match.sides} sides, but got {len(seats)} seats: pass one for each side."
+            )
         self.task, self.wanted_tick_s, self.seats = task, tick_s, list(seats)
         self.speed, self.paused = 1.0, False
         self.cuts: list[int] = []
-        """For each branch, the last tick that it shares with the one before; -1 for none."""
+        """For each branch, the last tick that it shares with the branch before it; -1 for none."""
         self.closed = False
         self.env: TensorEnv
         self.cfg, self.seed = cfg, seed
@@ -65,13 +67,13 @@ class Fight:
 
     @property
     def branch(self) -> int:
-        """Number of times that the past was changed."""
+        """Return the number of the present branch: it grows with every restart and rewind."""
         return len(self.cuts)
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def restart(self, cfg: Any = None, seed: int | None = None) -> None:
-        """Start again, with other settings or another seed if given; the seats stay."""
+        """Start the fight again, with another env config or seed if given; the pilots stay."""
         cfg, seed = self.cfg if cfg is None else cfg, self.seed if seed is None else seed
         env = self.task.make_env(self.task.match.match_config(cfg, 1), EnvPlacement(seed=seed, num_threads=1))
         self.controls = list(self.task.view.controls(env))
@@ -109,15 +111,15 @@ class Fight:
 
     @property
     def time_s(self) -> float:
-        """Simulated seconds since the start."""
+        """Return the simulated seconds since the start."""
         return self.tick * self.tick_s
 
     def set_speed(self, speed: float) -> None:
-        """Set the simulated seconds per real second."""
+        """Set the simulated seconds per real second, clamped to SPEEDS."""
         self.speed = float(min(max(speed, SPEEDS[0]), SPEEDS[1]))
 
     def advance(self, real_s: float) -> int:
-        """Simulate `real_s` of real time, and return the number of ticks. A lag beyond `MAX_LAG_S` is dropped."""
+        """Simulate `real_s` seconds of real time, and return the number of ticks; skip a delay beyond `MAX_LAG_S`."""
         if self.paused or self.over is not None:
             self._owed_s = 0.0
             return 0
@@ -130,7 +132,7 @@ class Fight:
         return count
 
     def step(self) -> None:
-        """Simulate one tick, paused or not."""
+        """Simulate one tick, even if the fight is paused."""
         if self.over is not None or self.closed:
             return
         if self._changed or self.tick % self.key_every == 0:
@@ -148,7 +150,7 @@ class Fight:
             self._drop_oldest()
 
     def _decide(self, side: int) -> Action:
-        """Return an agent's command for this tick: a new one, or the held one."""
+        """Return an agent's command for this tick: a new decision if it is due, else its last command, held."""
         seat, held = self.seats[side], self.held[side]
         assert seat.agent is not None
         if held is not None and self.tick < self.due[side]:
@@ -168,7 +170,7 @@ class Fight:
             self.over = Ending(names, self.tick)
 
     def look(self) -> dict[str, np.ndarray]:
-        """Return the present frame: the task's snapshot, or the observations of a task without one."""
+        """Return the present frame: the task's snapshot, or the observations if the task has no snapshot."""
         seen = self.task.view.snapshot(self.env, [0])
         if not seen:
             seen = {name: value.cpu().numpy() for name, value in self.out["obs"].items()}
@@ -196,7 +198,7 @@ class Fight:
             self.kept = [kept for kept in self.kept if kept.change or kept.tick % self.key_every == 0 or kept is now]
 
     def _drop_oldest(self) -> None:
-        """Bound the history: drop what is before the first kept state of its second half."""
+        """Drop about the older half of the history, up to a saved state, if its frames take too much memory."""
         if len(self.frames) * self.layout.width * 4 < MAX_HISTORY_BYTES:
             return
         middle = self.first + len(self.frames) // 2
@@ -207,14 +209,14 @@ class Fight:
             self.kept, self.first = later, later[0].tick
 
     def rewind(self, tick: int) -> None:
-        """Return to the beginning of a tick with its seats; later ticks are dropped.
+        """Return to the beginning of a tick, with the pilots of that time, and drop later ticks.
 
         Raises:
             InputError: The tick is not in the history.
         """
         last = self.first + len(self.frames) - 1
         if not self.first <= tick <= last:
-            raise InputError(f"Tick {tick} is not in the history, which has {self.first} to {last}.")
+            raise InputError(f"Tick {tick} is not in the history, which has the ticks {self.first} to {last}.")
         if not self.kept:  # no tick was simulated yet
             return
         while len(self.kept) > 1 and self.kept[-1].tick > tick:
@@ -240,11 +242,11 @@ class Fight:
         self.cuts.append(tick)
 
     def still_holds(self, branch: int) -> int:
-        """Return the last tick that the present history shares with that of a branch; -1 for none."""
+        """Return the last tick that the present history shares with the history of an earlier branch; -1 for none."""
         return min(self.cuts[branch:], default=self.tick)
 
     def sit(self, side: int, seat: Seat) -> None:
-        """Let another pilot fly a side from here on.
+        """Let another agent or person fly a side from the present tick on.
 
         Raises:
             ConfigError: The agent does not fit the env, or the env has no controls for a person.
@@ -260,10 +262,10 @@ class Fight:
         if seat.agent is not None:
             check_fit(seat.agent, env)
         elif not self.controls:
-            raise ConfigError(f"{self.task.name} cannot be flown by hand: its actions are not made of plain controls.")
+            raise ConfigError(f"{self.task.name} has no controls for a person: choose policies for both sides.")
 
     def frame_at(self, tick: int) -> dict[str, np.ndarray]:
-        """Return the frame of a tick, or the nearest one in the history."""
+        """Return the frame of a tick; if the tick is not in the history, that of the nearest tick."""
         return self.layout.unpack(self.frames[min(max(tick - self.first, 0), len(self.frames) - 1)])
 
     def save(self, path: Path) -> None:
@@ -284,7 +286,7 @@ class Fight:
 
 
 def _tick_of(env: TensorEnv, wanted: float) -> float:
-    """Return `wanted` if the env can be stepped by it, else the length of a decision."""
+    """Return `wanted` if the env can simulate steps of that length, else the length of a decision, s."""
     if (setter := getattr(env.unwrapped, "set_duration", None)) is not None:
         with suppress(InputError):
             setter(wanted)

@@ -1,4 +1,4 @@
-"""The play socket: one browser in one match.
+"""The play socket: the connection of one browser to one match.
 
 From the page: JSON {"do": "hello", "who": ...} first, then messages of `Match.do`. To the page: JSON with "say":
     welcome    what never changes: layout of a frame, length of a tick, controls, names of the roster
@@ -6,8 +6,8 @@ From the page: JSON {"do": "hello", "who": ...} first, then messages of `Match.d
     state      seats, pause, speed, outcome; whenever it changes
     graph      the task's graph of the moment that is shown
 and frames as bytes: branch and tick of the first one (uint32 each), then one float32 row for each frame, little-endian. A
-page is sent what it has not got yet, as fast as it takes it, so nothing queues up for a slow page, and a page that reconnects
-gets the whole match.
+page gets only what it does not have yet, as fast as it can receive it. So nothing queues up for a slow page, and a page that
+reconnects gets the whole match.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WHO = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 async def serve_player(socket: Any, match: Match | None) -> None:
-    """Serve one page until it disconnects or sends invalid messages."""
+    """Connect one page to a match until it disconnects or sends an invalid message."""
     from starlette.websockets import WebSocketDisconnect
 
     await socket.accept()
@@ -68,7 +68,7 @@ async def serve_player(socket: Any, match: Match | None) -> None:
 
 
 async def read(socket: Any) -> dict[str, Any] | None:
-    """Return the next message; None if it is not a JSON object of allowed length."""
+    """Return the next message; None if it is not a JSON object or longer than MAX_TEXT."""
     try:
         text = await socket.receive_text()
         message = json.loads(text) if len(text) <= MAX_TEXT else None
@@ -78,7 +78,7 @@ async def read(socket: Any) -> dict[str, Any] | None:
 
 
 async def listen(socket: Any, match: Match, who: str) -> None:
-    """Carry out the page's messages; close the socket if one is invalid or there are too many."""
+    """Carry out the page's messages; close the socket if a message is invalid or more than MAX_RATE come in a second."""
     since, count = time.monotonic(), 0
     while True:
         message = await read(socket)
@@ -97,11 +97,11 @@ async def listen(socket: Any, match: Match, who: str) -> None:
 
 
 class Sender:
-    """Sends one page what it has not got yet."""
+    """Sends one page all frames, states and graphs that it does not have yet."""
 
     def __init__(self, socket: Any, match: Match, who: str) -> None:
         self.socket, self.match, self.who = socket, match, who
-        self.seen = self.changes = -1  # tick; of the state
+        self.seen = self.changes = -1  # last tick sent; number of the last state sent
         self.branch = match.fight.branch
         self.graph: tuple[int, int] | None = None
 
@@ -122,7 +122,7 @@ class Sender:
             await asyncio.sleep(POLL_S)
 
     def news(self) -> Iterator[str | bytes]:
-        """Yield the messages that the page has not got yet."""
+        """Yield the messages that bring the page up to date."""
         fight = self.match.fight
         if fight.branch != self.branch:
             cut = fight.still_holds(self.branch)

@@ -1,1 +1,1 @@
-"""Recordings as data for the player: read, packed into bytes, and kept open on the server."""
+"""Recordings for the player: read them, pack episodes into bytes, and keep recordings open on the server."""

@@ -1,10 +1,10 @@
-"""An episode as bytes for the player: a JSON header followed by little-endian arrays.
+"""Pack an episode into bytes for the player: a JSON header followed by little-endian arrays.
 
     b"EPIS", uint32 length of the header, the header, zeros up to a multiple of 8, arrays (each on a multiple of 8)
     header["arrays"]   name -> [dtype, shape, offset after the header]; dtype is one of f4, i2, u1
 
 A payload has at most `trajectory.MAX_FRAMES` frames: of a longer episode every n-th one (`stride`). With `start`, it has
-those from this frame on, for a client that has the others.
+only the frames from that number on, for a client that already has the earlier ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_LISTED = 2000  # episodes that a page lists
 NOTHING_HIT = 255  # byte of a beam that hits nothing
 
 
-# known of an episode from its start on, and computed once, as a live page asks for it repeatedly
+# facts known from an episode's start on, computed only once, as a live page asks for them repeatedly
 _ROWS: WeakKeyDictionary[Episode, dict[str, Any]] = WeakKeyDictionary()  # part of its row in the list
 _FLAT: WeakKeyDictionary[Episode, bool] = WeakKeyDictionary()  # whether its stage is a map from above
 
@@ -65,7 +65,7 @@ class EpisodePacker:
 
 
 def bounds_of(actors: Sequence[SceneObject]) -> list[list[float]]:
-    """Return the bounds of all positions, with a margin."""
+    """Return the lowest and highest x, y, z of all positions, with a margin, m."""
     points = [deep(actor.pos)[np.isfinite(actor.pos).all(axis=1)] for actor in actors]
     found = np.concatenate([np.zeros((0, 3)), *points])
     if not len(found):
@@ -76,14 +76,16 @@ def bounds_of(actors: Sequence[SceneObject]) -> list[list[float]]:
 
 
 def deep(pos: np.ndarray) -> np.ndarray:
-    """Return positions with a height, [T, 3]."""
+    """Return positions as [T, 3]; a missing height becomes 0."""
     return pos if pos.shape[1] == 3 else np.concatenate([pos, np.zeros((len(pos), 1), pos.dtype)], axis=1)
 
 
 def pack_actor(packer: EpisodePacker, place: int, actor: SceneObject, frames: int) -> dict[str, Any]:
-    """Return an actor's part of the header."""
+    """Add an actor's arrays to the packer, and return its part of the header."""
     if len(actor.pos) not in (1, frames):
-        raise ValueError(f"{actor.name} has {len(actor.pos)} positions for {frames} frames")
+        raise ValueError(
+            f"{actor.name} has {len(actor.pos)} positions, but must have 1 or {frames}, one for each frame"
+        )
     pos = deep(actor.pos)
     there = np.isfinite(pos).all(axis=1)
     if actor.present is not None:
@@ -117,7 +119,7 @@ def pack_crowd(packer: EpisodePacker, crowd: Crowd) -> dict[str, Any]:
 
 
 def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[str, Any]]:
-    """Return marks for the timeline: the launches."""
+    """Return the marks on the timeline, one for each launch, in order of time."""
     marks: list[dict[str, Any]] = []
     for actor in actors:
         if actor.parent is None or actor.present is None or len(actor.present) != len(seconds):
@@ -131,7 +133,7 @@ def marks_of(actors: Sequence[SceneObject], seconds: np.ndarray) -> list[dict[st
 
 
 def list_episodes(recording: Recording, task: Task) -> dict[str, Any]:
-    """Return what the player shows of a recording before any episode is loaded, JSON-able."""
+    """Return the recording's facts and the list of its episodes, which the player shows first, JSON-able."""
     rows = [episode_row(recording[number], task) for number in range(min(len(recording), MAX_LISTED))]
     return {
         "task": text(task.name),
@@ -148,7 +150,7 @@ def list_episodes(recording: Recording, task: Task) -> dict[str, Any]:
 
 
 def episode_row(episode: Episode, task: Task) -> dict[str, Any]:
-    """Return one row of the list."""
+    """Return an episode's row in the list, JSON-able."""
     outcome = episode.outcome or "running"
     total = episode.total_return
     return {
@@ -176,7 +178,7 @@ def first_row(episode: Episode) -> dict[str, Any]:
 
 
 def stage_key(scene: Mapping[str, Any]) -> str | None:
-    """Return a hash of a scene's large arrays, such as a map: equal for episodes on one stage. None if it has none."""
+    """Return a hash of a scene's large arrays, equal for episodes on the same map; None if it has no large arrays."""
     large = {name: v for name, v in scene.items() if isinstance(v, np.ndarray) and v.size > 64}
     if not large:
         return None
@@ -191,7 +193,7 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
     """Return the payload of an episode, from frame `start` on.
 
     Raises:
-        FormatError: The frames are not those of the task, or damaged.
+        FormatError: The frames do not fit the task, or are damaged.
     """
     episode = recording[number]
     track, stride = read_track(recording, episode, start)
@@ -241,7 +243,7 @@ def pack_episode(recording: Recording, task: Task, number: int, start: int = 0, 
 
 
 def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: int) -> bytes:
-    """Return the beams of the first actor's sensor in frames `start` to `stop` of a payload: one byte for each beam."""
+    """Pack the first actor's sensor beams in frames `start` to `stop` of a payload, one byte for each beam."""
     episode = recording[number]
     whole = episode.recorded == episode.length and stride_of(recording, episode) == 1  # places are frame numbers
     track, _ = read_track(recording, episode, start if whole else 0, stop if whole else None)
@@ -266,11 +268,11 @@ def pack_beams(recording: Recording, task: Task, number: int, start: int, stop: 
 
 
 def frame_graph(recording: Recording, task: Task, number: int, frame: int) -> dict[str, Any] | None:
-    """Return the task's graph (`TaskView.graph`) of a frame of a payload, under the recording's env settings."""
+    """Return the task's graph (`TaskView.graph`) of one frame of a payload; None if there is no such frame or graph."""
     episode = recording[number]
     stride = stride_of(recording, episode)
     nearest = episode.index(frame * stride, frame * stride + 1)
-    if not len(nearest):  # this frame was dropped: take it by its place
+    if not len(nearest):  # this frame was not recorded: take the recorded frame with this index
         nearest = episode.index()[: frame + 1][-1:]
     if not len(nearest):
         return None

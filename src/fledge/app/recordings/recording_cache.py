@@ -1,4 +1,4 @@
-"""Recordings and live trainings that are open on the server; the player's routes answer from here.
+"""Keep recordings and live trainings open on the server, and answer the player's requests from them.
 
     cache = RecordingCache(files)
     cache.list(id)                                    the list of episodes, JSON-able
@@ -28,7 +28,7 @@ from fledge.training.live import FOLDER, capture_files, newest_capture, request_
 
 MAX_OPEN = 4  # recordings that stay open
 QUIET_S = 15.0  # a training without new live frames for this long counts as ended
-CLOSE_S = 30.0  # after which a recording that left the cache is closed: a request may still read it
+CLOSE_S = 30.0  # time until a recording that left the cache is closed, as a request may still read it
 MAX_BEAM_FRAMES = 512
 GONE = "This recording does not exist any more: go back to the list."
 
@@ -38,8 +38,8 @@ class RecordingCache:
 
     Args:
         files: Runs and recordings that may be shown.
-        task: Task of all recordings; by default the installed task that each names.
-        task_pages: Learns the page folders of their tasks.
+        task: Task of all recordings; by default the installed task that each recording names.
+        task_pages: Page folders of tasks, to which those of the recordings' tasks are added.
     """
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:
@@ -52,13 +52,13 @@ class RecordingCache:
         threading.Thread(target=lambda: [self.summary(each) for each in files.recordings()[:1]], daemon=True).start()
 
     def entry(self, id: str) -> Entry:
-        """Return the entry of an id; raise InputError if there is none."""
+        """Return the run or recording with this id; raise InputError if there is none."""
         if (found := self.files.find(id)) is None:
             raise InputError(GONE)
         return found
 
     def list(self, id: str) -> dict[str, Any]:
-        """Return the episodes of an entry with their outcomes, and what the player needs to know once."""
+        """Return the list of episodes of a run or recording, and facts for the player; ask a run to record live frames."""
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
@@ -77,7 +77,7 @@ class RecordingCache:
         return {**list_episodes(recording, task), "name": entry.name, "generation": generation, "graph_script": script}
 
     def summary(self, entry: Entry) -> str:
-        """Return a recording in a few words for a list, or why it cannot be read."""
+        """Return a short description of a recording for a list, or why it cannot be read."""
         try:
             recording, task = self._recording(entry.path)
         except FledgeError as error:
@@ -87,18 +87,18 @@ class RecordingCache:
         return f"{text(task.name)}, " + (f"{len(recording)} episodes: {counts}" if counts else "no episodes")
 
     def episode(self, id: str, number: int, start: int = 0, with_stage: bool = True, generation: str = "") -> bytes:
-        """Return the payload of an episode, from frame `start` on; `generation` is the list's."""
+        """Return the payload of an episode, from frame `start` on; `generation` is the entry of that name in the list."""
         recording, task = self._find(id, number, generation)
         return pack_episode(recording, task, number, max(0, start), with_stage)
 
     def beams(self, id: str, number: int, start: int, stop: int, generation: str = "") -> bytes:
-        """Return the beams of some frames, packed."""
+        """Return the sensor beams of frames `start` to `stop`, packed; at most MAX_BEAM_FRAMES frames."""
         recording, task = self._find(id, number, generation)
         start = max(0, start)
         return pack_beams(recording, task, number, start, min(stop, start + MAX_BEAM_FRAMES))
 
     def graph(self, id: str, number: int, frame: int, generation: str = "") -> dict[str, Any]:
-        """Return the task's graph of a frame, None inside if it has none."""
+        """Return the task's graph of a frame as {"graph": ...}, None if the frame has no graph."""
         recording, task = self._find(id, number, generation)
         with self._graph_lock:  # graphs share buffers
             return {"graph": frame_graph(recording, task, number, max(0, frame))}
@@ -111,21 +111,23 @@ class RecordingCache:
             self._leaving.clear()
 
     def _find(self, id: str, number: int, generation: str) -> tuple[Recording, Task]:
-        """Return the open recording of an entry, which must have an episode of this number."""
+        """Return the open recording of an id and its task; raise InputError if it has no episode of this number."""
         entry = self.entry(id)
         path: Path | None = entry.path
         if entry.kind == "run":
             known = {path.name: path for path in capture_files(entry.path / FOLDER)}
             path = known.get(generation) if generation else newest_capture(entry.path)
         if path is None:
-            raise InputError("This part of the training is not kept any more.")
+            raise InputError("These live frames of the training were already deleted: reload the page.")
         recording, task = self._recording(path)
         if not 0 <= number < len(recording):
-            raise InputError(f"There is no episode {number}: this recording has {len(recording)}, counted from 0.")
+            raise InputError(
+                f"There is no episode {number}: this recording has {len(recording)} episodes, counted from 0."
+            )
         return recording, task
 
     def _recording(self, path: Path) -> tuple[Recording, Task]:
-        """Return an open recording, with everything that has been written to it."""
+        """Open a recording, or take it from the cache, and read what was written since; return it with its task."""
         try:
             stat = path.stat()
         except OSError as error:
@@ -151,7 +153,7 @@ class RecordingCache:
 
 
 def release(recording: Recording) -> None:
-    """Close a recording and return its memory to the system."""
+    """Close a recording and release its memory to the operating system."""
     recording.close()
     recording.forget()
     release_freed_memory()

@@ -1,6 +1,6 @@
-"""Reading a recording for display: its task, an episode's frames, thinned out if there are too many, and harmless text.
+"""Read a recording for display: its task, an episode's frames (fewer if there are too many), and printable text.
 
-Recordings may come from strangers: a task is looked up by name and never loaded as code, and frames that do not fit the task
+Recordings may be untrusted: a task is looked up by name and never loaded as code, and frames that do not fit the task
 raise a FormatError.
 """
 
@@ -23,8 +23,8 @@ from fledge.tasks.base import Task
 from fledge.tasks.registry import find_named_task
 from fledge.tasks.view.trajectory import Trajectory
 
-MAX_FRAMES = 20_000  # of an episode
-MAX_TEXT = 200
+MAX_FRAMES = 20_000  # frames of an episode that are shown at most
+MAX_TEXT = 200  # characters
 MAX_FRAME_BYTES = 48 * 2**20  # of an episode's frames, unpacked
 
 
@@ -34,7 +34,7 @@ class _Settings:
 
 
 class AnyTask(Task):
-    """Stands for a task whose code is not installed: shows positions, trails and figures."""
+    """Replaces a task that is not installed, to show positions, trails and figures of its recordings."""
 
     config = _Settings
     primary_metric = "success"
@@ -51,7 +51,7 @@ def task_of(recording: Recording, task: Task | None = None) -> Task:
 
 
 def env_config_of(recording: Recording, task: Task) -> Any:
-    """Return the env settings that a recording was made with; the task's defaults if it has none, or invalid ones."""
+    """Return the env settings that a recording was made with; the task's defaults if the recording has no valid settings."""
     settings = recording.facts.get("settings")
     try:
         return from_plain(task.config, nested(settings)) if isinstance(settings, dict) else task.config()
@@ -61,26 +61,26 @@ def env_config_of(recording: Recording, task: Task) -> Any:
 
 @contextmanager
 def checked_frames(source: Path, task: Task) -> Iterator[None]:
-    """Raise FormatError if the task fails on frames of a recording."""
+    """Raise FormatError if the task's code inside the `with` block fails on frames of the recording."""
     try:
         yield
     except FledgeError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise FormatError(
-            f"{source} names the task {task.name}, but its frames are not those of that task "
+            f"{source} names the task {task.name}, but its frames do not fit that task "
             f"({type(error).__name__}: {error})."
         ) from error
 
 
 def stride_of(recording: Recording, episode: Episode) -> int:
-    """Return n if every n-th frame of an episode is shown, so that the payload is not too large."""
+    """Return n if only every n-th frame of an episode is shown, to limit the size of its payload; 1 for all frames."""
     frame_bytes = sum(f.nbytes for f in recording.fields.values())
     return max(1, -(-episode.length // MAX_FRAMES), -(-episode.length * frame_bytes // MAX_FRAME_BYTES))
 
 
 def read_track(recording: Recording, episode: Episode, start: int, stop: int | None = None) -> tuple[Trajectory, int]:
-    """Return an episode's frames from `start` on, every n-th of them, and n."""
+    """Return every n-th frame of an episode from frame `start` on, and n (see `stride_of`)."""
     stride = stride_of(recording, episode)
     step = max(stride, MAX_FRAMES // stride * stride)
     parts = {name: [np.zeros((0, *f.shape), f.dtype)] for name, f in recording.fields.items()}
@@ -103,7 +103,7 @@ def text(value: Any) -> str:
 
 
 def finite(value: Any) -> float:
-    """Return a value as a finite number, 0 if it is none."""
+    """Return a value as a finite number; 0 if it is not a finite number."""
     try:
         return found if math.isfinite(found := float(value)) else 0.0
     except (TypeError, ValueError):
@@ -111,6 +111,6 @@ def finite(value: Any) -> float:
 
 
 def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those facts that are text or finite numbers."""
+    """Return only the facts that are text or finite numbers, at most 40."""
     kept = {text(key): text(value) if isinstance(value, str) else value for key, value in list(facts.items())[:40]}
     return {k: v for k, v in kept.items() if isinstance(v, str | int) or (isinstance(v, float) and math.isfinite(v))}

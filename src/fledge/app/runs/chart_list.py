@@ -1,7 +1,7 @@
 """Charts of a run's metrics: sections, titles, units and explanations.
 
-Known metrics have a place; others (of a user's own task or learner) get a chart each in the last section. A chart is plain
-data for the page: title, unit, the metrics in it with labels, whether it is a share, and a line of explanation.
+Known metrics have a fixed place; other metrics (of a user's own task or learner) get a chart each in the last section. A
+chart is plain data for the page: title, unit, a line of explanation, whether to smooth it, and its metrics with labels.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SCALES = {"checkpoint/bytes_out": 1e-6}
 
 
 def lay_out(columns: Iterable[str], primary_metric: str, outcomes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the sections of charts for these metrics, `{"title": …, "charts": […]}`, without empty ones."""
+    """Return the sections of charts for these metrics, each `{"title": …, "charts": […]}`; leave out empty sections."""
     left = [name for name in columns if name not in UNCHARTED]
     unit = "" if primary_metric == "return" else "%"
     recent = {f"{primary_metric}_recent": "last 20 iterations", f"eval/{primary_metric}": HELD_OUT}
@@ -91,13 +91,13 @@ def lay_out(columns: Iterable[str], primary_metric: str, outcomes: Sequence[str]
 
 
 def make_chart(columns: Sequence[str], title: str, unit: str, metrics: dict[str, str], about: str) -> Chart | None:
-    """Return a chart of those metrics that exist; None if none does."""
+    """Return a chart of those `metrics` that are in `columns`; None if none of them is."""
     lines = [
         {"name": name, "label": label, "scale": 100.0 if unit == "%" else SCALES.get(name, 1.0)}
         for name, label in metrics.items()
         if name in columns
     ]
-    smooth = not any(name.endswith("_recent") for name in metrics)  # that is a mean already
+    smooth = not any(name.endswith("_recent") for name in metrics)  # such a metric is a mean already
     return {"title": title, "unit": unit, "about": about, "smooth": smooth, "lines": lines} if lines else None
 
 

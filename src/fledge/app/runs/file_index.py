@@ -1,10 +1,11 @@
-"""FileIndex: the runs and recordings below the given places, which are all that the app may show.
+"""Find the runs and recordings in the given files and folders ("places"): the app shows nothing else.
 
     files = FileIndex([Path("runs")])
     files.runs(), files.recordings()       entries, newest first
     files.find("4f2a…")                    the entry of an id, or None; requests never name a path
 
-An id is a hash of the path, so that a link stays valid when the server restarts. Places are scanned again every few seconds.
+An id is a hash of the path, so that a link stays valid when the server restarts. Places are scanned again every few
+seconds at most.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from typing import Literal
 from fledge.core.errors import ConfigError
 
 SUFFIX = ".frec"
-DEPTH = 5  # of folders below a given place
+DEPTH = 5  # levels of folders below a given place that are searched
 MAX_ENTRIES = 2000
 STALE_S = 3.0
-SHARE = 10.0  # a scan is repeated after this many times its duration at the earliest: the place may be a whole disk
+SHARE = 10.0  # the time between scans is at least this many times a scan's duration, as a place may be a whole disk
 
 PLACES = f"a run's folder, a folder of runs, or a {SUFFIX} file"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run or a recording."""
+    """A run or a recording in the index."""
 
-    id: str  # in pages and links
+    id: str  # identifies the entry in pages and links
     kind: Literal["run", "recording"]
     name: str  # its path below the given place, for display
     path: Path  # never sent to a page
@@ -42,7 +43,7 @@ class Entry:
     live: bool = False  # a training writes this recording for live viewing
 
     def file(self, *names: str) -> Path | None:
-        """Return a file of a run's folder, or None if it does not exist or is a link that leads out of the folder."""
+        """Return the path of a file in a run's folder; None if it does not exist or is a link out of the folder."""
         path = self.path.joinpath(*names)
         try:
             return path if path.resolve().is_relative_to(self.path.resolve()) and path.is_file() else None
@@ -51,24 +52,24 @@ class Entry:
 
 
 def make_id(path: Path) -> str:
-    """Return the id of a path."""
+    """Return the id of a path: a hash, as 12 hexadecimal digits."""
     return hashlib.blake2b(os.fsencode(path.resolve()), digest_size=6).hexdigest()
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a folder is a run."""
+    """Return whether a folder is a run: it has a config.yaml or a metrics.jsonl."""
     return (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file()
 
 
 class FileIndex:
-    """Finds runs and recordings.
+    """Index of the runs and recordings that the app may show.
 
     Args:
         places: Runs, recordings, or folders of them.
-        awaited: Places need not exist yet.
+        awaited: Accept places that do not exist yet.
 
     Raises:
-        ConfigError: A place does not exist, or is a file but no recording.
+        ConfigError: A place does not exist, or is a file but not a recording.
     """
 
     def __init__(self, places: Sequence[Path] = (), awaited: bool = False) -> None:
@@ -76,14 +77,14 @@ class FileIndex:
             if not place.exists() and not awaited:
                 raise ConfigError(f"{place} does not exist. Pass {PLACES}.")
             if place.is_file() and place.suffix != SUFFIX:
-                raise ConfigError(f"{place} is not a recording. Pass {PLACES}.")
+                raise ConfigError(f"{place} is not a recording, as it does not end in {SUFFIX}. Pass {PLACES}.")
         self.places = [place.resolve() for place in places]
         self._entries: dict[str, Entry] = {}
         self._scanned, self._took_s = float("-inf"), 0.0
         self._lock = threading.Lock()
 
     def entries(self) -> list[Entry]:
-        """Return all entries, newest first."""
+        """Return all runs and recordings, newest first."""
         with self._lock:
             began = time.monotonic()
             if began - self._scanned > max(STALE_S, SHARE * self._took_s):
@@ -101,18 +102,18 @@ class FileIndex:
         return [entry for entry in self.entries() if entry.kind == "recording"]
 
     def find(self, id: str) -> Entry | None:
-        """Return the entry of an id."""
+        """Return the entry with this id; None if there is none."""
         self.entries()
         return self._entries.get(id)
 
     def hide_path(self, sentence: str, id: str) -> str:
-        """Replace an entry's path in a sentence by its name, so that pages do not learn it."""
+        """Return the sentence with the entry's path replaced by its name, so that pages do not learn the path."""
         entry = self.find(id)
         return sentence.replace(str(entry.path), entry.name) if entry is not None else sentence
 
 
 def scan(places: Iterable[Path]) -> Iterator[Entry]:
-    """Yield the entries below some places, without following links."""
+    """Yield the runs and recordings in these places, at most MAX_ENTRIES, without following links."""
     bases = [(place, place.parent if place.is_file() or is_run(place) else place) for place in places]
     return islice((entry for place, base in bases for entry in _scan(place, base, False, DEPTH)), MAX_ENTRIES)
 
@@ -140,6 +141,6 @@ def _scan(path: Path, base: Path, in_run: bool, depth: int) -> Iterator[Entry]:
 
 
 def name_of(path: Path, base: Path) -> str:
-    """Return a path below a place as text, whatever bytes it has."""
+    """Return the path relative to `base` as text; bytes that are not UTF-8 are replaced."""
     name = os.fsencode(path.relative_to(base)).decode(errors="replace")
     return name if name != "." else path.name

@@ -1,4 +1,4 @@
-"""A run's metrics for charts: read while they are written, with at most a thousand points each.
+"""Read a run's metrics for charts while they are written, and keep at most MAX_POINTS points of each.
 
 A point is the mean, minimum and maximum of `size` rows. When there are more than `MAX_POINTS`, pairs are merged and `size`
 doubles, so memory does not grow with the run; `generation` changes whenever earlier points do. An unfinished last line is read
@@ -35,7 +35,7 @@ JOIN = (np.add, np.add, np.minimum, np.maximum)
 
 
 class Curves:
-    """The metrics of one run; thread-safe."""
+    """Points of the metrics of one run, read from its metrics.jsonl; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Curves:
 
     def _begin(self) -> None:
         self.generation += 1
-        self.size = 1  # rows to a point
+        self.size = 1  # rows per point
         self.rows = 0
         self.columns: dict[str, np.ndarray] = {}  # metric -> its points, [4, MAX_POINTS]
         self.outcomes: list[str] = []
@@ -60,11 +60,11 @@ class Curves:
 
     @property
     def points(self) -> int:
-        """Number of points."""
+        """Return the number of points of each metric."""
         return -(-self.rows // self.size)
 
     def refresh(self, most: int = MAX_READ) -> bool:
-        """Read what was written since, at most `most` bytes; return whether there is more."""
+        """Read at most `most` bytes that were written since the last call; return whether there is more to read."""
         with self._lock:
             try:
                 with open(self.path, "rb") as stream:
@@ -109,7 +109,7 @@ class Curves:
             self._open[name] = (total + value, count + 1, min(least, value), max(greatest, value))
 
     def _note_point(self) -> None:
-        """Store the last point with the others."""
+        """Store the last point, which may still grow, with the others."""
         if not self._open:
             return
         at = (self.rows - 1) // self.size
@@ -118,7 +118,7 @@ class Curves:
             self.columns[name][:, at] = point
 
     def _halve(self) -> None:
-        """Merge pairs of points."""
+        """Merge pairs of neighbouring points, so that half as many remain."""
         half = MAX_POINTS // 2
         for points in self.columns.values():
             pairs = points.reshape(4, half, 2)
@@ -129,7 +129,7 @@ class Curves:
         self.generation += 1
 
     def since(self, generation: int = 0, start: int = 0) -> dict[str, Any]:
-        """Return the points from `start` on; all of them if `generation` is not the present one."""
+        """Return the points from `start` on, JSON-able; all points if `generation` is not the present generation."""
         with self._lock:
             stop = self.points
             first = start if generation == self.generation and 0 <= start <= stop else 0
@@ -149,19 +149,19 @@ class Curves:
 
 
 def as_dict(points: np.ndarray, spread: bool) -> dict[str, list[float | None]]:
-    """Return the means of points, [4, n], as plain data; with `spread`, their minima and maxima as well."""
+    """Return the means of points [4, n] (sum, count, minimum, maximum), JSON-able; with `spread`, also the extremes."""
     total, count, least, greatest = points
     means = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
     return {"mean": rounded(means), **({"min": rounded(least), "max": rounded(greatest)} if spread else {})}
 
 
 def primary_metric_of(names: Iterable[str]) -> str:
-    """Return the primary metric of a run's log: the one with a recent mean."""
+    """Return the primary metric of a run's log: the one that also has a metric NAME_recent, else `return`."""
     return next((name.removesuffix("_recent") for name in names if name.endswith("_recent")), "return")
 
 
 def numbers_in(line: bytes) -> Row | None:
-    """Return the numbers of a line, or None if it is not a row."""
+    """Return the numbers in a line of metrics.jsonl; None if it is not a JSON object with a number `step`."""
     if len(line) > MAX_LINE:
         return None
     try:
@@ -179,13 +179,13 @@ def is_name(name: str) -> bool:
 
 
 def read_last(path: Path, most: int) -> Row:
-    """Return the newest value of every metric in the last `most` bytes."""
+    """Return the newest value of every metric in the last `most` bytes of a metrics.jsonl."""
     last: Row = {}
     with suppress(OSError), open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         stream.seek(max(size - most, 0))
         for line in stream.read(most).split(b"\n"):
-            last |= numbers_in(line) or {}  # the first may be a part of a line, which is not JSON
+            last |= numbers_in(line) or {}  # the first line may be incomplete, and then is not JSON
     return last
 
 
@@ -198,5 +198,5 @@ def is_number(value: Any) -> bool:
 
 
 def rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:
-    """Return numbers for JSON: with a few digits, and None for NaN and infinities."""
+    """Return numbers for JSON, rounded to `digits` significant digits; None for NaN and infinities."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

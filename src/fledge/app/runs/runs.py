@@ -1,4 +1,4 @@
-"""Runs on the training page, besides their curves: progress, settings, checkpoints; and the page as one file.
+"""Data of runs for the training page (progress, settings, checkpoints), and the page saved as one file.
 
 The files of a run's folder are not trusted: settings are plain YAML without anchors, sizes are bounded, and a file that
 cannot be read becomes a message.
@@ -30,11 +30,11 @@ MAX_DEPTH = 32  # of nested settings
 MAX_KEPT = 64  # runs whose curves are kept
 MAX_FILES = 500  # checkpoints in a table
 TAIL = 16384  # bytes at the end of the metrics from which a run's progress is read
-QUIET_S = 30.0  # without a new row, or five times the time between rows, a run counts as stopped
+QUIET_S = 30.0  # a run counts as stopped if its last row is older than this and than five times the time between rows
 
 
 class RunCache:
-    """The curves of the runs that were shown last, shared by all pages."""
+    """Keeps the curves of the runs that were shown last, for all pages."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Curves] = OrderedDict()
@@ -42,7 +42,7 @@ class RunCache:
         self._lock = threading.Lock()
 
     def curves(self, entry: Entry) -> Curves:
-        """Return a run's curves, up to date."""
+        """Return a run's curves, after reading what was written since the last call."""
         with self._lock:
             curves = self._kept.setdefault(entry.id, Curves(entry.path / "metrics.jsonl"))
             self._kept.move_to_end(entry.id)
@@ -53,7 +53,7 @@ class RunCache:
         return curves
 
     def summary(self, entry: Entry) -> dict[str, Any]:
-        """Return the key figures of a run for a list: read from the end of its metrics, when they have changed."""
+        """Return the key figures of a run for the list; the end of its metrics is read only if they have changed."""
         path = entry.file("metrics.jsonl")
         changed = path.stat().st_mtime if path is not None else 0.0
         known = self._newest.get(entry.id)
@@ -124,22 +124,22 @@ def read_settings(entry: Entry) -> tuple[dict[str, Any], str]:
 
 @functools.lru_cache(maxsize=256)
 def parse_plain(text: bytes) -> Any:
-    """Parse YAML without anchors, which can turn a few lines into gigabytes, and of limited depth, as libyaml recurses."""
+    """Parse YAML, but refuse anchors, which can expand to gigabytes, and deep nesting, which can exhaust the stack."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("anchors are not allowed")
+            raise yaml.YAMLError("anchors with aliases (&name, *name) are not allowed")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return yaml.load(text, yaml.CSafeLoader)
     except (LookupError, AttributeError, TypeError) as error:  # a tag such as !!bool on other text
-        raise yaml.YAMLError("a value is not what its tag says") from error
+        raise yaml.YAMLError("a value does not fit its tag, such as !!bool on other text") from error
 
 
 def flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted key."""
+    """Return nested settings as a flat dict with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, dict) and value:
@@ -161,7 +161,7 @@ def compare_settings(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """Return a setting's value as in `key=value`."""
+    """Return a setting's value as text, as written in `key=value`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
@@ -169,7 +169,7 @@ def as_text(value: Any) -> str:
 
 
 def list_checkpoints(entry: Entry) -> list[dict[str, Any]]:
-    """Return name, size and time of a run's checkpoint files."""
+    """Return name, size and time of change of a run's checkpoint files, JSON-able."""
     folder = entry.path / "checkpoints"
     rows = []
     try:
@@ -201,7 +201,7 @@ _examining = threading.Lock()
 def examine(entry: Entry) -> dict[str, Any]:
     """Verify a run's checkpoints: return the report of `fledge doctor --json` without paths, or `{"trouble": message}`.
 
-    One run at a time, as it reads every byte.
+    Only one run is verified at a time, as this reads every byte of its checkpoints.
     """
     from fledge.storage.doctor import examine_folder, render
 
@@ -220,13 +220,13 @@ def examine(entry: Entry) -> dict[str, Any]:
 
 
 def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, Any]:
-    """Return what the training page shows of the runs in some places; write it as a page if `target` is given.
+    """Return the data of the training page for the runs in some places; if `target` is given, save it as a page.
 
     Raises:
         ConfigError: There is no run, or `target` is not an .html file.
     """
     if target is not None and target.suffix != ".html":
-        raise ConfigError(f"{target} must end in .html.")
+        raise ConfigError(f"{target} cannot be written: the name of a saved page must end in .html.")
     runs = FileIndex(places).runs()
     if not runs:
         raise ConfigError(f"{' and '.join(map(str, places))}: no run found. Pass a run's folder, or a folder of runs.")
@@ -238,7 +238,7 @@ def save_runs(places: Sequence[Path], target: Path | None = None) -> dict[str, A
 
 
 def collect(entries: Sequence[Entry], verify: bool = False) -> dict[str, Any]:
-    """Return all that the training page shows of some runs; with `verify`, also verify their checkpoints (slow)."""
+    """Return the data of the training page for some runs; with `verify`, also verify their checkpoints (slow)."""
     runs = []
     for entry in entries:
         curves = Curves(entry.path / "metrics.jsonl")
@@ -253,6 +253,6 @@ def collect(entries: Sequence[Entry], verify: bool = False) -> dict[str, Any]:
 
 
 def as_page(data: dict[str, Any]) -> str:
-    """Return the page as HTML."""
+    """Return the training page with this data as one HTML file."""
     names = ", ".join(each["run"]["name"] for each in data["runs"])
     return make_page(f"{names} · Fledge", "<fledge-training></fledge-training>", data, "charts", [MODULE])

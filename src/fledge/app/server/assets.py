@@ -1,8 +1,8 @@
-"""Static files, and pages saved as one HTML file.
+"""Serve static files, and save pages as one HTML file.
 
 The app's own files are served under /assets, the page folders of tasks (`TaskView.page`) under /tasks/NAME. A saved page has
-modules, styles and data inside it, and a content policy that allows nothing else. Its modules are joined by removing their
-imports of each other and the word `export`, so names at their top level must differ.
+modules, styles and data inside it, and a content security policy that allows nothing else. Its modules are joined by
+removing their imports of each other and the word `export`, so names at their top level must differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fledge.core.extras import install_command
 STATIC = Path(__file__).parents[1] / "static"
 SUFFIXES = (".js", ".css", ".svg")  # other files are not served
 CACHE = {"cache-control": "no-cache"}  # the browser asks each time, and gets the file if it has changed
-DATA_ID = "fledge-data"  # of the element that holds the data
+DATA_ID = "fledge-data"  # id of the element that holds the data
 IMPORT = re.compile(r'^import\s+(?:[^;]*?\s+from\s+)?"(\.\.?/[^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
 THREE_EXPORTS = re.compile(r"export\{([^{}]*)\};\s*(?://# sourceMappingURL=\S*\s*)?$")
@@ -40,10 +40,10 @@ follow();
 
 
 class TaskPages(dict[str, Path]):
-    """Page folders by task. Only those of tasks that the app has loaded: a URL never makes it load one."""
+    """Page folders by name of the task, only of tasks that the app has loaded: a URL never makes it load a task."""
 
     def urls(self, name: str, pattern: str) -> list[str]:
-        """Return the URLs of files in a task's page folder, sorted; none if it has no page."""
+        """Return the sorted URLs of files in a task's page folder that match a pattern; empty if the task has no page."""
         files = sorted(self[name].glob(pattern)) if name in self else []
         return [f"/tasks/{quote(name, safe='')}/{path.name}" for path in files]
 
@@ -72,7 +72,7 @@ def serve_assets(api: Any, task_pages: TaskPages) -> None:
 
 
 def join_modules(entries: Iterable[Path]) -> str:
-    """Join ES modules and all that they import into one script, imported modules first."""
+    """Return one script of ES modules and all modules that they import, imported modules first."""
     seen: set[Path] = set()
 
     def sources(path: Path) -> Iterator[str]:
@@ -87,7 +87,7 @@ def join_modules(entries: Iterable[Path]) -> str:
 
 
 def as_data(value: Any) -> str:
-    """Return JSON that is safe inside a script element: no text in it can end the element."""
+    """Return a value as JSON that is safe inside a script element: no text in it can end the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -96,12 +96,12 @@ def make_page(title: str, body: str, data: Any, folder: str, modules: Iterable[P
     """Return the HTML of a saved page.
 
     Args:
-        title: Escaped, so it may come from a file.
-        body: Markup, inserted as it is.
-        data: JSON-able; the page's script finds it in the element `DATA_ID`.
+        title: Title as plain text; it is escaped.
+        body: HTML, inserted as it is.
+        data: JSON-able data, which the page's script reads from the element `DATA_ID`.
         folder: Folder of static/ whose style sheets the page uses, besides the common one.
         modules: ES modules to run.
-        before: Script that runs ahead of the modules.
+        before: Script that runs before the modules.
     """
     script = before + join_modules(modules)
     assert "</script" not in script.lower()
@@ -130,7 +130,7 @@ def three_path() -> Path:
     spec = find_spec("nicegui")
     path = Path(spec.origin).parent / "elements" / "scene" / "dist" / "index.js" if spec and spec.origin else None
     if path is None or not path.is_file():
-        raise ConfigError(f"NiceGUI is not installed, which pages need: {install_command('ui')}")
+        raise ConfigError(f"Pages need NiceGUI, which is not installed. Install it: {install_command('ui')}")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Visitors that leave in the middle of a request: no error of the app, so nothing is printed."""
+"""Recognise errors that only mean that a visitor left during a request, so that they are not printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ AFTER_CLOSE = (
     'Cannot call "',
     "Unexpected ASGI message",
     "WebSocket is not connected",
-)  # first words of these errors in starlette and uvicorn
+)  # how such errors of starlette and uvicorn begin
 
 
 class Departure:
@@ -18,7 +18,7 @@ class Departure:
         self.left = False
 
     def receive(self, receive: Any) -> Any:
-        """Wrap `receive` to notice the end of the connection."""
+        """Return `receive` wrapped to notice that the visitor disconnects."""
 
         async def inner() -> Any:
             message = await receive()
@@ -28,7 +28,7 @@ class Departure:
         return inner
 
     def send(self, send: Any) -> Any:
-        """Wrap `send` to notice a connection that is closed."""
+        """Return `send` wrapped to notice that the connection is closed."""
 
         async def inner(message: Any) -> None:
             try:
@@ -40,7 +40,7 @@ class Departure:
         return inner
 
     def explains(self, error: Exception) -> bool:
-        """Return whether an error only says that the visitor has left."""
+        """Return whether an error only means that the visitor has left."""
         from starlette.requests import ClientDisconnect
         from starlette.websockets import WebSocketDisconnect
 

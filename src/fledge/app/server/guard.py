@@ -1,4 +1,4 @@
-"""The guard in front of the app: checks every request, and adds security headers to every answer.
+"""Check every request before it reaches the app, and add security headers to every answer.
 
 A request passes if
 - its Host is a name of this server: on localhost only localhost's names, which stops DNS rebinding; otherwise an address,
@@ -7,7 +7,7 @@ A request passes if
   browser marks as cross-site passes only as navigation;
 - it has the token, if there is one: first in the link, then in an HttpOnly, SameSite=Strict cookie;
 - it is not larger than `MAX_BODY`.
-Other requests get one sentence.
+Other requests get a page with one sentence that says why.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ class Refusal(Exception):
 
 
 def is_local(host: str) -> bool:
-    """Return whether a host to bind to is reachable from this machine only."""
+    """Return whether a server bound to this host can be reached only from this machine."""
     address = host.strip("[]")
     return host == "localhost" or (is_address(address) and ipaddress.ip_address(address).is_loopback)
 
 
 def same_token(given: str, token: str) -> bool:
-    """Return whether two tokens are equal; takes the same time for any two."""
+    """Return whether two tokens are equal, in constant time."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
 class Guard:
-    """ASGI middleware around the whole app.
+    """ASGI middleware around the whole app that checks requests and adds headers.
 
     Args:
-        host, port: Those that the server is bound to.
-        token: Token that requests must have; None only on localhost.
+        host, port: Host and port that the server is bound to.
+        token: Token that requests must have; None is allowed only on localhost.
         names: Further host names of the server.
     """
 
@@ -126,7 +126,9 @@ class Guard:
         host = headers.get("host", "").lower()
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if name not in self._names and (self._local or not is_address(name)):
-            raise Refusal(421, "This is not a name of this server. Open the link that it printed when it started.")
+            raise Refusal(
+                421, "This host name is not a name of this server. Open the link that it printed when it started."
+            )
 
     def _check_origin(self, scope: Scope, headers: Mapping[str, str]) -> None:
         origin, host = headers.get("origin"), headers.get("host", "")
@@ -135,7 +137,9 @@ class Guard:
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
         foreign = site in ("cross-site", "same-site") and mode != "navigate"
         if foreign or not (ours or (quiet and origin is None)):
-            raise Refusal(403, "Requests from other sites are refused. Open the link in a browser.")
+            raise Refusal(
+                403, "Requests from other sites are refused. Open the link that the server printed in a browser."
+            )
 
     def _brings_token(self, scope: Scope) -> bool:
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
@@ -153,9 +157,9 @@ class Guard:
             raise Refusal(401, "This server needs a token. Open the link that it printed when it started.")
 
     async def _welcome(self, scope: Scope, send: Any) -> None:
-        """Set the cookie, and go to the same page without the token in its address.
+        """Answer with a page that sets the cookie and opens the same address without the token.
 
-        Not by a redirect: after a link from another site, browsers would not send the SameSite=Strict cookie with it.
+        A redirect would not work: after a link from another site, browsers do not send a SameSite=Strict cookie with it.
         """
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != "token"]
         # quoted: browsers read a backslash as a slash and ignore tabs, and //name is another site
@@ -166,7 +170,7 @@ class Guard:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a name is an IP address, which no foreign domain can point to."""
+    """Return whether a name is an IP address (safe from DNS rebinding, which needs a domain name)."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -175,14 +179,14 @@ def is_address(name: str) -> bool:
 
 
 def check_size(headers: Mapping[str, str]) -> None:
-    """Refuse a request whose announced size is too large."""
+    """Raise Refusal if the content-length of a request is invalid or more than MAX_BODY."""
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or len(length) > 12 or int(length) > MAX_BODY:
         raise Refusal(413, TOO_LARGE)
 
 
 def limited(receive: Any) -> Any:
-    """Wrap `receive` to refuse a body that is too large."""
+    """Return `receive` wrapped to raise Refusal if the body has more than MAX_BODY bytes."""
     seen = 0
 
     async def inner() -> Any:
@@ -198,7 +202,7 @@ def limited(receive: Any) -> Any:
 
 
 def with_headers(send: Any, nonce: str) -> Any:
-    """Wrap `send` to add our headers to every answer."""
+    """Return `send` wrapped to add the security headers to every answer."""
     ours = {**HEADERS, "content-security-policy": POLICY.format(nonce=nonce)}
     added = [(name.encode(), value.encode()) for name, value in ours.items()]
 
@@ -212,7 +216,7 @@ def with_headers(send: Any, nonce: str) -> Any:
 
 
 async def refuse(scope: Scope, receive: Any, send: Any, refusal: Refusal) -> None:
-    """Answer with the refusal's message; close a websocket before it opens."""
+    """Answer a refused request with the refusal's message; close a websocket before it opens."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})
@@ -229,7 +233,7 @@ def small_page(sentence: str, link: str = "") -> str:
 
 
 async def answer(send: Any, status: int, page: str, headers: Mapping[str, str] | None = None) -> None:
-    """Send a small page."""
+    """Send a small HTML page with the security headers as the whole answer."""
     body = page.encode()
     policy = f"default-src 'none'; style-src {STYLE_HASH}; frame-ancestors 'none'"
     ours = {**HEADERS, "content-security-policy": policy, "cache-control": "no-store"}

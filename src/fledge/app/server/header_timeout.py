@@ -7,13 +7,13 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEADER_S = 10.0  # in which the header of a request must be complete
+HEADER_S = 10.0  # time within which the header of a request must be complete
 
 _Base: Any = AutoHTTPProtocol
 
 
 class HeaderTimeoutProtocol(_Base):
-    """Uvicorn's protocol, which by itself waits for a header without limit."""
+    """Uvicorn's HTTP protocol with a time limit of HEADER_S for request headers, which uvicorn does not have."""
 
     _timer: asyncio.TimerHandle | None = None
 

@@ -23,7 +23,7 @@ navigation: dict[str, str] = {}
 
 @contextmanager
 def frame(active: str) -> Iterator[None]:
-    """Add the title bar, and put the content of the block below it. `active` is the path of the page's own entry."""
+    """Add the title bar, and put the content of the `with` block below it; `active` is the path of the present page."""
     add_style("style.css")
     ui.add_head_html('<script src="/assets/theme.js"></script>')
     with ui.header(elevated=False).classes("fl-bar"), ui.element("div").classes("fl-bar-inner"):

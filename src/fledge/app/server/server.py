@@ -1,4 +1,4 @@
-"""The app as one object, and serving it.
+"""Build the app as one object, and serve it.
 
     server = build(AppConfig(folders=[Path("runs")]))
     serve(server)                          until Ctrl-C
@@ -36,26 +36,29 @@ TOKEN_CHARACTERS = {chr(code) for code in range(33, 127)} - set('";,\\&#')
 class AppConfig:
     """Settings of the server."""
 
-    host: str = "127.0.0.1"  # address to bind to; any other than this machine's own requires a token
-    port: int = 8080  # 0 takes a free one
+    host: str = "127.0.0.1"  # address to bind to; if other machines can reach it, a token is required
+    port: int = 8080  # 0 chooses a free port
     token: str | None = None  # secret that visitors must present; generated if it is required
     folders: Sequence[Path] = ()  # runs, recordings, and folders of them that the app may show
-    names: Sequence[str] = ()  # further host names of this server, for example that of a proxy
-    with_parent: int = 0  # process id of the training that ends the server, 0 for none; its folder may not exist yet
-    task: str | None = None  # reference of the task of recordings whose task is code
+    names: Sequence[str] = ()  # further host names of this server, for example the name of a proxy
+    with_parent: int = (
+        0  # process id of a training: the server ends with it, and its folder may not exist yet; 0 for none
+    )
+    task: str | None = None  # reference of the task of recordings, if it is a class of your own
 
     def __post_init__(self) -> None:
         if self.token is None and not is_local(self.host):
             self.token = secrets.token_urlsafe(24)
         if self.token is not None and (len(self.token) < MIN_TOKEN or set(self.token) - TOKEN_CHARACTERS):
             raise ConfigError(
-                f"The token must have at least {MIN_TOKEN} characters (letters, digits, -._~). Leave it out to generate one."
+                f"The token must have at least {MIN_TOKEN} characters, such as letters, digits and -._~, but no spaces and "
+                'none of ";,\\&#. Leave it out to generate one.'
             )
 
 
 @dataclass
 class Server:
-    """The app while it is built and served."""
+    """The parts of the app, while it is built and served."""
 
     config: AppConfig
     files: FileIndex  # runs and recordings that may be shown
@@ -63,13 +66,13 @@ class Server:
     app: Any = None  # the complete ASGI app with the guard around it
     closing: list[Any] = field(default_factory=list)  # functions to call when the server stops
     sock: socket.socket | None = None  # the listening socket, once it is bound
-    task_pages: TaskPages = field(default_factory=TaskPages)  # of the tasks that are loaded
+    task_pages: TaskPages = field(default_factory=TaskPages)  # page folders of the loaded tasks
     matches: Any = None  # the `MatchManager`, once the play page is used
     recordings: Any = None  # the `RecordingCache`, once a recording is shown
 
     @property
     def url(self) -> str:
-        """The address of the start page, with the token if there is one; valid once the port is known."""
+        """Return the address of the start page, with the token if there is one; valid once the port is bound."""
         host = "localhost" if is_local(self.config.host) else self.config.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
@@ -77,7 +80,7 @@ class Server:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.config.port}{token}"
 
     def link(self, path: str) -> str:
-        """Return the address of a page, with the token."""
+        """Return the address of a page, with the token if there is one."""
         base, _, token = self.url.partition("/?")
         return base + path + (("&" if "?" in path else "?") + token if token else "")
 
@@ -138,8 +141,8 @@ def put_nonces() -> None:
 def refuse_attachments() -> None:
     """Refuse binary attachments on NiceGUI's socket.
 
-    Its protocol lets a message announce any number of them and keeps them all until the last has arrived. Our pages send
-    none.
+    Its protocol lets a message announce any number of attachments, and keeps them all in memory until the last arrives.
+    Our pages send none.
     """
     from nicegui import core
 
@@ -155,7 +158,7 @@ def refuse_attachments() -> None:
 
 
 def answer_missing_pages(nicegui_app: Any) -> None:
-    """Answer a wrong address with a sentence and a link to the start page, or with JSON if no page was requested."""
+    """Answer an unknown address with a sentence and a link to the start page, or with JSON if no HTML was requested."""
     from starlette.responses import HTMLResponse, JSONResponse, Response
 
     @nicegui_app.exception_handler(404)
@@ -167,7 +170,7 @@ def answer_missing_pages(nicegui_app: Any) -> None:
 
 
 def bind(config: AppConfig) -> socket.socket:
-    """Return a listening socket, and note its port in `config`.
+    """Return a listening socket, and set `config.port` to its port.
 
     Raises:
         ConfigError: The port cannot be bound.
@@ -182,7 +185,8 @@ def bind(config: AppConfig) -> socket.socket:
         sock.close()
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"Port {config.port} on {config.host} cannot be used ({reason}). Choose another with --port; 0 takes a free one."
+            f"Port {config.port} on {config.host} cannot be used ({reason}). Choose another with --port; --port 0 takes a "
+            "free one."
         ) from error
     config.port = sock.getsockname()[1]
     return sock
