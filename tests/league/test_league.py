@@ -208,7 +208,7 @@ def test_a_rung_keeps_the_weights_it_was_met_with() -> None:
     later = League(cfg, lambda name: Learned(2.0), Copy)
     later.load_state_dict(saved)
     assert later.agents[0].w.tolist() == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="exploiter has another network than when"):
+    with pytest.raises(ConfigError, match="The network of opponent exploiter has changed"):
         League(cfg, lambda name: Learned(2.0, 3), Copy).load_state_dict(saved)
 
 

@@ -122,11 +122,11 @@ def test_its_settings_are_explained() -> None:
     [
         ("class X: pass", "must be a subclass of Learner"),
         ("from fledge.learn.base import Learner as X", "that defines update"),
-        ("from fledge.learn.ppo import PPO\nclass X(PPO): config = None", "needs an attribute `config`"),
-        ("from fledge.learn.ppo import PPO\nclass X(PPO): policy_form = 'sac'", "but must have ppo"),
-        ("from fledge.learn.sac import SAC\nclass X(SAC): policy_form = 'ppo'", "but must have sac, td3 or dqn"),
+        ("from fledge.learn.ppo import PPO\nclass X(PPO): config = None", "has no valid attribute `config`"),
+        ("from fledge.learn.ppo import PPO\nclass X(PPO): policy_form = 'sac'", "but it must be ppo"),
+        ("from fledge.learn.sac import SAC\nclass X(SAC): policy_form = 'ppo'", "but it must be sac, td3 or dqn"),
         ("from fledge.learn.ppo import PPO\nfrom fledge.learn.sac import SACConfig\nclass X(PPO): config = SACConfig",
-         "needs a field rollout_steps"),
+         "has no field rollout_steps"),
     ],
 )  # fmt: skip
 def test_a_class_that_breaks_the_contract_is_refused(text: str, sentence: str, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Opponents of a learner: a ladder of scripted policies, past selves, and ratings."""
+"""Opponents of a learner: a ladder of scripted policies, copies of the learner (past selves), and ratings."""

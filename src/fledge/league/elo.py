@@ -1,7 +1,8 @@
-"""Elo ratings. 400 points more are ten times the odds of winning; a draw counts as half a win.
+"""Elo ratings: 400 points more mean ten times the odds of winning; a draw counts as half a win.
 
 `fit_ratings` finds the ratings that make all results of a cross-table most likely (Bradley and Terry 1952), with intervals
-from the curvature there. `expected_score` and `Ratings` follow a learner from fight to fight, as chess does.
+from the curvature of the likelihood. `Ratings` updates the ratings of a learner and its opponents after each
+batch of fights, as in chess.
 """
 
 from __future__ import annotations
@@ -14,27 +15,29 @@ import numpy as np
 
 SCALE = 400.0 / math.log(10.0)  # points per unit of log odds
 ANCHOR = 1000.0
-PRIOR_FIGHTS = 1.0  # virtual draws of each pair that met: keeps the rating of an agent that never lost finite
+PRIOR_FIGHTS = (
+    1.0  # virtual draws added to each pair that fought, so that the rating of an agent that never lost is finite
+)
 
 
 def expected_score(rating: float, other: float) -> float:
-    """Return the expected score of one fight: a win is 1, a draw one half."""
+    """Return the expected score of one fight against a player with the rating `other`: a win is 1, a draw one half."""
     return 1.0 / (1.0 + 10.0 ** ((other - rating) / 400.0))
 
 
 def arena_rating(score: float, fights: int) -> float:
-    """Return the rating of a score s against opponents rated 1000, s clipped half a fight away from 0 and 1."""
+    """Return the rating that makes this score against opponents rated 1000 likely; scores of 0 and 1 move by half a fight."""
     s = min(max(score, 0.5 / fights), 1.0 - 0.5 / fights)
     return ANCHOR + 400.0 * math.log10(s / (1.0 - s))
 
 
 def fit_ratings(scores: np.ndarray, fights: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most likely ratings, and half widths of their 95 % intervals.
+    """Return the most likely ratings [K], and half the widths of their 95 % intervals [K].
 
     Args:
-        scores: [K, K] wins plus half of the draws of i against j.
-        fights: [K, K] fights between i and j, symmetric; the diagonal is ignored.
-        anchor: Index of the agent with rating 1000; None: the mean of all is.
+        scores: [K, K] wins plus half of the draws of agent i against agent j.
+        fights: [K, K] number of fights between agents i and j, symmetric; the diagonal is ignored.
+        anchor: Index of the agent whose rating is 1000; if None, the mean of all ratings is 1000.
     """
     count = len(scores)
     n = np.where(np.eye(count, dtype=bool), 0.0, np.asarray(fights, float))
@@ -62,21 +65,22 @@ def fit_ratings(scores: np.ndarray, fights: np.ndarray, anchor: int | None = Non
 
 @dataclass
 class Ratings:
-    """Ratings that are updated with each batch of results. The first entry is the learner's."""
+    """Ratings that are updated with each batch of results; the first is the learner's, the others its opponents'."""
 
     values: list[float] = field(default_factory=lambda: [ANCHOR])
-    rate: float = 8.0  # points that one fight moves at most
+    rate: float = 8.0  # largest change of a rating by one fight, points
 
     def add(self) -> None:
         """Add an opponent with the learner's present rating."""
         self.values.append(self.values[0])
 
     def update(self, scores: Sequence[float], fights: Sequence[float], fixed: int = 1) -> None:
-        """Update ratings by results of the learner against each opponent.
+        """Update all ratings with results of the learner against each opponent.
 
         Args:
-            scores: Wins plus half of the draws.
-            fixed: Opponent whose rating stays (the first is 1), so that the scale does not drift.
+            scores: Wins plus half of the draws of the learner against each opponent.
+            fights: Number of fights against each opponent.
+            fixed: Number of the opponent, counted from 1, whose rating never changes, so that the scale does not drift.
         """
         for number, (score, count) in enumerate(zip(scores, fights, strict=True), 1):
             if count <= 0:

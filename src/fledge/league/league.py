@@ -1,8 +1,8 @@
-"""The league: opponents of a learner. A ladder of scripted policies (or policies of other runs), and past selves.
+"""The league: a learner's opponents. They are a ladder of scripted policies (or other runs) and past selves (copies).
 
 The ladder is a curriculum. Its present stage is beaten when, over the last `window` fights against that opponent, at least
-`promote_at` of the decided ones were won and at least half of all were decided. Then the next opponent joins, and with
-`past_selves` a copy of the learner. After the last stage, a copy joins whenever the learner beats the newest one. Nothing
+half of all were decided, and at least `promote_at` of the decided fights were won. Then the next opponent joins, and with
+`past_selves` a copy of the learner. After the last stage, a copy joins whenever the learner beats the newest copy. Nothing
 depends on a number of steps.
 
 Opponents are drawn with weight (1 - score)^priority plus a small constant. A league that is saved and loaded continues
@@ -26,42 +26,42 @@ from fledge.core.errors import ConfigError, InputError
 from fledge.core.settings import setting
 from fledge.league.elo import Ratings
 
-MIN_WEIGHT = 0.05  # of an opponent that never wins
+MIN_WEIGHT = 0.05  # weight of an opponent that never wins
 Weights = Mapping[str, Tensor]
 
 
 @dataclass
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart", code=True)
-    """Opponents to beat in turn: scripted policies, policy files, runs, file.py:Class; empty: env.opponent alone."""
+    """Opponents to beat in turn: scripted policies, policy files, runs, file.py:Class; empty: only env.opponent."""
     advance: bool = setting(True, resume="restart")
-    """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
+    """Opponents join one after the other, each when the one before is beaten; false: all from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
     """Share of the decided fights that must be won before the next opponent joins."""
     window: int = setting(500, at_least=1)
-    """Recent fights against an opponent that its score averages over."""
+    """Number of recent fights over which the score against an opponent is averaged."""
     past_selves: int = setting(0, at_least=0, at_most=64)
-    """Newest copies of the learner that are kept as opponents."""
+    """Number of copies of the learner, the newest ones, that are kept as opponents."""
     self_share: float = setting(0.5, at_least=0, at_most=1)
     """Share of the fights that go to past selves, once there are any."""
     self_beaten_at: float = setting(0.6, above=0, at_most=1)
-    """Share of the decided fights against the newest past self at which another one joins."""
+    """Share of decided fights that must be won against the newest past self before another past self joins."""
     priority: float = setting(1.0, at_least=0)
-    """Exponent of (1 - score) in an opponent's weight: larger draws hard opponents more often; 0: all alike."""
+    """Exponent of (1 - score) in an opponent's weight: larger chooses hard opponents more often; 0: all equally."""
     self_play: float = setting(0.0, at_least=0, below=1, resume="restart")
-    """Share of episodes against the learner's own weights at the start of the rollout; the rest are the league's."""
+    """Share of episodes against the learner's own weights at the rollout's start; the others are against the league."""
 
 
 class Retired(BaseAgent):
-    """Placeholder for a past self that is no longer an opponent, so that the others keep their numbers."""
+    """Placeholder for a past self that is no longer an opponent, so that other opponents keep their numbers."""
 
 
 class League:
     """Opponents of a learner, their scores and ratings.
 
     Args:
-        find_agent: Returns the scripted policy or the policy file of a name.
-        make_self: Makes an agent from weights of the learner.
+        find_agent: Returns the agent of a name on the ladder; None if there is none.
+        make_self: Makes a past self: an agent with these weights of the learner.
     """
 
     def __init__(
@@ -77,7 +77,9 @@ class League:
                 f"league.ladder names {missing[0]!r}, which is not a scripted policy, a run, a policy file, or file.py:Class."
             )
         if not pilots:
-            raise ConfigError("league.ladder is empty, but a league needs at least one opponent.")
+            raise ConfigError(
+                "league.ladder is empty, but a league needs at least one opponent, such as league.ladder=[crank]."
+            )
         if cfg.advance and cfg.past_selves and cfg.self_share == 1 and len(pilots) > 1:
             raise ConfigError(
                 "league.self_share is 1, so the ladder could not advance once a past self has joined: set it lower, or "
@@ -86,15 +88,15 @@ class League:
         self.names = list(cfg.ladder)
         self.agents: list[BaseAgent] = [pilot for pilot in pilots if pilot is not None]
         self.stage = 0 if cfg.advance else len(pilots) - 1  # number of the ladder's present opponent
-        self.selves: dict[int, Weights] = {}  # of past selves that are opponents, or in running episodes, by number
-        self._new: dict[int, Weights] = {}  # not taken by `take_new_selves` yet
+        self.selves: dict[int, Weights] = {}  # weights of past selves in use, by number
+        self._new: dict[int, Weights] = {}  # weights that `take_new_selves` has not returned yet
         self.totals = torch.zeros((len(self.agents), 3), dtype=torch.float64)  # recent wins, draws, losses
         self.met = torch.zeros(len(self.agents), dtype=torch.float64)  # all fights
         self.ratings = Ratings()
         for _ in self.agents:
             self.ratings.add()
         self.joined: dict[int, dict[str, float]] = {}
-        """By number of the opponent: fights of the learner, and its rating, at the time when the opponent joined."""
+        """By number of an opponent: the learner's fights and rating at the time when the opponent joined."""
         for number in self.active:
             self._note_joining(number)
 
@@ -102,17 +104,17 @@ class League:
 
     @property
     def active(self) -> list[int]:
-        """Numbers of the current opponents: the ladder up to the present stage, and the newest past selves."""
+        """Return the numbers of the current opponents: the ladder up to the present stage, and the newest past selves."""
         newest = sorted(self.selves)[-self.cfg.past_selves :] if self.cfg.past_selves else []
         return [*range(self.stage + 1), *newest]
 
     def scores(self) -> Tensor:
-        """Return recent wins plus half of the draws, as a share, [opponents]; one half without any fight."""
+        """Return the learner's recent score against each opponent [opponents], 0 to 1, draws as half; 0.5 before any fight."""
         fights = self.totals.sum(1)
         return torch.where(fights > 0, (self.totals[:, 0] + 0.5 * self.totals[:, 1]) / fights.clamp(min=1e-9), 0.5)
 
     def weights(self) -> list[float]:
-        """Return the probability of each opponent, [opponents]."""
+        """Return the probability of choosing each opponent for the next fight, [opponents]."""
         hardness = (1.0 - self.scores()).clamp(min=0.0) ** self.cfg.priority + MIN_WEIGHT
         here = torch.zeros_like(hardness)
         here[self.active] = hardness[self.active]
@@ -128,13 +130,13 @@ class League:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Return whether enough recent fights against an opponent were decided, and enough of those won."""
+        """Return whether, of the recent fights with an opponent, at least half were decided and a share `at` of those won."""
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided
 
     def learn(self, results: Tensor, weights: Callable[[], Weights]) -> None:
-        """Update scores and ratings with the fights since the last call, and add opponents that are due.
+        """Update scores and ratings with the fights since the last call, and let the next opponent or a past self join if due.
 
         Args:
             results: [opponents, 3] wins, draws, losses of the learner, over all ranks.
@@ -143,7 +145,8 @@ class League:
         known = len(results)
         if known > len(self.agents) or results.shape[1] != 3:
             raise InputError(
-                f"results has shape {tuple(results.shape)}, but must be [opponents, 3] for at most {len(self.agents)}."
+                f"results has shape {tuple(results.shape)}, but must be [opponents, 3], with at most {len(self.agents)} "
+                "opponents."
             )
         results = results.double()
         fights = results.sum(1)
@@ -164,7 +167,7 @@ class League:
             self.add_self(weights())
 
     def add_self(self, weights: Weights) -> None:
-        """Add a copy of the learner as an opponent."""
+        """Add a copy of the learner with these weights as an opponent."""
         kept = {name: value.detach().cpu().clone() for name, value in weights.items()}
         number = len(self.agents)
         self.selves[number] = self._new[number] = kept
@@ -182,7 +185,7 @@ class League:
             self.agents[number] = Retired()
 
     def take_new_selves(self) -> dict[int, Weights]:
-        """Return weights of the past selves that joined since the last call, by their numbers from 1."""
+        """Return the weights of the past selves that joined since the last call, by number, counted from 1."""
         taken, self._new = self._new, {}
         return {number - len(self.cfg.ladder) + 1: weights for number, weights in taken.items()}
 
@@ -190,7 +193,7 @@ class League:
         self.joined[number] = {"fights": float(self.met.sum()), "rating": self.ratings.values[0]}
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the league by name."""
+        """Return the league's metrics by name, such as `league/elo`."""
         won, drawn, lost = self.totals[self.stage].tolist()
         return {
             "league/rung": float(self.stage + 1),
@@ -220,20 +223,21 @@ class League:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of a league with the same ladder; older ones hold every past self."""
+        """Load a `state_dict` of a league with the same ladder; in earlier versions it holds all past selves."""
         names: Sequence[str] = state["names"]
         pilots = int(state.get("pilots", len(names) - len(state["selves"])))
         if list(names[:pilots]) != list(self.cfg.ladder):
             raise ConfigError(
                 f"The run's ladder is {list(names[:pilots])}, but league.ladder is {list(self.cfg.ladder)}: a run keeps its "
-                "ladder. Start a new one; init_from takes over the weights."
+                "ladder. Restore the setting, or start a new run with init_from=RUN, which takes over the weights."
             )
         for number, weights in state.get("rungs", {}).items():
             try:
                 self.agents[int(number)].load_state_dict(weights)
             except RuntimeError as error:
                 raise ConfigError(
-                    f"{names[int(number)]} has another network than when this run was saved: restore it, or start a new run."
+                    f"The network of opponent {names[int(number)]} has changed since this run was saved: restore it, or "
+                    "start a new run."
                 ) from error
         del self.names[pilots:], self.agents[pilots:]
         self.selves = {int(number): dict(weights) for number, weights in state["selves"].items()}

@@ -1,8 +1,8 @@
-"""Learner: the interface of a learning algorithm. PPO, SAC, TD3 and DQN implement it; so can a class of your own:
+"""Learner: the interface of a learning algorithm. PPO, SAC, TD3 and DQN implement it, and a class of your own can too:
 
     class A2C(Learner):                        fledge train navigation algo=a2c.py:A2C algo_config.lr=1e-3
         config = A2CConfig                     dataclass of its settings, `algo_config.*` (fields made by `setting`)
-        policy_form = "ppo"                    learns with the network that a task builds for ppo, sac, td3 or dqn
+        policy_form = "ppo"                    the network to train: the one that the task builds for ppo, sac, td3 or dqn
 
         def __init__(self, policy, cfg, ranks=1): ...
         def update(self, rollout, progress=0.0): ...       learn from a rollout [T, N]; return metrics by name
@@ -31,22 +31,22 @@ from fledge.core.errors import NumericsError
 
 
 class Learner(ABC):
-    """Base of on-policy learners, and of `OffPolicy`."""
+    """Base class of on-policy learners, and of `OffPolicy`."""
 
     config: ClassVar[type]
     """Dataclass of the settings."""
     policy_form: ClassVar[str] = "ppo"
-    """The algorithm ("ppo", "sac", "td3", "dqn") whose network it learns with."""
+    """The algorithm ("ppo", "sac", "td3" or "dqn") whose kind of network this learner trains."""
     corrects_stale: ClassVar[bool] = False
-    """Whether it can learn from rollouts of older weights (collect.mode=pipelined); it is then made with stale_policy=True."""
+    """Whether it can learn from rollouts of older weights (collect.mode=pipelined), which passes it stale_policy=True."""
     optimizers: dict[str, torch.optim.Optimizer]
 
     @abstractmethod
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; return mean losses and diagnostics.
 
-        Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError; its `cause`, if set, is
-        dumped for `repeat`.
+        Schedules follow `progress`, the share of training done, 0 to 1. On NaN, raise NumericsError; if
+        its `cause` is set, it is saved to a file, so that `repeat` can reproduce the failure.
         """
 
     def train(self, data: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
@@ -61,7 +61,7 @@ class Learner(ABC):
         self.schedule(progress)
 
     def repeat(self, cause: Mapping[str, Any]) -> dict[str, float]:
-        """Repeat a failed update from the `cause` of its error; return its metrics."""
+        """Repeat a failed update from the `cause` of its NumericsError, and return the update's metrics."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,32 +69,32 @@ class Learner(ABC):
         return {"optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Load a `state_dict`, to continue exactly from there."""
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would keep its tensors
+            optimizer.load_state_dict(copy.deepcopy(state["optimizers"][name]))  # torch would use its tensors
 
     def snapshot(self) -> dict[str, Any]:
-        """Copy everything that the next update depends on, besides its data."""
+        """Return a copy of everything that the next update depends on, except its data."""
         return {**self.state_dict(), "rng": torch.get_rng_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to a `snapshot`."""
+        """Restore the state of a `snapshot`."""
         self.load_state_dict(state)
         torch.set_rng_state(state["rng"].cpu())
 
     def rank_state(self) -> dict[str, Any]:
-        """Return the state of this rank alone."""
+        """Return the state that only this rank has, such as its replay buffer."""
         return {}
 
     def load_rank_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `rank_state`."""
+        """Load a `rank_state`, to continue exactly from there."""
 
     def close(self) -> None:
         """Release threads and memory."""
 
 
 def finite_report(names: Sequence[str], values: Tensor) -> dict[str, float]:
-    """Return metrics by name with one transfer from the device; raise NumericsError where one is not finite."""
+    """Return metrics by name, with one transfer from the device; raise NumericsError if a value is not finite."""
     report = dict(zip(names, values.tolist(), strict=True))
     if bad := [name for name, value in report.items() if not abs(value) < float("inf")]:
         raise NumericsError(f"NaN or infinity in {', '.join(bad)} while learning.")

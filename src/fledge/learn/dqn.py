@@ -18,13 +18,13 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class DQNConfig(OffPolicyConfig):
     epsilon: float = setting(0.4, at_least=0, at_most=1)
-    """Share of random actions of the first env; env i of n takes epsilon ** (1 + 7 i / (n - 1))."""
+    """Share of random actions in the first env; in env i of n, the share is epsilon ** (1 + 7 i / (n - 1))."""
     huber_delta: float = setting(1.0, above=0)
     """Huber threshold. If much smaller than the returns, rare terminal transitions count too little."""
 
 
 class DQN(OffPolicy):
-    """Learner of a `QNetwork`."""
+    """DQN learner, which trains a `QNetwork`."""
 
     config, policy_form = DQNConfig, "dqn"
     names = ("q_loss", "q")

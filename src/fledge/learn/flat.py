@@ -1,7 +1,7 @@
 """All parameters of a module in one flat tensor, and all gradients in another.
 
-Ranks average gradients with one collective, the norm is one reduction, and the optimiser updates one tensor.
-Parameters and gradients stay usable under their own names: they are views.
+Ranks average gradients with one collective operation, the norm is one reduction, and the optimiser updates one tensor.
+The module's own parameters and gradients stay usable, as views of the flat tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class FlatParameters:
-    """Owns the two flat buffers of a module's trainable parameters."""
+    """Flat tensors of all trainable parameters of a module (`values`) and of their gradients (`grads`)."""
 
     def __init__(self, module: nn.Module) -> None:
         parameters = [p for p in module.parameters() if p.requires_grad]
@@ -34,19 +34,19 @@ class FlatParameters:
         self.grads.zero_()
 
     def average_grads(self, ranks: int) -> None:
-        """Average gradients over all ranks."""
+        """Average the gradients over all ranks, in place."""
         average_over_ranks(self.grads, ranks)
 
     def part(self, module: nn.Module) -> Tensor:
-        """Return the gradients of a submodule, whose parameters are adjacent."""
+        """Return the part of the flat gradients that belongs to a submodule, whose parameters must be adjacent."""
         places = [self._places[p] for p in module.parameters()]
         return self.grads[places[0].start : places[-1].stop]
 
     def clip_grad_norm(self, limit: float, parts: Sequence[Tensor] | None = None) -> Tensor:
-        """Scale gradients so that their norm is at most `limit`; return the norm before that.
+        """Scale gradients so that their norm is at most `limit`; return the norm of all gradients before scaling.
 
         Args:
-            parts: Scale each of these by its own norm (see `part`) and no other gradients; None: scale all by their norm.
+            parts: Parts of the gradients (see `part`) to scale, each by its own norm; if None, scale all by the common norm.
         """
         norm = torch.linalg.vector_norm(self.grads)
         if parts is None:
@@ -57,7 +57,7 @@ class FlatParameters:
 
 
 def average_over_ranks(values: Tensor, ranks: int) -> Tensor:
-    """Average a tensor over all ranks, in place."""
+    """Average a tensor over all ranks, in place, and return it."""
     if ranks > 1:
         dist.all_reduce(values)
         values.div_(ranks)
@@ -65,6 +65,6 @@ def average_over_ranks(values: Tensor, ranks: int) -> Tensor:
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Copy an optimizer's state_dict."""
+    """Return an optimizer's state_dict with copies of its tensors."""
     state = optimizer.state_dict()
     return {**state, "state": {k: {n: t.clone() for n, t in v.items()} for k, v in state["state"].items()}}

@@ -29,7 +29,7 @@ Batch = dict[str, Tensor]
 @dataclass
 class ReplayConfig:
     size: int = setting(1_000_000, at_least=1, resume="restart")
-    """Transitions kept, over all ranks; the oldest episodes leave first."""
+    """Number of transitions kept, over all ranks; the oldest episodes are dropped first."""
     batch: int = setting(4096, at_least=1)
     """Transitions per gradient step, over all ranks."""
     steps: int = setting(8, at_least=1)
@@ -41,9 +41,9 @@ class ReplayConfig:
     n_step: int = setting(3, at_least=1, resume="restart")
     """Steps of reward before bootstrapping from the target network."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
-    """Unit that is compressed: frame, chunk or episode."""
+    """What is compressed as one unit: a frame, a chunk or an episode."""
     segment: int = setting(64, at_least=1, resume="restart")
-    """Episodes are added to the buffer in pieces of this many decisions, before they end."""
+    """Decisions per piece: running episodes are added to the buffer in pieces of this length."""
     prioritized: bool = setting(False, resume="restart")
     """Sample transitions in proportion to their error (dqn only)."""
 
@@ -63,13 +63,13 @@ class OffPolicyConfig:
     gamma: float = setting(0.99, above=0, at_most=1)
     """Discount per decision."""
     tau: float = setting(0.005, above=0, at_most=1)
-    """Share of the way that target networks move towards their originals at each step (Polyak)."""
+    """Share of the way that target networks move towards the trained networks at each step (Polyak)."""
     max_grad_norm: float = setting(10.0, above=0)
     """Gradients are scaled down to this norm."""
 
 
 class Replay(Protocol):
-    """Interface of the replay buffer of a learner; `DictReplayBuffer` implements it."""
+    """Interface of a learner's replay buffer; `DictReplayBuffer` implements it."""
 
     def add_rollout(self, rollout: Mapping[str, Any]) -> int: ...
     def sample(self, batch_size: int) -> Batch: ...
@@ -81,14 +81,14 @@ class Replay(Protocol):
 
 
 class OffPolicy(Learner):
-    """Base of off-policy learners. Subclasses pass networks to `train_module`, and define `step` and `explore`.
+    """Base class of off-policy learners. Subclasses pass networks to `train_module`, and define `step` and `explore`.
 
     Args:
         policy: The network that acts.
         buffer: Replay buffer of this rank; closed by `close()`.
     """
 
-    names: Sequence[str]  # of the metrics that `step` returns
+    names: Sequence[str]  # names of the metrics that `step` returns
     prioritizes: ClassVar[bool] = False
     """Whether `step` sets priorities in the buffer (replay.prioritized)."""
 
@@ -106,7 +106,7 @@ class OffPolicy(Learner):
     def train_module(
         self, name: str, module: nn.Module, lr: float, final_share: float = 1.0, target: nn.Module | None = None
     ) -> None:
-        """Optimize a module with Adam, whose rate falls to a share of `lr`; `target` is a copy that `follow` moves."""
+        """Register a module to train with Adam, at a rate that falls from `lr` to `final_share * lr`; `target` is its copy."""
         self.rates[name] = (lr, lr * final_share)
         self.flats[name] = FlatParameters(module)
         self.optimizers[name] = torch.optim.Adam([self.flats[name].values], lr=lr, fused=True)
@@ -116,17 +116,17 @@ class OffPolicy(Learner):
             self._copies.append((module, target))
 
     def begin(self, progress: float = 0.0) -> None:
-        """Copy networks to their targets."""
+        """Copy the weights of all networks to their target networks, and set the learning rates."""
         for module, target in self._copies:
             target.load_state_dict(module.state_dict())
         self.schedule(progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Add a rollout to the buffer and learn from it; return mean losses and diagnostics."""
+        """Add a rollout to the buffer and learn from samples of it; return mean losses and diagnostics."""
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()
         self.schedule(progress)
-        # count collected frames, which are equal on all ranks; what the buffers hold is not
+        # count collected frames, whose number is equal on all ranks; the number of frames in the buffers is not
         flown = self.frames // rollout["reward"].shape[1]
         if self.frames * self.ranks < self.replay.warm_up or flown <= self.replay.segment:
             return dict.fromkeys(self.names, 0.0)
@@ -150,7 +150,7 @@ class OffPolicy(Learner):
         return self.learn(cause["batches"])
 
     def learn(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Make a gradient step on each batch; return the mean of their metrics. The only check for NaN."""
+        """Make a gradient step on each batch, and return the mean metrics; raise NumericsError if one is not finite."""
         sums, before = torch.zeros(len(self.names), device=self.device), self.steps_done
         for batch in batches:
             sums += self.step(batch)
@@ -158,12 +158,12 @@ class OffPolicy(Learner):
         return finite_report(self.names, sums / max(self.steps_done - before, 1))
 
     def schedule(self, progress: float) -> None:
-        """Set learning rates for a share of training done, 0 to 1."""
+        """Set the learning rates for `progress`, the share of training done, 0 to 1."""
         for name, (first, last) in self.rates.items():
             self.optimizers[name].param_groups[0]["lr"] = first + (last - first) * progress
 
     def step(self, batch: Batch) -> Tensor:
-        """Make one gradient step on a batch; return the metrics called `names`."""
+        """Make one gradient step on a batch, and return the metrics in the order of `names`."""
         raise NotImplementedError
 
     def explore(self, obs: Mapping[str, Tensor]) -> Tensor:
@@ -171,12 +171,12 @@ class OffPolicy(Learner):
         raise NotImplementedError
 
     def discount(self, batch: Batch) -> Tensor:
-        """Return the discount of the next observation's value, [B]: 0 after termination."""
+        """Return the factor of the next observation's value in the target, [B]: 0 after termination."""
         alive = (~batch["terminated"]).float()
         return alive * batch["discount"] if "discount" in batch else alive * self.gamma
 
     def descend(self, name: str, loss: Tensor, max_norm: float) -> None:
-        """Make an optimizer step on one module, with gradients averaged over ranks."""
+        """Make an optimizer step on one module, with gradients averaged over ranks and clipped to `max_norm`."""
         flat = self.flats[name]
         flat.zero_grad()
         loss.backward()
@@ -185,13 +185,13 @@ class OffPolicy(Learner):
         self.optimizers[name].step()
 
     def follow(self, name: str, tau: float) -> None:
-        """Move a target network by a share `tau` towards its original."""
+        """Move a target network a share `tau` of the way towards the trained network."""
         self.targets[name].values.data.lerp_(self.flats[name].values.data, tau)
 
     # ---- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what all ranks share: weights, targets, optimizers, counters."""
+        """Return a copy of the state that all ranks share: weights, target networks, optimizers, number of steps."""
         return {
             "weights": {k: v.values.detach().clone() for k, v in self.flats.items()},
             "targets": {k: v.values.detach().clone() for k, v in self.targets.items()},
@@ -218,5 +218,5 @@ class OffPolicy(Learner):
 
 
 def next_observations(batch: Batch, keys: Sequence[str]) -> dict[str, Tensor]:
-    """Return the next observations of a batch by their own names."""
+    """Return the next observations of a batch, by name without the prefix `next_`."""
     return {key: batch[f"next_{key}"] for key in keys}

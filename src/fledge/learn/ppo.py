@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017) on time-major rollouts, data-parallel over ranks.
 
-Rollouts belong to the collector and are only read:
+The collector owns the rollouts; PPO only reads these entries:
 
     input [T, N, F]   raw_action [T, N, A]   log_prob, value, next_value, reward, terminated, truncated [T, N]
 
@@ -30,7 +30,7 @@ from fledge.learn.flat import FlatParameters, average_over_ranks, copy_optimizer
 from fledge.learn.returns import gae
 
 NEEDED = ("input", "log_prob", "value", "next_value", "reward", "terminated", "truncated")
-MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since
+MAX_WEIGHT = 2.0  # largest weight of a sample whose action has become more likely since it was collected
 
 
 class Precision(enum.Enum):
@@ -39,7 +39,7 @@ class Precision(enum.Enum):
     fp32 = "fp32"
     bf16 = "bf16"
     auto = "auto"
-    mixed = "auto"  # another name
+    mixed = "auto"  # another name of auto
 
 
 @dataclass
@@ -87,7 +87,7 @@ class PPOConfig:
     log_std_max: float = setting(-0.5, at_least=-4, at_most=2)
     """Ceiling of the Gaussian head's log standard deviation at the start."""
     log_std_max_final: float = setting(-1.3, at_least=-4, at_most=2)
-    """The same at the end (linear)."""
+    """Ceiling of the log standard deviation at the end (linear)."""
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon."""
     precision: Precision = Precision.fp32
@@ -100,12 +100,12 @@ def find_raw_action(rollout: Any) -> Any:
 
 
 class PPO(Learner):
-    """Learner of an `ActorCritic`; owns its optimizer and flat parameters.
+    """PPO learner, which trains an `ActorCritic`.
 
     Args:
-        stale_policy: Rollouts come from older weights (collect.mode=pipelined). Values are then computed again, samples
-            and advantages (`gae`) are weighted by the probability ratio of the present to the older policy, and updates
-            stay close to the present one (decoupled PPO, Hilton et al. 2022).
+        stale_policy: Whether rollouts come from older weights (collect.mode=pipelined). If so, values are computed again,
+            samples and advantages (`gae`) are weighted by the probability ratio of the present to the older policy, and
+            updates stay close to the present policy (decoupled PPO, Hilton et al. 2022).
     """
 
     config = PPOConfig
@@ -118,7 +118,9 @@ class PPO(Learner):
         self.clipped = [self.flat.part(m) for m in (policy.head, policy.critic)] if cfg.clip_heads else None
         device = self.flat.values.device
         if cfg.precision is Precision.bf16 and device.type != "cuda":
-            raise ConfigError("ppo.precision=bf16 is for CUDA: on a CPU it is slower than fp32; leave it at fp32.")
+            raise ConfigError(
+                "ppo.precision=bf16 needs a CUDA device, as it is slower than fp32 on a CPU: use fp32 or auto."
+            )
         self.bf16 = cfg.precision is not Precision.fp32 and device.type == "cuda"
         self.optimizer = torch.optim.Adam([self.flat.values], lr=cfg.lr, eps=cfg.adam_eps, fused=True)
         self.optimizers = {"policy": self.optimizer}
@@ -145,7 +147,7 @@ class PPO(Learner):
         return self.update(rollout, float(cause["progress"]))
 
     def schedule(self, progress: float) -> None:
-        """Set learning rate, entropy bonus and spread for a share of training done, 0 to 1."""
+        """Set learning rate, entropy bonus and limit of the standard deviation for `progress`, the share of training done."""
         cfg = self.cfg
         self.optimizer.param_groups[0]["lr"] = cfg.lr * (1 + (cfg.lr_final_share - 1) * progress)
         self.entropy_coef = cfg.entropy_coef * (1 + (cfg.entropy_final_share - 1) * progress)
@@ -205,9 +207,9 @@ class PPO(Learner):
 
     @torch.no_grad()
     def _evaluate_again(self, rollout: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities, values and next values [T, N] of the present weights.
+        """Return log-probabilities, values and next values [T, N], computed with the present weights.
 
-        At the last step of an episode or of the rollout, the next value stays as collected.
+        At the last step of an episode or of the rollout, the next value is the collected one.
         """
         log_probs, values = [], []
         for x, raw_action in zip(rollout["input"], find_raw_action(rollout), strict=True):
@@ -220,7 +222,7 @@ class PPO(Learner):
         return torch.stack(log_probs), value, next_value
 
     def losses(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss of a minibatch and its parts: policy, value, entropy, KL, clipped share."""
+        """Return the loss of a minibatch, and its metrics: policy loss, value loss, entropy, KL divergence, clipped share."""
         cfg = self.cfg
         with torch.autocast("cuda", torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             params, value = self.policy(batch["input"])
@@ -239,7 +241,7 @@ class PPO(Learner):
         return loss, parts
 
     def _value_loss(self, value: Tensor, old: Tensor, target: Tensor) -> Tensor:
-        """Return the mean Huber loss; with value_clip, the larger of it and that of a value clipped around `old`."""
+        """Return the mean Huber loss of the values; with value_clip, the larger of the losses with and without clipping."""
         cfg = self.cfg
         loss = F.huber_loss(value, target, reduction="none", delta=cfg.huber_delta)
         if cfg.value_clip == 0:
@@ -264,7 +266,7 @@ class PPO(Learner):
         self._sums[7] += 1
 
     def _report(self) -> dict[str, float]:
-        """Return the means of what `_step` summed: the only transfer from the device, and check for NaN, in an update."""
+        """Return the mean of each metric that `_step` summed: an update's only transfer from the device and NaN check."""
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_share", "grad_norm", "total_loss")
         report = finite_report(names, self._sums[:7] / self._sums[7])
         return report | {"lr": self.optimizer.param_groups[0]["lr"]}

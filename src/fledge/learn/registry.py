@@ -27,9 +27,9 @@ POLICY_CLASSES: dict[str, type] = {"ppo": ActorCritic, "sac": SquashedActor, "td
 
 
 def find_learner(algo: str) -> type[Learner]:
-    """Return the class of an algorithm; ConfigError if there is none, or it does not fit the interface of `learn/base.py`.
+    """Return the class of an algorithm; raise ConfigError if it is unknown or does not implement `Learner` correctly.
 
-    A reference to code runs that code: pass only what the user named.
+    A reference such as file.py:Class runs that code: pass only references that the user gave.
     """
     reference = absolute(ALGORITHMS.get(algo, algo))
     if not is_reference(reference):
@@ -43,19 +43,19 @@ def find_learner(algo: str) -> type[Learner]:
 
 @functools.cache
 def _load(reference: str, changed_ns: int) -> type[Learner]:
-    """Load and check a learner's class. Cached by time stamp, so that one version of a file gives one class."""
+    """Load and check a learner's class; cached by the file's time of change, so that each version is loaded once."""
     found: Any = find_object(reference)
     if not (isinstance(found, type) and issubclass(found, Learner)) or inspect.isabstract(found):
         raise ConfigError(f"algo={reference} must be a subclass of Learner (or OffPolicy) that defines update().")
     config = getattr(found, "config", None)
     if not isinstance(config, type) or not dataclasses.is_dataclass(config):
-        raise ConfigError(f"algo={reference} needs an attribute `config`: the dataclass of its settings.")
+        raise ConfigError(f"algo={reference} has no valid attribute `config`: set it to the dataclass of the settings.")
     check_config_class(config, f"The config of algo={reference}")
     off_policy = issubclass(found, OffPolicy)
     if found.policy_form not in POLICY_CLASSES or (found.policy_form == "ppo") is off_policy:
         forms = "sac, td3 or dqn" if off_policy else "ppo"
-        raise ConfigError(f"algo={reference} has policy_form={found.policy_form!r}, but must have {forms}.")
+        raise ConfigError(f"algo={reference} has policy_form={found.policy_form!r}, but it must be {forms}.")
     needed = "gamma" if off_policy else "rollout_steps"
     if needed not in config.__dataclass_fields__:
-        raise ConfigError(f"The config of algo={reference} needs a field {needed}.")
+        raise ConfigError(f"The config of algo={reference} has no field {needed}: add it.")
     return found

@@ -17,18 +17,19 @@ def gae(
     gae_lambda: float,
     weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and value targets, both [T, N].
+    """Return advantages and value targets, both [T, N], by generalised advantage estimation.
 
     Args:
-        value: [T, N] value of the observation acted on.
+        value: [T, N] value of the observation before the step.
         next_value: [T, N] value after the step: of the final observation where an episode was truncated, of the next
             observation elsewhere. Ignored where terminated.
-        terminated: [T, N] bool, the task ended: nothing follows.
-        truncated: [T, N] bool, the clock ended the episode: its future counts, but the next row is another episode.
-        gae_lambda: 0 relies on the values, 1 on the rewards.
+        terminated: [T, N] bool, whether the task ended the episode, so that no reward follows.
+        truncated: [T, N] bool, whether the time limit ended the episode: `next_value` counts, but the next row is another
+            episode.
+        gae_lambda: 0 relies on the predicted values, 1 on the rewards.
         weight: [T, N] in 0 to 1: probability of each action under the present policy, relative to the policy that took it
-            (at most 1). It scales what follows an action, in earlier advantages and in the action's own target, as in
-            V-trace (Espeholt et al. 2018). None: the present policy collected the rollout.
+            (at most 1). It scales the action's advantage in earlier advantages and in the action's own target, as in
+            V-trace (Espeholt et al. 2018). None if the present policy collected the rollout.
     """
     alive = (~terminated).to(reward.dtype)
     carry = (~(terminated | truncated)).to(reward.dtype) * (gamma * gae_lambda)

@@ -28,7 +28,7 @@ class SACConfig(OffPolicyConfig):
 
 
 class Temperature(nn.Module):
-    """Weight of the entropy against rewards, as its logarithm."""
+    """Learned weight of the entropy relative to rewards (alpha), stored as its logarithm."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Temperature(nn.Module):
 
 
 class SAC(OffPolicy):
-    """Learner of a `SquashedActor`."""
+    """SAC learner, which trains a `SquashedActor`."""
 
     config, policy_form = SACConfig, "sac"
     names = ("critic_loss", "actor_loss", "q", "entropy", "alpha")

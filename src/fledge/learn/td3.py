@@ -19,7 +19,7 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class TD3Config(OffPolicyConfig):
     noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
-    """Standard deviation of the exploration noise: in the first env and in the last, linear between."""
+    """Standard deviation of the exploration noise in the first and in the last env; linear in between."""
     target_noise: float = setting(0.2, at_least=0)
     """Standard deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
@@ -31,7 +31,7 @@ class TD3Config(OffPolicyConfig):
 
 
 class TD3(OffPolicy):
-    """Learner of a `SquashedActor`; does not train its standard deviation."""
+    """TD3 learner, which trains a `SquashedActor` except for its standard deviation."""
 
     config, policy_form = TD3Config, "td3"
     names = ("critic_loss", "actor_loss", "q")

@@ -183,7 +183,7 @@ class Match:
         self.fight.paused = False
 
     def _take(self, who: str, message: Mapping[str, Any]) -> None:
-        """Give a person the requested seat; if they had the other one, its new pilot is the one they replace."""
+        """Give a person a seat that no other person has; if they had the other seat, both pilots swap."""
         side = _whole(message, "seat", len(self.owners) - 1)
         self._free_seats()
         owner, seat = self.owners[side], self.fight.seats[side]
