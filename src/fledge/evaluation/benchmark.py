@@ -137,7 +137,7 @@ def tables(figures: dict[str, Any], columns: Sequence[str], primary_metric: str)
 
 
 def draw(figures: dict[str, Any], columns: Sequence[str], primary_metric: str) -> Any:
-    """Return a figure of the primary metric of all policies in each env, with 95 % intervals; published ones are dashed."""
+    """Return a figure of all policies' primary metric in each env with 95 % intervals; published results are dashed."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(8.0, 4.5), layout="constrained")

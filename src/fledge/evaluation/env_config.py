@@ -57,7 +57,7 @@ def eval_env(
     """Return the env config that a policy is evaluated in: its training env, changed by `task.evaluation` and overrides.
 
     Args:
-        preset: Env preset of the task, whose settings replace those of the policy's training env.
+        preset: Env preset of the task, whose settings override the policy's training env.
         overrides: Settings to change, as `env.key=value`.
         home: Env for a policy without a training env, such as a scripted policy.
         shared: Env that several policies are compared in; each policy keeps its own sensors and decision rate.
@@ -94,7 +94,7 @@ def eval_env(
 
 
 def without_opponent(policy: LoadedPolicy) -> LoadedPolicy:
-    """Return the policy without the opponent and reward of its env if they are user code: matches need neither."""
+    """Return the policy without its env's opponent and reward if these are user code, which matches do not need."""
     if policy.env is None:
         return policy
     own = code_settings(from_plain(policy.task.config, nested(policy.env.settings)))
@@ -111,7 +111,7 @@ def default_env(task: Task) -> Any:
 
 
 def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
-    """Return the shared env's settings; those that weights depend on or `own_settings` names stay as in `trained`."""
+    """Return the shared env's settings, but keep from `trained` those that weights depend on or `own_settings` names."""
     settings, rules = flat_settings(trained), {key: rule_of(field) for key, field, _ in walk(trained)}
     for key, value in flat_settings(from_plain(task.config, nested(shared.settings))).items():
         if rules[key].resume != "weights" and not key.startswith(task.policy.own_settings):
@@ -120,8 +120,10 @@ def in_shared_env(task: Task, trained: Any, shared: TrainedEnv) -> Any:
 
 
 def check_env_override(word: str, task: Task) -> str:
-    """Return the override if it changes an env setting; raise ConfigError if not, as an evaluation has no others."""
+    """Return the override if it changes an env setting; raise ConfigError if not, as it takes no other settings."""
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
-        raise ConfigError(f"{word!r} is not an env setting, and an evaluation takes no others: write env.key=value.")
+        raise ConfigError(
+            f"{word!r} is not an env setting, and an evaluation takes no other settings: write env.key=value."
+        )
     return word

@@ -185,9 +185,10 @@ def check_classes(metrics: TaskMetrics, env: TensorEnv) -> torch.Tensor:
     good = isinstance(kinds, torch.Tensor) and kinds.shape == (env.num_envs,) and not kinds.is_floating_point()
     if not good or int(kinds.min()) < 0 or int(kinds.max()) >= max(1, len(metrics.classes)):
         got = f"{kinds.dtype} {list(kinds.shape)}" if isinstance(kinds, torch.Tensor) else type(kinds).__name__
+        got = f"values from {int(kinds.min())} to {int(kinds.max())}" if good else got
         raise ConfigError(
             f"TaskMetrics.classify must return a tensor of integers [{env.num_envs}] from 0 to "
-            f"{max(0, len(metrics.classes) - 1)}, the indices of `classes`; got {got}, or indices out of that range."
+            f"{max(0, len(metrics.classes) - 1)}, the indices of `classes`; got {got}."
         )
     return kinds
 

@@ -48,7 +48,7 @@ def match_env(policies: Sequence[LoadedPolicy], request: EvalRequest) -> Any:
 
 
 def fitting_pilots(task: Task, cfg: Any, but: str = "") -> list[LoadedPolicy]:
-    """Return the task's scripted policies, without `but`, that can act in this env: it has all their observations."""
+    """Return the task's scripted policies except `but` that can act in this env, as it has all their observations."""
     policies = [load_policy(name, task) for name in task.pilots() if name != but]
     errors = fit_errors([policy.agent for policy in policies], task, cfg)
     return [policy for policy, error in zip(policies, errors, strict=True) if error is None]
@@ -89,7 +89,7 @@ def named_agents(policies: Sequence[LoadedPolicy]) -> list[tuple[str, BaseAgent]
 
 
 def trained_elsewhere(policies: Sequence[LoadedPolicy], labels: Sequence[str], cfg: Any) -> dict[str, Differences]:
-    """Return for each policy's label the env settings that differ from those of its training."""
+    """Return, by label of the policy, the env settings that differ from the policy's training env."""
     found: dict[str, Differences] = {}
     for label, policy in zip(labels, policies, strict=True):
         if policy.env is None:

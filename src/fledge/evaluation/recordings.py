@@ -42,7 +42,7 @@ def means_recording(source: Path, target: Path | None = None) -> bool:
     """Return whether a file is a recording.
 
     Raises:
-        ConfigError: The file does not exist, but its extension, or that of `target`, implies a recording.
+        ConfigError: The file does not exist, but its extension or the extension of `target` implies a recording.
         FormatError: The file exists and an extension implies a recording, but the content is not a recording.
     """
     if is_recording(source):

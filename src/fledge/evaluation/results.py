@@ -63,7 +63,7 @@ class Evaluation:
         return Table.from_rows([_flat_row(row) for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures, JSON-able: those of the cross-table, or {"task": name, "rows": [...]}."""
+        """Return all figures, JSON-able: the cross-table, or {"task": name, "rows": [...]}."""
         if self.is_cross_table:
             return dict(self.rows[0])
         return {"task": self.task.name if self.task else None, "rows": [dict(row) for row in self.rows]}

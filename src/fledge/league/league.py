@@ -130,7 +130,7 @@ class League:
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def beaten(self, number: int, at: float) -> bool:
-        """Return whether, of the recent fights with an opponent, at least half were decided and a share `at` of those won."""
+        """Return whether, of the recent fights with an opponent, at least half were decided, and a share `at` of these won."""
         won, drawn, lost = self.totals[number].tolist()
         fights, decided = won + drawn + lost, won + lost
         return fights >= 0.9 * self.cfg.window and decided >= 0.5 * fights and won >= at * decided

@@ -122,7 +122,7 @@ class OffPolicy(Learner):
         self.schedule(progress)
 
     def update(self, rollout: TensorDictBase, progress: float = 0.0) -> dict[str, float]:
-        """Add a rollout to the buffer and learn from samples of it; return mean losses and diagnostics."""
+        """Add a rollout to the buffer and learn from batches of the buffer; return mean losses and diagnostics."""
         self.buffer.add_rollout(rollout)
         self.frames += rollout["reward"].numel()
         self.schedule(progress)

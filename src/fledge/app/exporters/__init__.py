@@ -26,7 +26,7 @@ def export_recording(source: Path, target: Path, episode: int | None = None, tas
 
     Raises:
         ConfigError: The extension is unknown, or there is no episode to export.
-        FormatError: The frames are not those of the task.
+        FormatError: The frames do not fit the task.
     """
     from fledge.app.recordings.trajectory import task_of
     from fledge.storage import Recording

@@ -57,7 +57,7 @@ def export_acmi(
     Args:
         task: The task of the recording.
         episode: Number of the episode; the first by default.
-        reference: Longitude and latitude of the world's origin, degrees.
+        reference: Longitude and latitude of the env's origin of coordinates, degrees.
         altitude_m: Altitude of objects whose positions have no height.
     """
     episode = episode or 0
@@ -124,7 +124,7 @@ def acmi_lines(
 
 
 def _presences(objects: Sequence[SceneObject], count: int) -> list[_Presence]:
-    """Return the periods in which objects are in the scene, each with its id and that of the object that launched it."""
+    """Return the periods in which objects are in the scene, each with its id, and the id of its launcher as `parent`."""
     presences: list[_Presence] = []
     of: dict[int | None, list[_Presence]] = {}
     for k, thing in enumerate(objects):

@@ -111,7 +111,7 @@ def add_routes(server: Server) -> None:
             asked = json.loads(await request.body())
             names = [asked.get(side, "you") for side in ("blue", "red")]
             if not all(isinstance(name, str) for name in names):
-                raise ConfigError("blue and red must be text: the name of a pilot or policy, or you.")
+                raise ConfigError('blue and red must be text: the name of a pilot or policy, or "you".')
             start, seed = asked.get("start") or None, asked.get("seed")
             if not isinstance(start, str | None):
                 raise ConfigError(f"start={start!r:.99} must be the name of a start, as the lobby lists them.")

@@ -85,7 +85,7 @@ class Match:
             self._changed()
 
     def leave(self, who: str) -> None:
-        """Disconnect a person; their seat stays reserved for `RESERVED_S`."""
+        """Disconnect a person; their seat stays reserved for `RESERVED_S` seconds."""
         with self.lock:
             self.people[who] = self.people.get(who, 1) - 1
             if self.people[who] <= 0:
@@ -95,7 +95,7 @@ class Match:
             self._changed()
 
     def _free_seats(self) -> None:
-        """Free the seats of people who left more than `RESERVED_S` ago."""
+        """Free the seats of people who left more than `RESERVED_S` seconds ago."""
         gone = time.monotonic() - RESERVED_S
         self.left = {who: when for who, when in self.left.items() if when > gone}
         self.owners = [who if who in self.people or who in self.left else None for who in self.owners]
@@ -161,7 +161,7 @@ class Match:
             self.fight.step()
 
     def _rewind(self, who: str, message: Mapping[str, Any]) -> None:
-        """Return to a tick of the history; the present pilots continue from there."""
+        """Rewind the fight to a tick of its history; the present pilots continue from there."""
         before = list(self.fight.seats)
         self.fight.rewind(_whole(message, "tick"))
         self.looking.clear()

@@ -39,7 +39,7 @@ class Roster:
         self._files: dict[str, str] = {name: name for name in task.policy.shipped()}
 
     def add(self, place: str) -> str:
-        """Add a run, a policy file or file.py:Class, and return its name on the roster: that of the folder, file or class.
+        """Add a run, a policy file or file.py:Class, and return its new name, from the folder, file or class.
 
         If `place` is already a name on the roster, return it.
 

@@ -67,7 +67,7 @@ class Fight:
 
     @property
     def branch(self) -> int:
-        """Return the number of the present branch: it grows with every restart and rewind."""
+        """Return how many times the fight was started or rewound: the number of its present branch."""
         return len(self.cuts)
 
     # ---- start and end -----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Fight:
             self._drop_oldest()
 
     def _decide(self, side: int) -> Action:
-        """Return an agent's command for this tick: a new decision if it is due, else its last command, held."""
+        """Return an agent's command for this tick: a new decision if it is due, else the last command, which is held."""
         seat, held = self.seats[side], self.held[side]
         assert seat.agent is not None
         if held is not None and self.tick < self.due[side]:
@@ -209,7 +209,7 @@ class Fight:
             self.kept, self.first = later, later[0].tick
 
     def rewind(self, tick: int) -> None:
-        """Return to the beginning of a tick, with the pilots of that time, and drop later ticks.
+        """Rewind to the beginning of a tick, with the pilots of that time, and drop later ticks.
 
         Raises:
             InputError: The tick is not in the history.
@@ -265,7 +265,7 @@ class Fight:
             raise ConfigError(f"{self.task.name} has no controls for a person: choose policies for both sides.")
 
     def frame_at(self, tick: int) -> dict[str, np.ndarray]:
-        """Return the frame of a tick; if the tick is not in the history, that of the nearest tick."""
+        """Return the frame of a tick; if the history lacks the tick, the frame of the nearest tick."""
         return self.layout.unpack(self.frames[min(max(tick - self.first, 0), len(self.frames) - 1)])
 
     def save(self, path: Path) -> None:

@@ -4,7 +4,7 @@
     cache.list(id)                                    the list of episodes, JSON-able
     cache.episode(id, 3), cache.beams(id, 3, 0, 128)
 
-Ids are those of the `FileIndex`. The id of a run stands for its live episodes (`train.live`): asking for the list makes the
+Ids come from the `FileIndex`. The id of a run stands for its live episodes (`train.live`): asking for the list makes the
 training record them.
 """
 
@@ -39,7 +39,7 @@ class RecordingCache:
     Args:
         files: Runs and recordings that may be shown.
         task: Task of all recordings; by default the installed task that each recording names.
-        task_pages: Page folders of tasks, to which those of the recordings' tasks are added.
+        task_pages: Page folders of tasks; the folders of the recordings' tasks are added.
     """
 
     def __init__(self, files: FileIndex, task: Task | None = None, task_pages: TaskPages | None = None) -> None:

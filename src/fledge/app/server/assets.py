@@ -99,7 +99,7 @@ def make_page(title: str, body: str, data: Any, folder: str, modules: Iterable[P
         title: Title as plain text; it is escaped.
         body: HTML, inserted as it is.
         data: JSON-able data, which the page's script reads from the element `DATA_ID`.
-        folder: Folder of static/ whose style sheets the page uses, besides the common one.
+        folder: Folder of static/ whose style sheets the page uses, in addition to static/style.css.
         modules: ES modules to run.
         before: Script that runs before the modules.
     """
