@@ -117,7 +117,7 @@ def test_a_recording_of_an_evaluation_draws_the_same_picture_as_its_tracks(tmp_p
 
 
 def test_a_task_that_shows_nothing_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no frames to record"):
+    with pytest.raises(ConfigError, match="cannot be recorded, as it has no frames"):
         save_recording(tmp_path / "a.frec", TASK, [Trajectory({}, {}, "success")], 1.0, {})
 
 
@@ -206,7 +206,7 @@ def test_a_strangers_recording_is_data(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["inspect", str(path)])
     assert "evil" in done.output
     assert all(line.isprintable() for line in done.output.splitlines())
-    with pytest.raises(FormatError, match="its frames are not"):
+    with pytest.raises(FormatError, match="its frames do not fit"):
         export_recording(path, tmp_path / "a.png", None, None)
     with pytest.raises(FledgeError, match="is code and is not run unless you name it"):
         export_recording(make(tmp_path / "b.frec", "os:system"), tmp_path / "a.acmi", None, None)

@@ -155,7 +155,7 @@ def test_only_the_roster_can_be_met(roster: Roster, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no parameter"):
         roster.seat("crank(x=3)")
     assert roster.seat("crank(shot=0.8)").agent.shot == 0.8
-    with pytest.raises(ConfigError, match="is not known"):
+    with pytest.raises(ConfigError, match="is not a known start"):
         roster.begin(["you", "crank"], "secret.yaml")
     roster.put("crank", "elsewhere")  # a run cannot be called as a pilot is
     assert "crank" not in roster._files
@@ -187,7 +187,7 @@ def test_the_arguments_of_play() -> None:
     for words, told in (
         (["opponent=nobody"], "no policy 'nobody'"),
         (["seed=x"], "whole number"),
-        (["start=up"], "start='up' is not known"),
+        (["start=up"], "start='up' is not a known start"),
         (["red=crank", "opponent=drag"], "both name the red side"),
         (["navigation"], "a match needs 2"),
         (["env.speed=3"], "speed"),
