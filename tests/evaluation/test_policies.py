@@ -82,7 +82,7 @@ def test_a_pilot_flies_beside_a_run_in_its_world(far_sighted: str) -> None:
 
 
 def test_settings_of_training_do_not_fit_an_evaluation(far_sighted: str) -> None:
-    with pytest.raises(ConfigError, match="takes no other settings"):
+    with pytest.raises(ConfigError, match="only env settings can be changed here"):
         eval_env(load_policy(far_sighted), None, ["ppo.lr=0.1"])
 
 

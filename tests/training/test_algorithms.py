@@ -114,7 +114,7 @@ def test_code_in_a_file_is_not_run_unless_the_user_names_it(tmp_path: Path) -> N
 def test_its_settings_are_explained() -> None:
     done = CliRunner().invoke(main, ["train", f"algo={A2C}", "algo_config.lr=0.5", "--help-config"])
     assert "algo_config.lr=0.5  # given here; default 0.002" in done.output
-    assert "RMSprop's learning rate" in done.output
+    assert "Learning rate of RMSprop" in done.output
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,6 @@ def check_env_override(word: str, task: Task) -> str:
     key, sign, _ = word.partition("=")
     if not task.presets.aliases.get(key, key).startswith("env.") or not sign:
         raise ConfigError(
-            f"{word!r} is not an env setting, and an evaluation takes no other settings: write env.key=value."
+            f"{word!r} is not an env setting, and only env settings can be changed here: write env.key=value."
         )
     return word

@@ -41,7 +41,7 @@ class ReplayConfig:
     n_step: int = setting(3, at_least=1, resume="restart")
     """Steps of reward before bootstrapping from the target network."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
-    """What is compressed as one unit: a frame, a chunk or an episode."""
+    """Unit of compression: each frame, each chunk of frames, or each episode is compressed separately."""
     segment: int = setting(64, at_least=1, resume="restart")
     """Decisions per piece: running episodes are added to the buffer in pieces of this length."""
     prioritized: bool = setting(False, resume="restart")

@@ -16,7 +16,7 @@ from fledge.tasks.view.controls import Control
 
 @dataclass(eq=False)
 class Seat:
-    """Who flies a side: an agent, or a person (`agent` is None)."""
+    """The pilot of a side: an agent, or a person (`agent` is None)."""
 
     name: str
     agent: BaseAgent | None = None
