@@ -37,7 +37,7 @@ EXTENSIONS = {NATIVE: "native", ".lz4": "lz4", ".pt": "pt", ".pth": "pt", ".safe
 
 
 def target_path(path: str | os.PathLike[str], format: str) -> Path:
-    """Return `path` with the extension of a format appended (`x.pt` becomes `x.pt.fledge`), unless it ends in it."""
+    """Return `path` with the extension of a format appended (`x.pt` becomes `x.pt.fledge`), unless `path` has it."""
     if format not in FORMATS:
         raise ConfigError(f"codec is {format!r}, but must be one of {', '.join(FORMATS)}.")
     suffix, text = FORMATS[format], os.fspath(path)
@@ -119,9 +119,10 @@ def _spellings(path: Path) -> list[Path]:
 
 
 def _checked_base(base: str | os.PathLike[str], target: Path) -> Path:
-    """Return the base of a delta; raise ConfigError if it is in another folder, or if `target` would overwrite it.
+    """Return the path of a delta's base, after checks.
 
-    The same holds for every file that the base itself needs.
+    Raises:
+        ConfigError: The base is in another folder, or `target` would overwrite it or a file that it needs.
     """
     base = Path(base)
     if base.resolve().parent != target.resolve().parent:

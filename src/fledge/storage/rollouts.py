@@ -53,8 +53,8 @@ class RolloutStorage(Closing):
     Args:
         save_dir: Folder of the files; created if missing.
         compression_level: 0 (no compression) to 9 (smallest files).
-        time_dim: Time axis of the batch, 0 or 1; the env axis is the first of the other axes. An axis of the TensorDict that is
-            named "time" overrides it.
+        time_dim: Time axis of the batch, 0 or 1; the env axis is the first of the other axes. If the TensorDict has an axis
+            named "time", that is the time axis instead.
         saver: A saver whose threads and queue to share; by default the storage has its own.
         verbose: Print a line for each durable rollout.
     """

@@ -148,7 +148,7 @@ def test_a_manifest_that_is_none_is_refused(honest: Path, text: bytes) -> None:
 
 def test_a_newer_version_says_update(honest: Path) -> None:
     forge(honest, lambda _, manifest: manifest.update(version=4))
-    refused(honest, "has version 4; this Fledge reads 2 and 3: update Fledge")
+    refused(honest, "has format version 4; this Fledge reads versions 2 and 3: update Fledge")
 
 
 def as_version_1(path: Path) -> None:
@@ -160,7 +160,7 @@ def as_version_1(path: Path) -> None:
     path.write_bytes(pack(list(members.items()), {**manifest, "version": 1}, version=1))
 
 
-OLD = r"with other checksums; this Fledge reads 2 and 3: convert it with Fledge 0\.1 \(fledge convert"
+OLD = r"but this Fledge reads only versions 2 and 3: convert it with Fledge 0\.1 \(fledge convert"
 
 
 def test_version_1_says_what_it_is_and_how_to_convert_it(honest: Path) -> None:
@@ -172,7 +172,7 @@ def test_version_1_says_what_it_is_and_how_to_convert_it(honest: Path) -> None:
 
 def test_a_member_copied_from_version_1_says_how_to_convert_it(honest: Path) -> None:
     change_leaf(honest, checksum="sha256:" + "0" * 32)
-    refused(honest, rf"a\.fledge has 'model/weight' as format version 1 has it, {OLD}")
+    refused(honest, rf"a\.fledge stores 'model/weight' in format version 1, {OLD}")
 
 
 def test_resuming_passes_over_version_1_and_says_why(tmp_path: Path) -> None:

@@ -62,9 +62,8 @@ class _Blosc:
         if not plain or chunk[22] != self.compressor.value or not set(chunk[16:22]) <= allowed:
             raise damaged("a compressed chunk's header is not one that Fledge writes")
         if declared != out.nbytes or stored != len(chunk):
-            raise damaged(
-                f"a chunk of {len(chunk)} bytes, {out.nbytes} decoded, has a header for {stored} and {declared}"
-            )
+            actual = f"{out.nbytes} bytes compressed to {len(chunk)}"
+            raise damaged(f"a chunk's header says {declared} bytes compressed to {stored}, but the chunk has {actual}")
         blosc2.decompress2(chunk, dst=out.view(np.uint8), nthreads=1)
 
 

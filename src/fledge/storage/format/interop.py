@@ -2,8 +2,8 @@
 
 Readers accept untrusted files: a `.pt` is loaded with `weights_only=True`, after its zip and its pickle have been checked for
 anything that takes memory or time out of proportion; pickled arrays are read by `numpy_pickle`; an LZ4 frame may not expand
-more than 256 times; every fault raises a FormatError. A `.safetensors` holds a flat dict of tensors; the
-tree and the plain values are in its metadata.
+more than 256 times; every fault raises a FormatError. A `.safetensors` holds a flat dict of tensors; the tree and the
+plain values are in its metadata.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def load_pt(stream: BinaryIO, label: str, device: torch.device | str, mmap: bool
 
 
 def _check_pickle(stream: BinaryIO, label: str) -> None:
-    """Raise FormatError if a pickle holds what `weights_only` accepts, but what can exhaust memory or time.
+    """Raise FormatError if a pickle can exhaust memory or time although `weights_only` accepts it.
 
-    These are `bytearray(10**10)`, and text codecs that take quadratic time.
+    It may hold `bytearray(10**10)`, or name a text codec that takes quadratic time.
     """
     names: list[str] = []
     try:

@@ -74,7 +74,7 @@ def is_float(kind: str, dtype: str) -> bool:
 
 
 def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorChoice = None) -> torch.Tensor:
-    """Return a plain dense tensor with the same values, without a copy where possible; raise InputError if there is none."""
+    """Return a plain dense tensor with the same values, without a copy where possible; else raise InputError."""
     kind = type(tensor)
     if kind not in PLAIN_TENSORS:
         tensor = _unwrap(path, tensor, dtensor)
@@ -101,7 +101,7 @@ def plain_tensor(path: tuple[Any, ...], tensor: torch.Tensor, dtensor: DTensorCh
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return the bytes from the start of its storage to the end of a strided tensor."""
+    """Return the bytes from the start of a strided tensor's storage to the tensor's last element."""
     if not tensor.numel():
         return 0
     if tensor.is_contiguous():

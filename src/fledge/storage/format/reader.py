@@ -182,7 +182,7 @@ class CheckpointFile(Closing):
         lossy, base_name, base_digest = row.get("lossy_from"), row.get("base_name"), row.get("base_checksum")
         texts = (digest, *(text for text in (lossy, base_name, base_digest) if text is not None))
         if not all(isinstance(text, str) and len(text) <= 512 for text in texts):
-            raise self._bad("has a leaf whose checksum or name of a base or dtype is not a short text")
+            raise self._bad("has a leaf with a field that must be text of at most 512 characters, but is not")
         if digest.startswith("sha256:"):  # copied from a file of version 1
             raise self._too_old(f"stores {name!r} in format version 1")
         if not digest.startswith(CHECKSUM):
@@ -299,7 +299,7 @@ def check_opens(path: Path) -> None:
 
 @contextlib.contextmanager
 def _named(label: str) -> Iterator[None]:
-    """Put `label` before the text of every FormatError that the block raises."""
+    """Put `label` before the text of every FormatError that the block raises, unless the text begins with it."""
     try:
         yield
     except FormatError as error:

@@ -31,7 +31,7 @@ MAX_VALUES = 2**18  # non-tensor values: TensorDict makes an object of 600 bytes
 
 
 def describe(data: TensorDictBase, time_dim: int = 0) -> dict[str, int]:
-    """Return the metadata of a rollout's file: its time axis, which is named "time", or else is `time_dim`.
+    """Return the metadata of a rollout's file, `{"time_dim": axis}`: the axis named "time", or else `time_dim`.
 
     Raises:
         InputError: `data` is not a TensorDict with at least one batch axis.

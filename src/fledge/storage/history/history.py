@@ -128,7 +128,9 @@ class CheckpointHistory:
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
-            raise InputError(f"the state {got}, but needs one of weights={list(self.weights)}: add it, or set weights.")
+            raise InputError(
+                f"the state {got}, but needs one of weights={list(self.weights)}: set weights to entries that it has."
+            )
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
@@ -259,7 +261,7 @@ class CheckpointHistory:
     def load_latest(
         self, device: torch.device | str = "cpu", keys: Sequence[str] | None = None, allow_weights_only: bool = False
     ) -> tuple[Any, HistoryEntry]:
-        """Return state and description of the newest checkpoint that verifies; its `skipped` lists files that do not.
+        """Return state and description of the newest checkpoint that verifies; its `skipped` lists unusable files.
 
         Args:
             device: Where tensors go.

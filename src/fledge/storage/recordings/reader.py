@@ -167,7 +167,7 @@ class Recording(Closing):
             most = min(layout.MAX_BLOCK_BYTES, MAX_EXPANSION * head.length)
             if head.first < episode.length or not 0 < head.frames * self._frame_bytes <= most:
                 block = f"{head.frames} frames from {head.first} on in {head.length} bytes"
-                raise FormatError(f"a record is invalid ({block}, after {episode.length} frames)")
+                raise FormatError(f"a record of frames is invalid ({block}, after {episode.length} frames)")
             episode._blocks.append(head, place)
             episode.length = head.first + head.frames
             return

@@ -248,7 +248,7 @@ class RecordingWriter(Closing):
         return counts.pop()
 
     def _hand_over(self, episode: int, state: _Open) -> None:
-        """Queue the block of an episode for writing, and begin a new one; drop it if the queue is full."""
+        """Queue the filled part of an episode's block for writing; drop it if the queue is full."""
         count, first = state.filled, min(state.frames, self.max_frames) - state.filled
         if not count:
             return

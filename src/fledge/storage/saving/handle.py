@@ -53,7 +53,7 @@ class CheckpointHandle:
             FledgeError, Exception: The error that made the save fail.
         """
         if not self._done.wait(timeout):
-            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: wait longer (timeout=).")
+            raise StorageError(f"{self.path} is still {self.status} after {timeout} s: pass a longer timeout.")
         if self.error is not None:
             raise self.error
         return self.path

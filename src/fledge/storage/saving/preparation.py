@@ -45,7 +45,7 @@ class Preparation:
     def _on_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
         """Count a module's new parameter, and prepare memory for all models that still exist.
 
-        The sum over models is computed only when it may have grown by an eighth. An error here must not stop the user's program.
+        The sum over models is computed only when it may have grown by an eighth. Errors must not stop the user's program.
         """
         if not self._pipeline.before_first_save:
             return

@@ -268,8 +268,8 @@ class AsyncCheckpointSaver:
         """Return counts, bytes, ratios, queue size, waiting times (ms), and the age of the last durable file.
 
         `stall_*` is the time `save_async` took, `fence_*` the time an optimiser's step then waited. `ratio` is bytes
-        written / bytes given, `compression_ratio` its inverse (such as 0.35 and 2.85). `background_cpu_s` is the CPU time of the
-        saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
+        written / bytes given, `compression_ratio` its inverse (such as 0.35 and 2.85). `background_cpu_s` is the CPU time of
+        the saver's threads. Ratios, `age_s` and `last_error` are None if there is no value yet.
         """
         pipeline = self._pipeline
         with pipeline.changed:
