@@ -107,7 +107,9 @@ def _examine_file(path: Path) -> Finding:
     size = path.stat().st_size
     if path.name.startswith(TEMP_PREFIX):
         left = abandoned(path)
-        return Finding(path.name, "leftover" if left else "in use", size, "its writer was killed" if left else "")
+        return Finding(
+            path.name, "leftover" if left else "in use", size, "the process that wrote it was killed" if left else ""
+        )
     try:
         kind = sniff(path)
         if kind != "native":

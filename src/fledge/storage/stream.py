@@ -2,7 +2,7 @@
 
 A message is b"FLR1", its length (uint64, little-endian) and that many bytes: the native file that `RolloutStorage` writes, so
 every tensor has a checksum. The sender is not trusted: a message may take at most `max_bytes`, compressed and decompressed;
-memory is allocated as bytes arrive; no code is run and no file opened; every fault is a FormatError.
+memory is allocated as bytes arrive; no code is run and no file opened; every fault raises a FormatError.
 """
 
 from __future__ import annotations

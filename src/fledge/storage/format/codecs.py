@@ -29,7 +29,7 @@ MIN_SAVING = 0.05  # members that save less are stored raw, which loads faster
 SMALL = 128  # bytes; below this, headers cost more than compression saves
 SAMPLE_BLOCKS, SAMPLE_BYTES = 4, 65_536
 BIG_STATE = 32 * 2**20  # bytes; above it the default level prefers speed
-LADDER = (9, 4, 2, 0)  # levels that the default chooses from, from dense to fast
+LADDER = (9, 4, 2, 0)  # levels that None chooses from: from the smallest files to the fastest
 
 _SHUFFLE, _BYTEDELTA = blosc2.Filter.SHUFFLE, blosc2.Filter.BYTEDELTA
 Block = bytes | memoryview

@@ -95,7 +95,9 @@ def _single_values(stack: Any, path: NestedKey) -> dict[str, Any]:
     values: list[Any] = []
     index = []
     for cell in cells if stack.numel() else []:
-        name = (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)  # others: one each
+        name = (
+            (type(cell), cell) if isinstance(cell, str | int | bool | None) else len(values)
+        )  # other values are not shared
         if name not in known:
             known[name] = len(values)
             values.append(cell)

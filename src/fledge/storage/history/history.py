@@ -60,8 +60,7 @@ class CheckpointHistory:
         keep_weights_only: Number of older checkpoints whose weights are kept; None keeps all.
         weights: Top-level keys that a weights-only checkpoint keeps, besides plain values.
         weights_only_dtype: "bfloat16" rounds the weights of weights-only checkpoints; None keeps all bits.
-        delta: Which checkpoints to store as differences: "none", "weights_only" or "all". A delta is smaller, but
-            cannot be read without its base.
+        delta: Which checkpoints to store as deltas, small but unreadable without their base: "none", "weights_only" or "all".
         max_chain: Maximum length of a chain of deltas, each of which is a difference to the one before.
         higher_is_better: True if a larger metric is better.
         compression_level: 0 to 9; None takes the saver's.
@@ -128,9 +127,8 @@ class CheckpointHistory:
         """
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
-            raise InputError(
-                f"the state {got}, but needs one of weights={list(self.weights)}: set weights to entries that it has."
-            )
+            needs = f"needs one of weights={list(self.weights)}"
+            raise InputError(f"the state {got}, but {needs}: set weights to entries that it has.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)

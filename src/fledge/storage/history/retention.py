@@ -43,7 +43,7 @@ class Plan:
 
     reduce: tuple[HistoryEntry, ...]  # to weights only
     remove: tuple[HistoryEntry, ...]
-    best: frozenset[str]  # names
+    best: frozenset[str]  # file names
 
 
 def plan(entries: Sequence[HistoryEntry], policy: Policy) -> Plan:

@@ -28,9 +28,9 @@ CODECS = ("raw", "lz4-shuffle", "zstd-shuffle", "zstd-bytedelta", "pco")  # by t
 
 MAX_PAYLOAD, MAX_JSON = 64 * 2**20, 4 * 2**20
 LIMITS = dict.fromkeys(KINDS, MAX_JSON) | {ARRAY: MAX_PAYLOAD, FRAMES: MAX_PAYLOAD}
-MAX_BLOCK_BYTES = 64 * 2**20  # of the frames of one record, decompressed
+MAX_BLOCK_BYTES = 64 * 2**20  # size of the frames of one record, decompressed
 MAX_FIELDS, MAX_DIMS = 256, 8
-MAX_FRAME = 2**31  # frame numbers
+MAX_FRAME = 2**31  # frames of an episode
 MAX_OUTCOME = 64  # characters
 _DTYPE = re.compile(r"[<|](b1|[iu][1248]|f[248])")
 _FIELD_NAME = re.compile(r"[^\W\d][\w.\-/ ]{0,63}")
