@@ -137,7 +137,7 @@ def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _other_type(path: tuple[Any, ...], kind: str, plain: str) -> InputError:
-    return entry_error(path, f"is a {kind}, which would come back as another type: convert it first, by {plain}.")
+    return entry_error(path, f"is a {kind}, which would come back as another type: convert it first, with {plain}.")
 
 
 def _number(value: int | float) -> Node:

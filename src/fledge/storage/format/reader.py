@@ -194,7 +194,7 @@ class CheckpointFile(Closing):
             raise self._bad(f"has member {name!r} with zip compression, which tensors must not have")
         if nbytes > codecs.MAX_EXPANSION * info.file_size or (codec == "raw" and nbytes != info.file_size):
             raise self._bad(
-                f"declares {nbytes} bytes for {name!r}, which its {info.file_size} bytes in the file cannot hold"
+                f"declares {nbytes} bytes for {name!r}, which do not fit its {info.file_size} bytes in the file"
             )
         return Entry(
             name, kind, dtype, tuple(shape), codec, digest, nbytes, info.file_size, word_size(kind, dtype),

@@ -128,7 +128,7 @@ class CheckpointHistory:
         if not isinstance(state, dict) or not any(key in state for key in self.weights):
             got = f"has {list(state)}" if isinstance(state, dict) else f"is a {type(state).__name__}"
             needs = f"needs one of weights={list(self.weights)}"
-            raise InputError(f"the state {got}, but {needs}: set weights to entries that it has.")
+            raise InputError(f"the state {got}, but {needs}: add it, or set weights to entries of the state.")
         if not hasattr(step, "__index__") or int(step) < 0:
             raise InputError(f"step is {step!r}, but must be a whole number of at least 0.")
         path = self.folder / numbered_name(self.prefix, step)
