@@ -1,4 +1,4 @@
-"""AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` puts an opponent on one of them.
+"""AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` lets an opponent fly one side.
 
 Rows 2 i and 2 i + 1 are the two sides of duel i. Each observes the fight from its own fighter, so one network flies either
 side. An episode ends for both at once (`group` is 2).
@@ -46,11 +46,11 @@ RUDDERS = (1.0, 0.0, -1.0)  # left, none, right, in the discrete form
 
 
 class AircombatEnv(WarpEnv):
-    """Thousands of duels, both sides controlled by the caller.
+    """Many duels in parallel; the caller controls both sides.
 
     Args:
-        cfg: Settings; `num_envs` rows are half as many duels.
-        device, seed, num_threads, env_offset, total_envs: See `WarpEnv`; in rows.
+        cfg: Settings of the env; two of its `num_envs` rows make one duel.
+        device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says; numbers count rows, not duels.
     """
 
     outcomes: Mapping[int, str] = {int(o): o.name.lower() for o in Outcome}
@@ -213,7 +213,7 @@ class AircombatEnv(WarpEnv):
         if bool(((fired < 0) | (fired > slots)).any()):
             raise InputError(
                 f"The saved state has {int(fired.min())} to {int(fired.max())} missiles fired by a side, but this env's "
-                f"sides carry {slots}."
+                f"sides carry {slots}: set env.missile.carried as in the saved run."
             )
         for name, tensor in self.state.items():
             tensor.copy_(saved[name])
@@ -270,7 +270,7 @@ def bind(struct: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def duel_of(env: TensorEnv) -> AircombatEnv:
-    """Return the duels behind an env, both sides."""
+    """Return the AircombatEnv with both sides of the duels, which `env` is or wraps."""
     world = env.unwrapped
     duel = world.both if isinstance(world, OpponentWrapper) else world
     assert isinstance(duel, AircombatEnv)

@@ -1,4 +1,4 @@
-"""NavigationEnv: drones crossing a forest and a crowd on LiDAR. See `TensorEnv` for the contract."""
+"""NavigationEnv: drones fly by LiDAR through a forest and a crowd of moving obstacles. `TensorEnv` defines the interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BODY_ELEVATIONS_DEG = (-10.0, 0.0, 10.0, 20.0)  # of the beams that detect colli
 
 
 class NavigationEnv(WarpEnv):
-    """Thousands of drones, each on a map of the bank.
+    """Many drones in parallel, each on one of the maps in a map bank.
 
     Args:
         cfg: Settings of the env.
@@ -74,7 +74,7 @@ class NavigationEnv(WarpEnv):
         action_width = 1 if cfg.action_form is ActionForm.headings else 3
         self._action = torch.zeros((n, action_width), device=self.device)
         self.reward_terms = torch.zeros((n, len(TERMS)), device=self.device)
-        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms of another kind."""
+        """Terms of the last step's reward, in the order of `rewards.TERMS`; 0 for terms that the chosen reward kind lacks."""
         self.plan = ObservedPlan(cfg, self._action, self.state["step"]) if cfg.plan else None
         crowd = self.bank.crowd_calls()
         self._crowd = self.launcher.record(crowd, self.bank.slots) if crowd else []
@@ -106,7 +106,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
         if self._crowd:
             self.launcher.run(self._crowd)
-        # From here on the clock is that of the new state. Sensor noise and the choice of maps depend on it, so that a
+        # From here on the clock belongs to the new state. Sensor noise and the choice of maps depend on it, so that a
         # masked reset after this step observes the other drones exactly as the step did.
         self.launcher.run(self._tick)
         self._clock += self.cfg.decimation
@@ -117,7 +117,7 @@ class NavigationEnv(WarpEnv):
         self.bank.before_step(self._clock)
 
     def before_reset(self, env_mask: torch.Tensor) -> None:
-        """Build the maps of the episodes that begin (with fresh maps)."""
+        """Build a new map for each episode that begins, if `env.fresh_maps` is on."""
         if self.cfg.fresh_maps and bool(env_mask.any()):
             envs = env_mask.nonzero().flatten().cpu().numpy()
             episodes = self.state["episode"].cpu().numpy()[envs] + 1
@@ -207,6 +207,6 @@ class NavigationEnv(WarpEnv):
 
 
 def as_bytes(tensors: Tensors, name: str) -> list[Any]:
-    """Return an observation and its final_obs as Warp arrays [N, bytes]."""
+    """Return the buffers of an observation and of its final observation as Warp arrays, [N, bytes] each."""
     buffers = (tensors[(root, name)] for root in ("obs", "final_obs"))
     return [wp.from_torch(buffer.view(len(buffer), -1).view(torch.uint8)) for buffer in buffers]

@@ -67,7 +67,7 @@ def spread(u: float) -> float:
 
 @wp.func
 def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float) -> bool:
-    """Return whether a point keeps its distance from the origins of obstacles 0 .. j - 1."""
+    """Return whether a point is farther than `spacing` from the origins of obstacles 0 .. j - 1."""
     for o in range(j):
         other = crowd.origin[slot, o]
         if (other[0] - x) * (other[0] - x) + (other[1] - y) * (other[1] - y) <= spacing * spacing:
@@ -77,7 +77,7 @@ def is_apart(crowd: Crowd, slot: int, j: int, x: float, y: float, spacing: float
 
 @wp.func
 def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec2ui) -> wp.vec3:
-    """Return an origin for obstacle j that keeps a spacing from the previous ones; the spacing shrinks after many tries."""
+    """Return an origin for obstacle j, apart from those of obstacles 0 .. j - 1; the spacing shrinks after many tries."""
     spacing = 2.0 * wp.sqrt(AREA_HALF_M * AREA_HALF_M / float(wp.max(crowd.placed[slot], 1)))
     tries = int(0)
     u = uniform4(key[0], key[1], stream(P_ORIGIN, j), wp.uint32(0), seed)
@@ -96,7 +96,7 @@ def roaming_origin(crowd: Crowd, key: wp.vec2ui, slot: int, j: int, seed: wp.vec
 
 @wp.kernel(enable_backward=False)
 def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui), seed: wp.vec2ui, crowd: Crowd):
-    """Place obstacles at rest at their origins, one thread per map; roaming ones draw their goals at age 0."""
+    """Place obstacles at rest at their origins, one thread per map; roaming obstacles draw their goals at age 0."""
     slot = slots[wp.tid()]
     key = keys[slot]
     last = crowd.trail.shape[0] - 1
@@ -156,7 +156,7 @@ def step_crowd(
     seed: wp.vec2ui,
     crowd: Crowd,
 ):
-    """Move an obstacle by all physics steps of one decision, one thread each; those of maps not yet in use rest."""
+    """Move all obstacles by the physics steps of one decision, one thread per obstacle; on unused maps they do not move."""
     tid = wp.tid()
     obstacles = crowd.origin.shape[1]
     steps = crowd.trail.shape[0]
