@@ -184,7 +184,9 @@ def test_near_misses_of_names_are_pointed_out() -> None:
     duel = find_task("aircombat")
     with pytest.raises(ConfigError, match=r"There is no policy 'cranck'. Did you mean crank\?"):
         load_policy("cranck", duel)
-    with pytest.raises(ConfigError, match=r"has no parameter sot. Did you mean shot\? It has shot, angle, break_s\."):
+    with pytest.raises(
+        ConfigError, match=r"has no parameter sot. Did you mean shot\? Its parameters are shot, angle, break_s\."
+    ):
         find_agent(duel, "crank(sot=1)")
     with pytest.raises(ConfigError, match=r"There is no train preset 'legue'. Did you mean league\?"):
         make_config("aircombat", "legue")

@@ -145,7 +145,7 @@ def find_agent(task: Task, name: str) -> BaseAgent | None:
         return None
     entries = read_policy(path)
     if not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
+        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another.")
     return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
 
 
@@ -161,7 +161,7 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
     if task is None:
         task = find_named_task(entries["task"], asked_by=name)
     elif not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}.")
+        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another.")
     agent = load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
     saved = entries.get("world")
     env = None if saved is None else TrainedEnv(dict(saved["env"]), saved["decision_s"])

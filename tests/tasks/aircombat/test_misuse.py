@@ -85,7 +85,9 @@ def test_a_state_with_more_missiles_than_slots_is_refused_and_nothing_is_taken_o
     state, before = env.state_dict(), env.state["pos"].clone()
     state["duels"]["fired"][1] = fired
     state["duels"]["pos"] += 1.0
-    with pytest.raises(InputError, match=r"missiles fired by a side, but this env's sides carry 6\.$"):
+    with pytest.raises(
+        InputError, match=r"missiles fired by a side, but this env's sides carry 6: set env\.missile\.carried"
+    ):
         env.load_state_dict(state)
     assert torch.equal(env.state["pos"], before)
 

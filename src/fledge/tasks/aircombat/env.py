@@ -181,7 +181,7 @@ class AircombatEnv(WarpEnv):
         result = bind(Result(), {name: tensors[(name,)] for name in ("terminated", "truncated", "outcome")})
         controls = bind(Controls(), self._controls)
 
-        def look(only_ended: int) -> list[Call]:
+        def observe_calls(only_ended: int) -> list[Call]:
             calls = [Call(observe.observe, [only_ended, self.params, self.duels, result, obs], 2)]
             if self.cfg.spacetime:
                 shared = [self.physics, self.table, self.duels, result, obs]
@@ -190,7 +190,11 @@ class AircombatEnv(WarpEnv):
 
         fly = Call(fight.fight, [self.params, self._timing, controls, self.duels, result])
         again = Call(episode.restart, [self.params, self.duels, result, obs, final])
-        sequences = ([fly, *look(0)], [again, *look(1)], look(0))  # advance, restart, observe
+        sequences = (
+            [fly, *observe_calls(0)],
+            [again, *observe_calls(1)],
+            observe_calls(0),
+        )  # advance, restart, observe
         return Programs(tensors, *(self.launcher.record(calls, self.num_duels) for calls in sequences))
 
     # ---- state -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Statistics of duels, for each side: shots and their ranges, the first shot, energy at the merge, survival by start.
 
 A shot is outside if its range is larger than R_max at launch: a target that holds its course escapes the missile. The merge
-is the first decision at which the two fighters are within MERGE_M of each other, if they began farther apart. There is no altitude,
-so specific energy is v²/2; 300 m/s are 45 kJ/kg.
+is the first decision at which the two fighters are within MERGE_M of each other, if they began farther apart. There is no
+altitude, so specific energy is v²/2; 300 m/s are 45 kJ/kg.
 """
 
 from __future__ import annotations

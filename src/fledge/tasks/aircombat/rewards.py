@@ -209,7 +209,9 @@ def _parts_of(name: str) -> list[tuple[str, str, str]]:
     while at < len(name):
         found = PART.match(name, at)
         if not found or (parts and not found[1]) or not math.isfinite(float(found[2] or 1.0)):
-            raise ConfigError(f"env.reward={name!r} is not a sum of terms: write them with weights, as in win_loss+0.5*shaped.")
+            raise ConfigError(
+                f"env.reward={name!r} is not a sum of terms: write terms with weights, win_loss+0.5*shaped."
+            )
         parts.append((found[1], found[2], found[3]))
         at = found.end()
     if not parts:

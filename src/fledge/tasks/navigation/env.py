@@ -132,7 +132,7 @@ class NavigationEnv(WarpEnv):
         obs, result = bind(Obs, views), bind(Result, {**results, "terms": self.reward_terms})
         p, maps, beams, drones, cfg = self.params, self.bank.maps, self.beams, self.drones, self.cfg
 
-        def look(only_ended: int) -> list[Call]:
+        def observe_calls(only_ended: int) -> list[Call]:
             calls = [Call(sense.scan, [only_ended, p, maps, beams, drones, result, obs], cfg.lidar_azimuths)]
             if cfg.grid_map:
                 calls.append(Call(sense.draw_grid, [only_ended, p, maps, drones, result, obs], cfg.grid_size))
@@ -151,9 +151,9 @@ class NavigationEnv(WarpEnv):
         record, n = self.launcher.record, self.num_envs
         return Programs(
             tensors,
-            advance=record([fly, *look(0), conclude, *plan(ALL)], n),
-            restart=record([*keep, restart, *look(1), finish(1), *plan(ENDED)], n),
-            observe=record([*look(0), finish(0), *plan(BEGUN)], n),
+            advance=record([fly, *observe_calls(0), conclude, *plan(ALL)], n),
+            restart=record([*keep, restart, *observe_calls(1), finish(1), *plan(ENDED)], n),
+            observe=record([*observe_calls(0), finish(0), *plan(BEGUN)], n),
         )
 
     # ---- state -------------------------------------------------------------------------------------------------

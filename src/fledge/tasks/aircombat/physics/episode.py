@@ -127,7 +127,7 @@ def restart(first: int, p: Params, d: Duels, result: Result, obs: Obs, final: Ob
 
 @wp.kernel(enable_backward=False)
 def restart_masked(first: int, p: Params, d: Duels, mask: wp.array(dtype=wp.bool)):
-    """Start a new fight of each duel for which `mask` is true in both rows; one thread per duel."""
+    """Start a new fight of each duel whose `mask` is true (the same in both rows); one thread per duel."""
     i = first + wp.tid()
     if mask[2 * i]:
         begin_fight(i, p, d)

@@ -18,10 +18,10 @@ from fledge.tasks.navigation.planner.search import (
     BODY_M,
     Choice,
     Search,
+    gaps_at,
     nearest_safe,
     nearness,
     position_at,
-    gaps_at,
     to_go,
 )
 from fledge.tasks.navigation.sensing.observations import PLAN
