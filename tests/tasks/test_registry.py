@@ -30,7 +30,7 @@ def test_an_object_or_a_class_in_a_module_is_a_task() -> None:
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        ("chess", r"There is no task 'chess'. There are .*navigation.*"),
+        ("chess", r"There is no task 'chess'. Choose one of .*navigation.*"),
         ("missing.py", r"There is no file .*missing\.py"),
         ("json:dumps", r"json:dumps is a function, but must be a fledge Task"),
         ("json:nothing", r"There is no json:nothing"),

@@ -94,7 +94,7 @@ class LoadedPolicy:
         return _like(action, is_numpy, single)
 
     def reset(self, env_mask: Tensor | None = None) -> None:
-        """Clear the memory of a policy that has one, in all envs or where the mask is true, because new episodes begin."""
+        """Clear the policy's memory, if it has one, in all envs or where the mask is true. Call this when episodes begin."""
         self.agent.reset(env_mask)
 
     def make_env(self, num_envs: int | None = None, device: str = "auto", seed: int = 0, **settings: Any) -> TensorEnv:

@@ -33,7 +33,7 @@ class MatchStats:
         """Record the observations and actions of all rows; `active` [matches] marks the matches that have not ended."""
 
     def after_step(self, outcome: Tensor, active: Tensor) -> None:
-        """Record how sides ended: `outcome` [rows] is 0 where the match goes on."""
+        """Record the outcomes of matches: `outcome` [rows] is 0 where a match goes on."""
 
     def notes(self) -> Notes:
         """Return the recorded numbers by name, [matches, 2] each."""

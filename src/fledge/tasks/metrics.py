@@ -29,7 +29,7 @@ class EpisodeMetrics:
         """Measure how episodes ended: `outcome` [N] is 0 where the episode goes on."""
 
     def figures(self) -> dict[str, float]:
-        """Return the figures so far, by name."""
+        """Return by name the figures of all episodes measured so far."""
         return {}
 
 
@@ -56,7 +56,7 @@ class TaskMetrics:
     """How the episodes of a task are measured and shown in tables. Every default works for any env.
 
     Args:
-        labels: Outcome -> short heading.
+        labels: Name of an outcome -> short heading.
         unit: What the envs are called in the plural: "drones", "duels".
     """
 

@@ -2,8 +2,8 @@
 
 fledge-nav                shipped with a task                 runs/nav          a run's folder: its newest checkpoint
 straight, crank(shot=1)   a scripted policy of the task       policy.fledge     a policy file
-runs/duel#3               the third past self of a league     navrl.pt          another project's file
-my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them behind a shield
+runs/duel#3               a league's third past version       navrl.pt          another project's file
+my_pilots.py:Weaver       an agent class of your own     fledge-nav+planner  any of them with a shield
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN = re.compile(r"(.+:[\w.]+)\s*(?:\((.*)\))?", re.DOTALL)  # module:Class or f
 
 
 def find_policy_file(name: str) -> Path | None:
-    """Return the file of a shipped policy, or the name as a path (a form such as RUN#3 too) if it exists, else None."""
+    """Return the file of a shipped policy; else the name as a path, if it exists or has the form RUN#3; else None."""
     for task_name in task_names():
         if name in (shipped := find_named_task(task_name).policy.shipped()):
             return shipped[name]
@@ -145,7 +145,9 @@ def find_agent(task: Task, name: str) -> BaseAgent | None:
         return None
     entries = read_policy(path)
     if not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another.")
+        raise ConfigError(
+            f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
+        )
     return load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
 
 
@@ -161,7 +163,9 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
     if task is None:
         task = find_named_task(entries["task"], asked_by=name)
     elif not may_be(entries["task"], task):
-        raise ConfigError(f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another.")
+        raise ConfigError(
+            f"{name} belongs to the task {entries['task']}, not to {task.reference}: choose another policy."
+        )
     agent = load_weights(task.policy.build(entries["policy"]), entries["model"], name).eval()
     saved = entries.get("world")
     env = None if saved is None else TrainedEnv(dict(saved["env"]), saved["decision_s"])
@@ -171,7 +175,7 @@ def policy_from_state(state: dict[str, Any], name: str, task: Task | None = None
 def may_be(reference: str, task: Task) -> bool:
     """Return whether policies of the task `reference` may fit `task`.
 
-    They may if it is the same task or a base class of it, or if both are code, which may have moved.
+    They may if `reference` is the same task or a base class of it, or if both are code, since its file may have moved.
     """
     if reference == task.reference or (is_code(reference) and is_code(task.reference)):
         return True
@@ -205,12 +209,12 @@ def make_pilot(task: Task, name: str) -> BaseAgent | None:
 
 
 def make_own(name: str) -> BaseAgent | None:
-    """Run the user's own code and return its agent; None if the name has another form than those below.
+    """Run the code that a name such as `file.py:Class` or `module:Class(key=1)` refers to, and return its agent.
 
-    The name is `file.py:Class` or `module:Class`, with or without parameters in brackets.
+    Return None if the name has another form.
 
     Raises:
-        ConfigError: if there is no such object, it is not an agent, or a parameter does not fit.
+        ConfigError: if there is no such object, it is not an agent, or a parameter is not allowed.
     """
     found = OWN.fullmatch(name.strip())
     if found is None or not is_reference(found[1]):
@@ -226,7 +230,7 @@ def make_own(name: str) -> BaseAgent | None:
 
 
 def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
-    """Return `make(...)`, a scripted policy, with the parameters that its name has in brackets."""
+    """Make a scripted policy: call `make` with the parameters that the policy's name has in brackets."""
     options = read_parameters(name, parameters)
     try:
         known = [key for key in inspect.signature(make).parameters if key not in ("self", "num_envs", "device")]
@@ -268,7 +272,7 @@ def check_fit(agent: BaseAgent, env: TensorEnv) -> None:
     missing = [key for key in agent.observes if key not in env.observation_spec]
     if missing:
         raise ConfigError(
-            f"{name} reads {', '.join(missing)}, which this env does not observe: turn it on in env.*, or use another policy."
+            f"{name} reads {', '.join(missing)}, which this env does not observe: enable that in env.*, or use another policy."
         )
     reads: Mapping[str, TensorSpec] = getattr(agent, "reads", {})
     for key, spec in reads.items():

@@ -33,7 +33,7 @@ def task_names() -> list[str]:
 
 
 def find_task(task: str | Task | type[Task]) -> Task:
-    """Return the task of a reference in one of the forms that the module's docstring lists, or of a Task object or class.
+    """Return the task of a reference (a name, gym:ID, a Python file or module:object), of a Task object or a Task class.
 
     Raises:
         ConfigError: if there is no such task, or its code cannot be loaded.
@@ -99,7 +99,7 @@ def with_reference(task: Task) -> Task:
 
 
 def _same(task: Task, other: Task) -> bool:
-    """Return whether two tasks are alike in everything but their reference."""
+    """Return whether two tasks are equal in everything but their reference."""
     parts, others = ({k: v for k, v in vars(each).items() if k != "reference"} for each in (task, other))
     return type(task) is type(other) and parts == others
 
@@ -135,14 +135,14 @@ def find_named_task(reference: str, asked_by: str = "This") -> Task:
     known = ", ".join(task_names())
     hint = did_you_mean(reference, task_names())
     raise ConfigError(
-        f"There is no task {reference!r}.{hint} There are {known}; or give gym:ID, a Python file, or module:object. "
-        "Settings are written key=value."
+        f"There is no task {reference!r}.{hint} Choose one of {known}, or give gym:ID, a Python file, or module:object. "
+        "A setting must be written key=value."
     )
 
 
 @functools.cache
 def _named_task(reference: str) -> Task | None:
-    """Return a registered or Gymnasium task, the same object on every call, since config classes belong to it; else None."""
+    """Return a registered or Gymnasium task, or None. Cached, because config classes belong to one task object."""
     if reference.startswith("gym:") and not is_code(reference):
         return _gym_task(reference)
     points = {point.name: point.value for point in entry_points(group=GROUP)}

@@ -1,7 +1,7 @@
 """AircombatEnv: duels with both sides controlled by the caller. `OpponentWrapper` lets an opponent fly one side.
 
-Rows 2 i and 2 i + 1 are the two sides of duel i. Each observes the fight from its own fighter, so one network flies either
-side. An episode ends for both at once (`group` is 2).
+Rows 2 i and 2 i + 1 are the two sides of duel i. Each side observes the fight from its own fighter, so one network can fly
+either side. An episode ends for both sides at once (`group` is 2).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class AircombatEnv(WarpEnv):
         self._fired_before = self.state["fired"].clone()
 
     def after_advance(self, programs: Programs) -> None:
-        """Compute the rewards of the step, before fights that ended restart."""
+        """Compute the rewards of the step, before the next fights start."""
         tensors = programs.tensors
         after = {name: tensors[("obs", name)] for name in self.observation_spec}
         done = programs.ended()

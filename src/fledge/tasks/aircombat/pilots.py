@@ -88,7 +88,7 @@ class Pilot(BaseAgent):
 
     @torch.no_grad()
     def act(self, obs: Obs, deterministic: bool = True) -> Action:
-        """Return the action in the form that the env's mask implies, continuous or discrete."""
+        """Return the action: discrete if the env's action mask has six values, else continuous."""
         seen = DecodedObs(obs)
         rudder, throttle, fire = self.fly(seen)
         fire = fire & seen.ready

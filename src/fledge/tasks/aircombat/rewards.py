@@ -107,8 +107,8 @@ class WinLossReward(BaseReward):
 class ShapedReward(BaseReward):
     """Potential-based shaping, gamma Phi(after) - Phi(before): it cannot change which policy is best (Ng 1999).
 
-    Phi, in [-1, 1], grows with the own threat to the enemy and falls with the enemy's: where the noses point, energy, missile
-    ranges. It is 0 once a fight has ended.
+    Phi, in [-1, 1], grows with the threat to the enemy and falls with the threat by the enemy. It counts where the noses
+    point, energy, and missile ranges, and is 0 once a fight has ended.
     """
 
     def __init__(self, device: str | torch.device = "cpu", gamma: float = 0.99) -> None:
@@ -133,7 +133,7 @@ class ShapedReward(BaseReward):
 
 
 class ShotsReward(BaseReward):
-    """1 for every missile fired: a cost, with a negative weight."""
+    """1 for every missile fired; with a negative weight, a cost."""
 
     looks_back = False
 
@@ -210,7 +210,7 @@ def _parts_of(name: str) -> list[tuple[str, str, str]]:
         found = PART.match(name, at)
         if not found or (parts and not found[1]) or not math.isfinite(float(found[2] or 1.0)):
             raise ConfigError(
-                f"env.reward={name!r} is not a sum of terms: write terms with weights, win_loss+0.5*shaped."
+                f"env.reward={name!r} is not a sum of terms: write terms with weights, as in win_loss+0.5*shaped."
             )
         parts.append((found[1], found[2], found[3]))
         at = found.end()

@@ -132,9 +132,14 @@ class NavigationConfig(SensorConfig):
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
         if self.fresh_maps and self.map_refresh_steps:
-            raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
+            raise ConfigError(
+                f"env.map_refresh_steps is {self.map_refresh_steps}, but env.fresh_maps=true already makes a map per "
+                "episode: set env.map_refresh_steps=0."
+            )
         if self.walls and self.starts is not Starts.crossing:
-            raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
+            raise ConfigError(
+                f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}: change one of them."
+            )
         if self.plan and self.action_form is not ActionForm.velocity:
             raise ConfigError("env.plan=true needs env.action_form=velocity, got headings: change one of them.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):

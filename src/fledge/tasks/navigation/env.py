@@ -34,7 +34,7 @@ class NavigationEnv(WarpEnv):
 
     Args:
         cfg: Settings of the env.
-        bank: Number of the map bank; two banks of one seed have no map in common.
+        bank: Number of the map bank; banks with different numbers have no map in common.
         device, seed, num_threads, env_offset, total_envs: As `WarpEnv` says.
     """
 

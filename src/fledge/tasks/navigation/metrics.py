@@ -161,7 +161,7 @@ class NavigationMetrics(TaskMetrics):
         return FlightMetrics()
 
     def classify(self, env: TensorEnv) -> Tensor:
-        """Return each episode's class: the sides of start and goal, or "inside" for starts inside the forest."""
+        """Return each episode's class: by the sides of start and goal, or "inside" if it starts inside the forest."""
         assert isinstance(env, NavigationEnv)
         if env.cfg.walls or env.cfg.starts is Starts.lane:  # no way round
             return torch.full((env.num_envs,), CLASSES.index("crossing"))

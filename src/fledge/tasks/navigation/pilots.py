@@ -30,7 +30,7 @@ class StraightPilot(BaseAgent):
 
 
 class GapPilot(BaseAgent):
-    """Flies to the most open LiDAR direction near the goal's direction; ignores the velocities of moving obstacles."""
+    """Flies in the most open LiDAR direction near the goal's direction; ignores the velocities of moving obstacles."""
 
     observes = ("state", "lidar")
 

@@ -90,7 +90,7 @@ class TaskView:
         return without_buttons(self.controls(env), action)
 
     def graph(self, cfg: Any, frame: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-        """Return plain data about one moment for the task's graph.js; None if there is none. `frame` is one env's `snapshot`.
+        """Return plain data about one moment, which the task's graph.js draws, or None; `frame` is one env's `snapshot`.
 
         Raises:
             InputError: if the frame, which may come from an untrusted recording, does not fit the task.

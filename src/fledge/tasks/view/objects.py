@@ -46,7 +46,7 @@ class SceneObject:
 
 
 def objects_in(track: Trajectory) -> list[SceneObject]:
-    """Return the objects of all recorded positions, owners before the objects that belong to them (see the module)."""
+    """Return an object for every recorded position entry; owners come before the objects that belong to them."""
     found: list[SceneObject] = []
     for entry in sorted((name for name in track.frames if name == "pos" or name.endswith("_pos")), key=len):
         found += _objects_of(track.frames, entry.removesuffix("pos"), len(found))

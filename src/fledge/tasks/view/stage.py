@@ -37,7 +37,7 @@ class Stage:
 
 @dataclass
 class Crowd:
-    """Obstacles that move, T frames, at most K obstacles in each."""
+    """Moving obstacles in T frames, at most K obstacles per frame."""
 
     ids: np.ndarray  # [T, K] int: index of the obstacle; -1: none
     pos: np.ndarray  # [T, K, 3] m
@@ -48,7 +48,7 @@ class Crowd:
 
 @dataclass
 class Beams:
-    """Readings of the first actor's ranging sensor, T frames: H azimuths, V elevations."""
+    """Readings of the first actor's ranging sensor in T frames, at H azimuths and V elevations."""
 
     azimuths: np.ndarray  # [H] rad, counter-clockwise from where the actor heads
     elevations: np.ndarray  # [V] rad
@@ -58,7 +58,7 @@ class Beams:
 
 @dataclass
 class Instrument:
-    """One figure over T frames."""
+    """A number over time, one value for each of T frames."""
 
     name: str
     values: np.ndarray  # [T]

@@ -1,4 +1,4 @@
-"""A recorded episode, and why it was lost."""
+"""Data classes of a recorded episode, and of the reason why it was lost."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
     """Return for each node the middle of the interval of ranges that kill, m, and the signed square of half its length.
 
     A node without such an interval is extrapolated: it gets the mean of the straight lines through the two nearest known
-    nodes, on each side along each axis; its square is never positive.
+    nodes, on each side along each axis; the square of its half-length is never positive.
     """
     middle, half = (largest + smallest) / 2.0, (largest - smallest) / 2.0
     square = half * half
@@ -104,7 +104,7 @@ def complete(largest: np.ndarray, smallest: np.ndarray) -> Ranges:
 
 
 def step_ratio(axis: int, way: int) -> np.ndarray:
-    """Return for each node of an axis the distance to the next node in direction `way` over the distance after that."""
+    """Return for each node of an axis the distance to the next node in direction `way`, divided by the distance after it."""
     gaps = np.diff(AXES[axis])
     at = np.arange(len(gaps) + 1) + (0 if way > 0 else -1)
     ratio = gaps[at % len(gaps)] / gaps[(at + way) % len(gaps)]

@@ -151,7 +151,8 @@ def trace_shots(first: int, p: Physics, dt: float, steps: int, shots: Shots, pat
 def judge_pairs(
     first: int, p: Physics, t: ReachTable, ones: Vec4s, twos: Vec4s, speeds: Vec2s, ranges: Vec3s2d, times: Vec2s
 ):
-    """Write from the table R_max, R_tr, R_ne of both sides' shots, m [pair, shooter], and times to decide, s [pair, side]."""
+    """Write from the table R_max, R_tr, R_ne of both sides' shots, m [pair, shooter], and both sides' time to decide (see
+    `observe`), s [pair]."""
     i = first + wp.tid()
     pair = judge_pair(p, t, flyer_at(ones[i], speeds[i][0]), flyer_at(twos[i], speeds[i][1]))
     ranges[i, 0] = pair.by_one

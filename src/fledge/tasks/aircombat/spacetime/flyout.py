@@ -77,7 +77,7 @@ def outrun(p: Physics, missile: Flyer, target: Flyer) -> bool:
 
 @wp.func
 def extrapolate_end(p: Physics, so_far: FlyOut, missile: Flyer, target: Flyer, togo: float) -> FlyOut:
-    """Return the end of a fly-out: the miss if both fly straight from here, less the distance that the missile can steer."""
+    """Return the end of a fly-out: the miss if both fly straight from here, less the distance that the missile can correct."""
     v = target.speed * target.dir - missile.speed * missile.dir
     passing = wp.length(target.pos - missile.pos + togo * v)
     turn = missile.speed * missile.speed / p.motor.frame.rmin

@@ -1,10 +1,10 @@
 """The space-time graph of one frame of a duel, as plain data for a display: `GraphSolver.solve(frame)`.
 
     range_m, closing        distance of the sides, and its rate of decrease, m/s
-    times_s                 of all curves; s from now
+    times_s                 times of the points of all curves, s from now
     sides                   blue and red, for each
         shot                R_max, R_tr, R_ne of its shot at the other, m, and the effect of a shot now (`words`)
-        decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: always
+        decide_s            how long it may hold its course until turning away no longer saves it from a shot; None: no limit
         rings               R_max, R_tr, R_ne by direction, for an enemy with its current speed and course
         reach_m             how far its missile, fired now, gets along the line to the enemy; None once it is spent
         fan                 the same in all directions, every few seconds
@@ -14,7 +14,7 @@
                             wait before turning away
         verdict             a level and a sentence
 
-Ranges and times to decide come from the table; everything else is flown out with the simulator's own missile. Positions in
+Ranges and times to decide come from the table; everything else is simulated with the env's own missile. Positions in
 m, x east and y north; directions in degrees, counter-clockwise from east.
 """
 

@@ -25,7 +25,7 @@ LIMITS = limits_of(Spacetime)
 
 @wp.struct
 class Pair:
-    """Ranges and times to decide of two fighters."""
+    """Shot ranges of two fighters, and for each the time until turning away no longer saves it (time to decide)."""
 
     by_one: wp.vec3  # m, R_max, R_tr, R_ne of a shot of one at two
     by_two: wp.vec3  # m, the same of a shot of two at one
@@ -53,7 +53,7 @@ def crossing(before: float, after: float, start: float, step: float) -> float:
 
 @wp.func
 def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reach: wp.vec2) -> wp.vec2:
-    """Return each side's time to decide, s; `reach` is the present result of `both_reaches`."""
+    """Return for each side the seconds until turning away no longer saves it; `reach` is `both_reaches` now."""
     one = first
     two = second
     away = wp.length(two.pos - one.pos)
@@ -94,7 +94,7 @@ def times_to_decide(p: Physics, t: ReachTable, first: Flyer, second: Flyer, reac
 
 @wp.func
 def judge_pair(p: Physics, t: ReachTable, one: Flyer, two: Flyer) -> Pair:
-    """Return the ranges and times to decide of two fighters, by the table."""
+    """Return from the table the shot ranges of two fighters, and for each the time until turning away no longer saves it."""
     r = two.pos - one.pos
     off_one = left_angle(one.dir, r)
     off_two = left_angle(two.dir, -r)
@@ -123,7 +123,7 @@ def most_dangerous(d: Duels, shooter: int, me: Flyer) -> int:
 def observe_row(
     p: Physics, d: Duels, obs: Obs, row: int, me: Flyer, mine: wp.vec3, theirs: wp.vec3, away: float, times: wp.vec2
 ):
-    """Write the columns of `row`: range over R_max, R_tr, R_ne of both shots, times to decide, predicted misses."""
+    """Write the columns of `row`; `mine` and `theirs` are R_max, R_tr, R_ne of both sides' shots, `times` to decide."""
     for k in range(3):
         obs.spacetime[row, Spacetime.OVER_R_MAX + k] = away / mine[k]
         obs.spacetime[row, Spacetime.ENEMY_OVER_R_MAX + k] = away / theirs[k]

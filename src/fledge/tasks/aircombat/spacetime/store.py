@@ -1,4 +1,4 @@
-"""Load the table of a physics: from the package, from the cache folder, or newly built.
+"""Load the table for the physics of a config: from the package, from the cache folder, or newly built.
 
 A file's name has a hash of all that determines its numbers: the physics, the axes, the fly-outs' step, and VERSION, which must
 change when code of `physics/` or of this folder changes ranges. Several processes may build the same table; damaged files

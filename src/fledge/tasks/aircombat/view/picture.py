@@ -1,4 +1,4 @@
-"""Pictures of fights from above, in kilometres; and of one fight with the ranges of each side's missile, time upwards."""
+"""Pictures of fights from above, in kilometres; and of one fight with the ranges of each side's missile over time."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def fight_figure(track: Trajectory, title: str = "") -> Any:
 
 
 def draw_reach(axes: Any, track: Trajectory, side: int, reach: np.ndarray) -> None:
-    """Draw over time (upwards) the ranges of one side's missile [T, 3], the distance of the sides and its missiles, km."""
+    """Draw over time the ranges of one side's missile [T, 3] km, the distance of the sides, and the missiles in flight."""
     frames, enemy = track.frames, 1 - side
     time, away = frames["time_s"], distances(frames) / 1000.0
     inner = np.zeros(len(time))

@@ -101,7 +101,7 @@ class AircombatView(TaskView):
         return Stage(flat=True)
 
     def instruments(self, track: Trajectory) -> list[Instrument]:
-        """Return distance, speeds and missiles in flight."""
+        """Return over time the distance, the speeds, and the number of missiles in flight."""
         frames, flying = track.frames, track.frames["missile_alive"].astype(bool)
         shown = [Instrument("range", distances(frames) / 1000.0, "km")]
         shown += [Instrument(f"{name} speed", frames["speed"][:, side], "m/s") for side, name in enumerate(SIDES)]
@@ -141,7 +141,7 @@ class AircombatView(TaskView):
         return action - action % 2 if isinstance(action, Tensor) else super().hold(env, action)
 
     def graph(self, cfg: AircombatConfig, frame: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return the space-time graph of a frame. Thread-safe; calls run one at a time."""
+        """Return the space-time graph of a frame. Threads may call this method; calls run one at a time."""
         from fledge.tasks.aircombat.spacetime.graph import GraphSolver
 
         with _lock:

@@ -114,7 +114,7 @@ class NavigationPolicies(PolicyFactory):
         return {"kind": "navrl", "hidden": hidden, "lidar": [36, 4], "range_m": 4.0}, network
 
     def default_env_config(self, agent: BaseAgent) -> TrainedEnv | None:
-        """Return the config of NavRL's env for NavRL's policy."""
+        """Return the config of NavRL's env if the agent is NavRL's policy, else None."""
         if not isinstance(agent, NavRLPolicy):
             return None
         cfg = from_plain(NavigationConfig, Presets(TASK_FOLDER / "presets").load("env", "navrl"))

@@ -153,7 +153,7 @@ class FeatureActor(SquashedActor):
 
 
 def example_flight(batch: int, lidar_shape: tuple[int, int], range_m: float, seed: int) -> dict[str, Tensor]:
-    """Return a batch of random navigation observations, with values as in flight."""
+    """Return a batch of random navigation observations, with values of realistic size."""
     g = torch.Generator().manual_seed(seed)
     obstacles = torch.randn(batch, *DYNAMIC_OBSTACLE.shape(), generator=g)
     flat, width, box = (DYNAMIC_OBSTACLE.at(name) for name in ("horizontal_distance", "width_class", "is_box"))

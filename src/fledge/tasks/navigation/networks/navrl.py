@@ -199,7 +199,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, AttributeError) as error:
         reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise FormatError(f"{path} is not a PyTorch checkpoint: {reason}") from error
+        raise FormatError(f"{path} is not a PyTorch checkpoint or is damaged: {reason}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
         raise FormatError(
             f"{path} cannot be loaded safely: it holds more than plain tensors. Give NavRL's released .pt file."

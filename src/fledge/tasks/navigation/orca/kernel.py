@@ -33,7 +33,7 @@ class Caution:
 
 @wp.func
 def mover_plane(q: Caution, movers: Movers, i: int, k: int, own: Own, wanted: wp.vec3) -> wp.vec4:
-    """Return the half-space of allowed commands for mover k: a ball of its width, at its height nearest to the drone's."""
+    """Return the half-space of commands that avoid mover k, taken as a ball of its width as near in height as it reaches."""
     place = movers.place[i, k]
     motion = movers.motion[i, k]
     vel = wp.vec3(motion[0], motion[1], motion[2])
@@ -127,7 +127,7 @@ def num_planes(env_cfg: NavigationConfig) -> int:
 
 
 def guard_of(env_cfg: NavigationConfig, planes: torch.Tensor, on: bool = True) -> Guard:
-    """Return ORCA's parameters for an env, with `planes` [N, num_planes, 4] as its buffer; if not `on`, that is not used."""
+    """Return ORCA's parameters for an env; `planes` [N, num_planes, 4] is its buffer, which is not used unless `on`."""
     guard, q = Guard(), Caution()
     q.body, q.limit = env_cfg.collision_radius_m + SKIN_M, env_cfg.speed_limit
     q.floor, q.ceiling = env_cfg.min_height_m + SKIN_M, env_cfg.max_height_m - SKIN_M

@@ -55,13 +55,13 @@ def crowd_kinds(count: int, swings: bool) -> np.ndarray:
 
 @wp.func
 def stream(purpose: int, j: int) -> wp.uint32:
-    """Return the third counter word of the random stream of obstacle j; the map key is the first two."""
+    """Return the third counter word of obstacle j's random numbers; the map key is the first two words."""
     return wp.uint32(purpose + j * 256)
 
 
 @wp.func
 def spread(u: float) -> float:
-    """Return a coordinate inside the area from a uniform number in [0, 1)."""
+    """Return a coordinate inside the obstacles' area, m, from a uniform random number in [0, 1)."""
     return AREA_HALF_M * (2.0 * u - 1.0)
 
 
@@ -118,7 +118,7 @@ def place_crowd(slots: wp.array(dtype=wp.int32), keys: wp.array(dtype=wp.vec2ui)
 
 @wp.func
 def draw_goal(crowd: Crowd, key: wp.vec2ui, j: int, age: int, origin: wp.vec3, seed: wp.vec2ui) -> wp.vec3:
-    """Return a goal within ±5 m of the origin (z: -5 to +4), clamped to the map."""
+    """Return a random goal within ±5 m of the origin (-5 to +4 m in height), clamped to the map."""
     u = uniform4(key[0], key[1], stream(P_GOAL, j), wp.uint32(age), seed)
     x = wp.clamp(origin[0] + ROAM_M * (2.0 * u[0] - 1.0), -AREA_HALF_M, AREA_HALF_M)
     y = wp.clamp(origin[1] + ROAM_M * (2.0 * u[1] - 1.0), -AREA_HALF_M, AREA_HALF_M)

@@ -31,7 +31,7 @@ BANK_FLAG = 0x80000000  # keys of bank maps; maps made per episode use (env, epi
 
 
 class MapBank:
-    """The buffers of all maps, and what builds and replaces maps; `maps` is the struct that kernels read."""
+    """Holds, builds and replaces all maps of an env; `maps` is the struct that kernels read."""
 
     def __init__(self, cfg: NavigationConfig, device: torch.device, seed: int, bank: int, launcher: Launcher) -> None:
         self.cfg, self.device, self.launcher, self.number = cfg, device, launcher, bank
@@ -79,7 +79,7 @@ class MapBank:
             )
 
     def crowd_calls(self) -> list[Call]:
-        """Return the kernel launches that move all moving obstacles by one decision; none if there are none."""
+        """Return the kernel launches that move all moving obstacles by one decision; an empty list if there are none."""
         cfg, maps = self.cfg, self.maps
         if not cfg.moving_obstacles:
             return []

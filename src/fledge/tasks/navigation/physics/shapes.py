@@ -57,13 +57,13 @@ def height_of(kind: int) -> float:
 
 @wp.func
 def overlaps_height(kind: int, dz: float, radius: float) -> bool:
-    """Return whether an obstacle with its centre `dz` above a drone is within `radius` of it vertically."""
+    """Return whether an obstacle is within `radius` of a drone's height; `dz` is its centre's height above the drone, m."""
     return is_standing(kind) or wp.abs(dz) <= 0.5 * height_of(kind) + radius
 
 
 @wp.func
 def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
-    """Return whether an obstacle with its centre at `away` from a drone is within `radius` of it."""
+    """Return whether an obstacle is within `radius` of a drone; `away` is the vector from the drone to its centre, m."""
     reach = 0.5 * width_of(kind) + radius
     level = away[0] * away[0] + away[1] * away[1] <= reach * reach
     return level and overlaps_height(kind, away[2], radius)
@@ -71,7 +71,7 @@ def is_touching(kind: int, away: wp.vec3, radius: float) -> bool:
 
 @wp.func
 def slab(o: float, d: float, half: float) -> wp.vec2:
-    """Return the distances at which a ray o + t * d enters and leaves a slab of ±half; (INF, -INF) if it misses it."""
+    """Return the distances t at which a ray o + t * d enters and leaves the range ±half; (INF, -INF) if it misses it."""
     if wp.abs(d) > 1.0e-9:
         t0 = (-half - o) / d
         t1 = (half - o) / d

@@ -77,7 +77,7 @@ def plan(
     wanted: wp.array(dtype=wp.vec3),
     command: wp.array(dtype=wp.vec3),
 ):
-    """Write each drone's command, m/s in the goal frame: the cheapest candidate, or as a shield the nearest safe command to
+    """Write each drone's command, m/s in the goal frame: the cheapest candidate or, as a shield, the safe command nearest to
     `wanted`."""
     i = first + wp.tid()
     fresh = p.map.fresh[i]

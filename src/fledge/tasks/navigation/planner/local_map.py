@@ -37,7 +37,7 @@ RINGS = len(RING_EDGES_M)
 
 
 def window_cells(range_m: float, least: int = 128) -> int:
-    """Return the cells along a side of the map, a power of two: enough for hits at this range with their rings."""
+    """Return the number of cells along a side of the map: a power of two, enough for hits at this range and their rings."""
     needed = 2 * (math.ceil(range_m / CELL_M) + REACH_CELLS + 2)
     return max(least, 1 << (needed - 1).bit_length())
 

@@ -82,7 +82,7 @@ class PlanReader:
             settings = contract["observation"]["plan"]["env"]
         except (KeyError, TypeError):
             raise InputError(
-                "The contract has no env settings under observation, plan, env: export a policy that reads `plan` again."
+                "The contract has no env settings for the observation `plan`: export the policy again, with env.plan=true."
             ) from None
         return cls(from_plain(NavigationConfig, nested(settings)), count, device)
 

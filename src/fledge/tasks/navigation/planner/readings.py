@@ -30,7 +30,7 @@ class Seen:
 
 @wp.struct
 class Own:
-    """State of the drone itself in the goal frame, m and s, with the goal at (0, 0) and heights above the ground."""
+    """State of the drone itself in the goal frame, in m and m/s, with the goal at (0, 0) and heights above the ground."""
 
     pos: wp.vec3
     vel: wp.vec3

@@ -48,7 +48,7 @@ def candidates(cfg: PlannerConfig) -> np.ndarray:
 
 
 def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
-    """Return the effects of velocity, acceleration and command on the position at each step; held and brief, [2, T, 3]."""
+    """Return the effects of velocity, acceleration and command on the position, for held and brief commands, [2, T, 3]."""
     times = (np.arange(round(cfg.horizon_s / cfg.step_s)) + 1.0) * cfg.step_s
     held = response(times, lag_s)[:, 0]
     brief = held.copy()
@@ -59,7 +59,7 @@ def step_responses(cfg: PlannerConfig, lag_s: float) -> np.ndarray:
 
 
 def response(seconds: np.ndarray, lag_s: float) -> np.ndarray:
-    """Return the effects of velocity, acceleration and command on position, velocity and acceleration at times, [T, 3, 3].
+    """Return the effects of velocity, acceleration and command on position, velocity and acceleration, [T, 3, 3].
 
     v' = a - damping v,  a' = (gain (command - v) - a) / lag;  without lag a = gain (command - v).
     """
@@ -165,7 +165,7 @@ def position_at(s: Search, own: Own, command: wp.vec3, brief: int, k: int) -> wp
 
 @wp.func
 def to_go(w: CostToGo, i: int, own: Own, at: wp.vec3) -> float:
-    """Return the length of the path from a point to the goal, m."""
+    """Return the length of the shortest path from a point to the goal, m, with the difference in height."""
     flat = cost_from(w, i, at[0], at[1])
     up = own.goal[2] - at[2]
     return wp.sqrt(flat * flat + up * up)

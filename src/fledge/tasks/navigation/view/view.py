@@ -160,7 +160,7 @@ def drone_and_goal(track: Trajectory) -> tuple[SceneObject, SceneObject]:
 
 
 def boxes_of(cells: np.ndarray) -> np.ndarray:
-    """Return the solid ones of cells [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
+    """Return the solid cells of a map [CELLS, CELLS] as few boxes [B, 6]: runs of one height along y, joined along x."""
     boxes: list[tuple[int, int, int, int, int]] = []  # x0, x1, y0, y1, value
     growing: dict[tuple[int, int, int], int] = {}  # (y0, y1, value) -> x0
     for x in range(CELLS + 1):
@@ -192,7 +192,7 @@ def detected(track: Trajectory, ids: np.ndarray, pos: np.ndarray) -> np.ndarray 
 
 
 def nearest(crowd: Tensor, away: Tensor, kinds: Tensor) -> dict[str, Tensor]:
-    """Return mover, crowd and crowd_id of `snapshot`; M movers at [n, M, 3], distances [n, M], infinite if absent."""
+    """Return the entries mover, crowd and crowd_id of `snapshot`, from positions [n, M, 3] and distances of M movers."""
     index = torch.arange(len(crowd), device=crowd.device)
     distance, order = away.topk(min(NEAR, away.shape[1]), largest=False)
     first = order[:, 0]
