@@ -51,7 +51,7 @@ def specs_of(reference: str) -> object:
 def test_a_file_without_a_task_and_one_that_fails_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match="defines 0 tasks, but must have one"):
+    with pytest.raises(ConfigError, match="defines 0 tasks, but must define one"):
         find_task(str(tmp_path / "empty.py"))
     with pytest.raises(ConfigError, match="ZeroDivisionError"):
         find_task(str(tmp_path / "broken.py"))

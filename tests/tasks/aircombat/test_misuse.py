@@ -22,7 +22,7 @@ from tests.tasks.aircombat.duels import PLAIN, action, make
     ("changes", "message"),
     [
         ({"num_envs": 0}, r"^env\.num_envs is 0, but must be "),
-        ({"num_envs": 7}, r"^env\.num_envs is 7, but in self-play two rows make a duel: take an even number"),
+        ({"num_envs": 7}, r"^env\.num_envs is 7, but in self-play two rows make a duel: set an even number"),
         ({"missile": MissileConfig(carried=17)}, r"^env\.missile\.carried is 17, but must be "),
         ({"missile": MissileConfig(carried=0)}, r"^env\.missile\.carried is 0, but must be "),
         ({"dt_s": 0.0}, r"^env\.dt_s is 0\.0, but must be "),
