@@ -202,7 +202,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         raise FormatError(f"{path} is not a PyTorch checkpoint or is damaged: {reason}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything that is not plain tensors
         raise FormatError(
-            f"{path} cannot be loaded safely: it holds more than plain tensors. Give NavRL's released .pt file."
+            f"{path} cannot be loaded safely: only plain tensors are allowed in it. Give NavRL's released .pt file."
         ) from error
     if not isinstance(saved, Mapping) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise FormatError(f"{path} holds a {type(saved).__name__}, but NavRL's checkpoint is a dict of tensors.")
