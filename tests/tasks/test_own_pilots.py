@@ -172,7 +172,7 @@ def test_play_takes_a_class_in_a_file_from_the_command_line_but_not_from_a_page(
         (":Weavr", r"my_duel.py has no Weavr. Did you mean Weaver\?"),
         (":MyDuel", "MyDuel is not an agent: it must be a subclass of fledge.BaseAgent"),
         (":no_agent", "no_agent returned a int, but must return a fledge.BaseAgent"),
-        (":Weaver(gian=1)", r"does not take gian: .*Did you mean gain\?"),
+        (":Weaver(gian=1)", r"has no parameter gian\. Did you mean gain\? Its parameters are gain"),
     ],
 )
 def test_what_is_no_agent_gets_one_sentence(folder: Path, name: str, sentence: str) -> None:

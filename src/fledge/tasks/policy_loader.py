@@ -242,8 +242,10 @@ def call_pilot(make: Callable[..., Any], name: str, parameters: str) -> Any:
         if not options:
             raise
         wrong = next((key for key in options if key not in known), "")
-        near = did_you_mean(wrong, known)
-        raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.{near}") from None
+        if not wrong or "unexpected keyword" not in str(error):
+            raise ConfigError(f"{name} does not take {', '.join(options)}: {error}.") from None
+        has = f"Its parameters are {', '.join(known)}" if known else "It has no parameters"
+        raise ConfigError(f"{name} has no parameter {wrong}.{did_you_mean(wrong, known)} {has}.") from None
 
 
 def read_parameters(name: str, text: str) -> dict[str, Any]:
