@@ -134,9 +134,9 @@ class DuelMatch(MatchRules):
     }
     key_metrics = ("outside_r_max", "shots_per_kill")
     legend = (
-        "Outside R_max: share of the shots that a target could outlast by holding its course. First shot: seconds into the "
-        f"fight. Merge: the first decision within {MERGE_M / 1000:.0f} km, where they began farther apart; speed there, and "
-        "specific energy (v²/2, as there is no altitude) more than the enemy's."
+        "Outside R_max: share of the shots that a target could escape by holding its course. First shot: seconds into the "
+        f"fight. Merge: speed when the sides first come within {MERGE_M / 1000:.0f} km, if they began farther apart. Lead: "
+        "specific energy at the merge (v²/2, as there is no altitude) minus the enemy's."
     )
 
     def match_config(self, cfg: AircombatConfig, count: int) -> AircombatConfig:
