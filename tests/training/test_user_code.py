@@ -144,7 +144,7 @@ def fly(task: Task, **options: Any) -> Any:
 
 def test_an_env_with_fewer_rows_than_asked_for_is_not_counted_as_if_it_had_all() -> None:
     hover: Any = find_task(HOVER)
-    with pytest.raises(ConfigError, match=re.escape("returned 2 envs, but cfg.num_envs is 4")):
+    with pytest.raises(ConfigError, match=re.escape("must return cfg.num_envs = 4 envs, but returned 2")):
         fly(Fewer("x", hover.config, hover.env))
 
 

@@ -652,7 +652,7 @@ def test_impossible_sizes_are_refused(make: Make) -> None:
         make(num_maps=10**9)
     with pytest.raises(MemoryBudgetError, match=r"env\.num_envs"):
         make(num_envs=2**24, fresh_maps=True)
-    with pytest.raises(ConfigError, match="map_refresh_steps at 0"):
+    with pytest.raises(ConfigError, match=r"set env\.map_refresh_steps=0"):
         make(fresh_maps=True, map_refresh_steps=5)
 
 

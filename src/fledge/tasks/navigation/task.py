@@ -1,4 +1,4 @@
-"""The navigation task: drones that cross a forest and a crowd on LiDAR."""
+"""The navigation task: drones fly by LiDAR through a forest and a crowd of moving obstacles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ACTIONS = {
 
 
 class MoversCurriculum(Curriculum):
-    """The number of moving obstacles grows from `movers_start` to all over `ramp` of training."""
+    """Raises the share of active moving obstacles from `movers_start` to 1 over the first part (`ramp`) of training."""
 
     config = CurriculumConfig
 
@@ -55,7 +55,7 @@ class MoversCurriculum(Curriculum):
 
 
 class NavigationTask(Task):
-    """Drones that cross a forest and a crowd on LiDAR."""
+    """Drones that fly by LiDAR through a forest and a crowd of moving obstacles."""
 
     name = "navigation"
     config = NavigationConfig
@@ -75,7 +75,8 @@ class NavigationTask(Task):
         return made
 
     def evaluation(self, cfg: NavigationConfig) -> NavigationConfig:
-        """Return the config with all movers on every map, starts on the edges (or crossing), ends at the goal, fixed maps."""
+        """Return the config for evaluation: fixed maps with all movers; starts on the edges, unless the config has crossing or
+        lane; episodes end at the goal."""
         return dataclasses.replace(
             cfg,
             num_envs=EVAL_DRONES,
@@ -87,7 +88,7 @@ class NavigationTask(Task):
         )
 
     def contract(self, cfg: NavigationConfig) -> dict[str, Any]:
-        """Return units, frames and geometry, for programs that fly policies elsewhere. See docs/guides/deploy.md."""
+        """Return units, frames and geometry, for programs that run policies on robots. See docs/guides/deploy.md."""
         # the same observations and actions without obstacles, which is quick to build
         bare = dataclasses.replace(cfg, num_maps=1, static_obstacles=0, moving_obstacles=0)
         contract = super().contract(dataclasses.replace(bare, map_refresh_steps=0, fresh_maps=False))
