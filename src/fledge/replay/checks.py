@@ -47,7 +47,7 @@ def device_of(device: str | torch.device) -> torch.device:
 
 
 def damaged(what: str, saved: str = "replay") -> FormatError:
-    """Return the error for a saved state that no version of fledge writes."""
+    """Return the FormatError for a damaged saved state; `what` says what is wrong with it."""
     return FormatError(f"The saved {saved} {what}: it is damaged, load an older checkpoint.")
 
 

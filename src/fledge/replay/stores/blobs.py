@@ -45,7 +45,7 @@ class BlobStore:
         return index + sum(segment.nbytes for segment in self._segments.values())
 
     def extend(self, data: np.ndarray, edges: np.ndarray) -> int:
-        """Add blobs data[edges[i]:edges[i + 1]] (uint8), filling segments completely; return the first one's number."""
+        """Add the blobs data[edges[i]:edges[i + 1]] (uint8), and return the number of the first of them."""
         number, done, count = self.next_number, 0, len(edges) - 1
         while done < count:
             room = len(self._segments[self._newest]) - AHEAD - self._used if self._newest >= 0 else -1
@@ -90,7 +90,7 @@ class BlobStore:
         return self._views[int(self._segment.view()[i])][int(self._begin.view()[i]) : int(self._end.view()[i])]
 
     def addresses(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the memory addresses of blobs, [n] uint64; valid until one is dropped."""
+        """Return the memory addresses of blobs, [n] uint64; valid until one of them is dropped."""
         i = numbers - self._segment.dropped
         bases = self._bases.view()[self._segment.view()[i] - self._bases.dropped]
         return (bases + self._begin.view()[i]).view(np.uint64)
