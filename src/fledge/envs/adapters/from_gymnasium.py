@@ -136,9 +136,7 @@ class FromGymnasium(TensorEnv):
             self._begun = False
             return
         if len(state["envs"]) != self.num_envs:
-            raise InputError(
-                f"The state has num_envs={len(state['envs'])}, but this env has {self.num_envs}: make them equal."
-            )
+            raise InputError(f"The state needs num_envs={len(state['envs'])}, but this env has {self.num_envs}.")
         for env, saved in zip(self.envs, state["envs"], strict=True):
             if not self._begun:
                 env.reset(seed=0)  # creates attributes that exist only after a reset
