@@ -47,7 +47,7 @@ class CompressTransform(Transform):
 
     Args:
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too.
-        keys: Entries to compress, nested ones as tuples; by default those of `default_keys`.
+        keys: Entries to compress, nested entries as tuples; by default those that `default_keys` returns.
     """
 
     invertible = True

@@ -146,7 +146,7 @@ class CompressedDataCollector(Collector):
     Args:
         base_collector: A collector of fledge or TorchRL, or any iterable of TensorDicts. This collector owns it from now on.
         compression_level: 0 (store), 1-2 LZ4 (fastest), 3-5 Zstd, 6-9 pcodec too; every level is lossless.
-        keys: Entries to compress, nested ones as tuples; by default those of `large_keys`.
+        keys: Entries to compress, nested entries as tuples; by default those that `large_keys` returns.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class CompressedDataCollector(Collector):
     ) -> None:
         codecs.candidates(compression_level, 0)
         if isinstance(base_collector, CompressedDataCollector):
-            raise ConfigError("base_collector already is a CompressedDataCollector: pass the collector inside it.")
+            raise ConfigError("base_collector is already a CompressedDataCollector: pass the collector that it wraps.")
         inner = getattr(base_collector, "base_collector", base_collector)  # of a pipelined collector
         if isinstance(inner, SyncDataCollector) and inner.split_trajs:
             raise ConfigError("base_collector has split_trajs=True, which removes the env axis: use split_trajs=False.")

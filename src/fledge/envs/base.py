@@ -73,7 +73,7 @@ class TensorEnv(ABC):
         return self
 
     def log_scalar(self, name: str, value: torch.Tensor | float, where: torch.Tensor | None = None) -> None:
-        """Add values to the mean that is logged as `env/NAME`; with a mask `where`, which broadcasts, only where it is true."""
+        """Add values to the mean that is logged as `env/NAME`: all, or those where the mask `where` (broadcast) is true."""
         added: torch.Tensor | float
         count: torch.Tensor | int
         if not isinstance(value, torch.Tensor | float | int) or (where is not None and where.dtype is not torch.bool):
