@@ -314,7 +314,7 @@ def test_any_iterable_is_drawn_ahead_to_its_end() -> None:
 def test_misuse_is_refused_with_a_sentence(learner: Learner) -> None:
     with pytest.raises(ConfigError, match="prefetch_count is 0"):
         PipelinedDataCollector(learner.sync, prefetch_count=0)
-    with pytest.raises(ConfigError, match="wraps a collector itself"):
+    with pytest.raises(ConfigError, match="wraps another collector"):
         PipelinedDataCollector(learner.collector)
 
 

@@ -259,7 +259,7 @@ def test_bad_actions_get_a_sentence() -> None:
     env = make(2)
     with pytest.raises(InputError, match="actions has p1_ruder, but only p1_rudder"):
         env.step({"p1_ruder": 0.0})
-    with pytest.raises(InputError, match=r"A rudder is shape \(3,\), but must be a number, or a tensor \(2,\)"):
+    with pytest.raises(InputError, match=r"rudder is shape \(3,\), but must be a number or a tensor \(2,\)"):
         env.step({"p1_rudder": torch.zeros(3)})
     with pytest.raises(InputError, match="is not finite"):
         env.step({"p2_throttle": float("nan")})

@@ -298,7 +298,7 @@ def test_misuse_gets_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"takes an action of Text"):
         toy("text")
     env = FromGymnasium("CartPole-v1", 2)
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(torch.zeros(2, dtype=torch.int64))
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.tensor([True, False]))

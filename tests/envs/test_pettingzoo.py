@@ -129,7 +129,7 @@ def test_misuse_gets_a_sentence() -> None:
     env.reset()
     with pytest.raises(InputError, match="Actions came for p1, but must come for p1, p2"):
         env.step({"p1": hold()})
-    with pytest.raises(InputError, match="differ in kind"):
+    with pytest.raises(InputError, match="are not dicts with the same keys"):
         env.step({"p1": hold(), "p2": 3})
     with pytest.raises(InputError, match="rudder of env 1 is not finite"):
         env.step({"p1": hold(), "p2": hold(rudder=float("nan"))})

@@ -189,7 +189,7 @@ def test_a_state_from_before_the_first_reset_can_be_loaded() -> None:
     fresh = env.state_dict()
     first = env.reset()
     env.load_state_dict(fresh)
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(actions(0))
     assert torch.equal(env.reset()["obs"]["place"], first["obs"]["place"])
 
@@ -210,7 +210,7 @@ def test_states_of_other_envs_are_refused() -> None:
 
 def test_misuse_gets_a_sentence() -> None:
     env = make()
-    with pytest.raises(InputError, match=r"step\(\) came before reset\(\)"):
+    with pytest.raises(InputError, match=r"step\(\) was called before reset\(\)"):
         env.step(actions(0))
     with pytest.raises(InputError, match="first reset must begin an episode in every env"):
         env.reset(torch.arange(8) < 3)

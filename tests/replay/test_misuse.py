@@ -230,5 +230,5 @@ def test_figures_wait_for_who_is_at_work() -> None:
 
 
 def test_pinned_memory_is_for_a_cuda_device() -> None:
-    with pytest.raises(ConfigError, match="pin_memory=True is for a CUDA device"):
+    with pytest.raises(ConfigError, match="pin_memory=True needs a CUDA device"):
         DictReplayBuffer(10, ["obs"], device="cpu", pin_memory=True)

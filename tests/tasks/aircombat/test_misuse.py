@@ -140,7 +140,7 @@ def test_masks_times_and_actions_of_other_kinds_are_refused_in_a_sentence() -> N
         env.step({**action(4), "rudder": torch.zeros(4).to_sparse()})
     env.step(action(4), np.float32(0.5))  # type: ignore[arg-type]
     env.close()
-    with pytest.raises(InputError, match=r"^reset\(\) came after close\(\)"):
+    with pytest.raises(InputError, match=r"^reset\(\) was called after close\(\)"):
         env.reset()
 
 
