@@ -81,7 +81,9 @@ def write_golden(agent: BaseAgent, file: Path, observed: Mapping[str, Tensor], p
     inputs = {name: observed[name].cpu() for name in agent.observes}
     expected, error = compare(agent.exported().eval(), file, inputs, agent.outputs)
     if not error <= TOLERANCE:
-        raise FledgeError(f"{file} and the policy give different actions for the same observations.")
+        raise FledgeError(
+            f"{file} and the policy give different actions for the same observations: export the policy again."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()} | dict(zip(agent.outputs, expected, strict=True))
     np.savez_compressed(path, **arrays)

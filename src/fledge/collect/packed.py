@@ -25,7 +25,7 @@ GROUP = 16  # 144 floats over 64 steps are 0.6 MB; larger blocks save little, sm
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor [T, N, ...] (`time_dim` 0) or [N, T, ...] (1), compressed."""
+    """A compressed tensor: [T, N, ...] if `time_dim` is 0, [N, T, ...] if it is 1."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -59,7 +59,7 @@ class TensorEnv(ABC):
 
     def __init__(self, num_envs: int, device: str, seed: int) -> None:
         if num_envs < 1:
-            raise InputError(f"num_envs is {num_envs}, but an env needs at least 1.")
+            raise InputError(f"num_envs is {num_envs}, but must be at least 1.")
         if not 0 <= seed < 2**63:
             raise InputError(f"seed is {seed}, but must lie between 0 and 2**63 - 1.")
         self.num_envs = num_envs
@@ -145,7 +145,9 @@ class TensorEnv(ABC):
         for name, spec in self.observation_spec.items():
             expected, tensor = (self.num_envs, *spec.shape), out.get(("obs", name), None)
             if tensor is None or tuple(tensor.shape) != expected or tensor.dtype != spec.dtype:
-                raise InputError(f"out has no obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers().")
+                raise InputError(
+                    f"out must have obs.{name} of {spec.dtype} {expected}: make it with env.make_buffers()."
+                )
         return out
 
     def check_state(self, state: Mapping[str, Any], keys: Iterable[str], **own: int) -> None:

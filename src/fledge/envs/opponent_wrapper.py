@@ -179,7 +179,7 @@ class OpponentWrapper(EnvWrapper):
         if len(state["memories"]) != len(self.opponents):
             raise InputError(
                 f"The state was saved with {len(state['memories'])} opponents, but {len(self.opponents)} are set: call "
-                "set_opponents with the saved ones first."
+                "set_opponents with these opponents first."
             )
         self.both.load_state_dict(state["both"])
         for name, value in self._out["obs"].items():

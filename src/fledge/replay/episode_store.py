@@ -33,7 +33,7 @@ MEASURE_EPISODES = 8
 
 @dataclass(eq=False, repr=False)
 class EpisodeStore:
-    """Episodes of a replay buffer; the oldest leave when `max_size` transitions are reached."""
+    """Episodes of a replay buffer; the oldest are removed when there are more than `max_size` transitions."""
 
     max_size: int
     schema: Schema
@@ -99,7 +99,7 @@ class EpisodeStore:
         return plan_stores(self.schema.internal(), words, self.layout, self.img_compressed, self.cache_bytes)
 
     def _measure_again(self) -> None:
-        """Choose the stores on a sample of all episodes so far, and move the episodes to them."""
+        """Choose the stores again, by measuring a sample of all episodes so far, and move the episodes to them."""
         some = np.unique(np.linspace(0, self.num_episodes - 1, MEASURE_EPISODES).astype(int)).tolist()
         sample = [self.words_of(episode) for episode in some]
         stores = self._plan({key: np.concatenate([words[key] for words in sample]) for key in sample[0]})

@@ -84,13 +84,13 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
 
 
 def to_words(tensor: torch.Tensor, spec: KeySpec) -> np.ndarray:
-    """Return a CPU tensor of the key's dtype as words."""
+    """Return a CPU tensor of the key's dtype as words (unsigned integers with the same bits)."""
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[spec.dtype.itemsize]
     return tensor.contiguous().view(signed).numpy().view(spec.word)
 
 
 def from_words(words: np.ndarray, spec: KeySpec) -> torch.Tensor:
-    """Return words as a tensor of the key's dtype, sharing memory."""
+    """Return words (unsigned integers) as a tensor of the key's dtype, sharing memory."""
     if spec.dtype is torch.float32:  # fast path for most keys
         return torch.from_numpy(words.view(np.float32))
     signed = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[spec.dtype.itemsize]
@@ -155,11 +155,11 @@ class Schema:
 
     @property
     def open(self) -> bool:
-        """Whether the keys are still unknown."""
+        """True if the keys are still unknown."""
         return not self.names
 
     def settle(self, keys: Sequence[str] | Mapping[str, KeySpec | None]) -> None:
-        """Set the keys, once."""
+        """Set the keys of a schema that was made without keys."""
         names = list(keys)
         if isinstance(keys, str) or not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"keys is {keys!r}, but must be a list of at least one name.")

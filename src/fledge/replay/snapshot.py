@@ -69,7 +69,7 @@ def load(buffer: DictReplayBuffer, state: Mapping[str, Any]) -> None:
                 f"The saved replay has version {state['version']}, but fledge reads {VERSION}: update fledge."
             )
         if not buffer.schema.open and list(state["keys"]) != buffer.schema.names:
-            raise InputError(f"The saved replay has keys {state['keys']}, but this buffer has {buffer.schema.names}.")
+            raise InputError(f"The saved replay has keys={state['keys']}, but this buffer has {buffer.schema.names}.")
         saved = {str(k): KeySpec.from_state(v) for k, v in state["specs"].items()}
         names = [str(name) for name in state["keys"]]
         schema = Schema({name: saved.get(name) for name in names} if names else None, buffer.schema.reserved)

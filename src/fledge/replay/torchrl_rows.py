@@ -48,7 +48,7 @@ def joined(blobs: Mapping[int, bytes]) -> dict[str, Any]:
 def split(state: Mapping[str, Any]) -> dict[int, bytes]:
     numbers, sizes, data = (np.asarray(state[k]) for k in ("numbers", "sizes", "data"))
     if len(numbers) != len(sizes) or (sizes < 0).any() or sizes.sum() != len(data):
-        raise damaged("has rows that do not match its data", "storage")
+        raise damaged("has rows whose sizes do not match its data", "storage")
     ends = np.cumsum(sizes)
     view = memoryview(np.ascontiguousarray(data, np.uint8).data)
     return {int(n): bytes(view[e - s : e]) for n, s, e in zip(numbers, sizes.tolist(), ends.tolist(), strict=True)}

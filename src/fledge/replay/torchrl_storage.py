@@ -301,7 +301,7 @@ class CompressedStorage(LazyStackStorage):
             words, counts = np.frombuffer(b"".join(blobs), np.uint32), np.full(len(blobs), ROWS)
             sound = packing.check(words, edges // 4, counts, len(self.columns.kinds))
         if not sound or any(set(rows) != set(written.tolist()) for rows in self._single.values()):
-            raise damaged("has rows that do not match its data", "storage")
+            raise damaged("has rows whose compressed data is missing or invalid", "storage")
         try:
             self.get([])
         except RuntimeError as error:  # TensorDict's

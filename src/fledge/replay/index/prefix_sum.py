@@ -46,7 +46,7 @@ class IntQueue:
 
     @property
     def nbytes(self) -> int:
-        """Allocated memory."""
+        """Allocated memory, bytes."""
         return self._data.nbytes
 
     def view(self) -> np.ndarray:

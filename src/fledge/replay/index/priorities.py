@@ -50,7 +50,7 @@ class SumTree:
         """Set the priorities of slots; if a slot is given twice, its last priority counts."""
         values = np.broadcast_to(np.asarray(priorities, np.float64), np.shape(slots))
         if not np.isfinite(values).all() or (values < 0).any():
-            raise InputError("priorities must be finite numbers of 0 or more.")
+            raise InputError("priorities must be finite numbers of 0 or more, but some are negative, infinite or NaN.")
         self._levels[0][slots] = values
         touched = np.unique(slots)
         for below, level in zip(self._levels, self._levels[1:], strict=False):
@@ -75,7 +75,7 @@ class SumTree:
 
 
 class Priorities:
-    """Proportional sampling with importance weights."""
+    """Samples transitions in proportion to priority^alpha, with importance weights."""
 
     def __init__(self, max_size: int, alpha: float, beta: float) -> None:
         for name, value in (("alpha", alpha), ("beta", beta)):

@@ -48,7 +48,9 @@ def read_episode(schema: Schema, episode: Mapping[str, Any]) -> tuple[int, Words
             set_ragged_counts(words, name, counts, schema.specs[name])
     for name in DONE:
         if name in words and words[name].reshape(length, -1)[:-1].any():
-            raise InputError(f"{name!r} is set before the last transition: pass one episode, or use add_rollout().")
+            raise InputError(
+                f"{name!r} is true before the last transition: pass one episode at a time, or use add_rollout()."
+            )
     return length, words
 
 
@@ -64,7 +66,7 @@ def _check_names(schema: Schema, episode: Mapping[str, Any]) -> None:
     for name in schema.ragged:
         allowed |= {before + name + MASK for before in (("", FINAL, NEXT) if name in schema.observed else ("",))}
     if missing := [n for n in schema.stored if n not in episode]:
-        raise InputError(f"The episode lacks {missing}; this buffer stores {schema.stored}.")
+        raise InputError(f"The episode lacks {missing}: add them, this buffer stores {schema.stored}.")
     if unknown := sorted(set(episode) - allowed):
         raise InputError(f"The episode has {unknown}, which this buffer does not store: leave them out.")
 
@@ -146,6 +148,6 @@ def _complete(schema: Schema, name: str, frames: Frames, episode: Mapping[str, A
     last, last_count = (_final if apart == [FINAL + name] else _last_of_next)(schema, name, episode, frames)
     if last.shape != (1, *tensor.shape[1:]) or last.dtype != tensor.dtype:
         got, expected = (f"{tuple(x.shape[1:])} {x.dtype}" for x in (last, tensor))
-        raise InputError(f"{apart[0]!r} is {got}, but frames of {name!r} are {expected}.")
+        raise InputError(f"{apart[0]!r} is {got}, but must be {expected}, like the frames of {name!r}.")
     both = None if counts is None or last_count is None else np.concatenate([counts, last_count])
     return torch.cat([tensor, last]), both

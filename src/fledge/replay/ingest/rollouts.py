@@ -23,7 +23,7 @@ def read_rollout(schema: Schema, rollout: Mapping[str, Any]) -> Iterator[tuple[W
     """Yield for each step the words per internal key [N, ...], which envs ended [N], and the final observations, if any."""
     frames = _find(rollout, schema.stored, "obs")
     if missing := [name for name in schema.stored if name not in frames]:
-        raise InputError(f"The rollout lacks {missing}; this buffer stores {schema.stored}.")
+        raise InputError(f"The rollout lacks {missing}: add them, this buffer stores {schema.stored}.")
     done = _done(rollout)
     masks = _find(rollout, schema.ragged, "obs", suffix=MASK)
     words = _words(schema, frames, masks, done.shape, "")

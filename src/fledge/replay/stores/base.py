@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
 
 
 class Store(ABC):
-    """Some keys of all episodes, in chunks of `rows` frames (None: the whole episode)."""
+    """Base class of stores: some keys of all episodes, in chunks of `rows` frames (None: whole episodes)."""
 
     codec: str
 
@@ -58,7 +58,7 @@ class Store(ABC):
 
     @abstractmethod
     def take(self, episode: np.ndarray, row: np.ndarray, workers: Workers) -> Pick:
-        """Decode frames `row[i]` of `episode[i]`; return a function that picks some of them for a key."""
+        """Decode frames `row[i]` of `episode[i]`; return a function that returns some of them for one key."""
 
     def bytes_per_frame(self, key: str) -> float:
         """Return the average compressed size of a frame of the key, over all frames ever added."""

@@ -20,7 +20,7 @@ SEGMENT_BYTES = 2**20  # largest segment; a new one is a 32nd of the kept bytes,
 
 
 class BlobStore:
-    """Byte strings, first in, first out."""
+    """Queue of byte strings (blobs): new ones are added at the back, the oldest removed."""
 
     def __init__(self) -> None:
         self._segments: dict[int, np.ndarray] = {}
@@ -35,12 +35,12 @@ class BlobStore:
 
     @property
     def next_number(self) -> int:
-        """Number of the next blob."""
+        """Number that the next added blob gets."""
         return self._segment.dropped + len(self._segment)
 
     @property
     def held_bytes(self) -> int:
-        """Allocated memory of segments and index."""
+        """Allocated memory of segments and index, bytes."""
         index = sum(queue.nbytes for queue in (self._segment, self._begin, self._end))
         return index + sum(segment.nbytes for segment in self._segments.values())
 
@@ -121,7 +121,7 @@ class BlobStore:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Load a state into a new store, using its arrays without a copy; FormatError if blobs lie outside them."""
+        """Load a state into a new store, using its arrays without a copy; raise FormatError if a blob lies outside of them."""
         segments = [np.ascontiguousarray(s, np.uint8) for s in state["segments"]]
         segment, begin, end = (np.asarray(state[k], np.int64) for k in ("segment", "begin", "end"))
         sizes = np.array([len(s) for s in segments], np.int64)
