@@ -45,12 +45,12 @@ def test_odd_rows_against_an_opponent_are_refused_by_the_env_that_flies_both_sid
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rudder": torch.tensor([0, 0, torch.nan, 0])}, r"^The action's rudder of env 2 is not finite: nan\.$"),
-        ({"throttle": torch.full((4,), torch.inf)}, r"^The action's throttle of env 0 is not finite: inf\.$"),
+        ({"rudder": torch.tensor([0, 0, torch.nan, 0])}, r"^The action's rudder of env 2 is nan, but must be finite\.$"),
+        ({"throttle": torch.full((4,), torch.inf)}, r"^The action's throttle of env 0 is inf, but must be finite\.$"),
         ({"rudder": torch.zeros(3)}, r"^The action's rudder has shape \(3,\), but must have \(4,\)\.$"),
         ({"rudder": torch.zeros(4, 1)}, r"^The action's rudder has shape \(4, 1\), but must have \(4,\)\.$"),
-        ({"fire": torch.full((4,), 2)}, r"^The action's fire has values outside \[0, 2\)\.$"),
-        ({"fire": torch.zeros(4)}, r"^The action's fire has type torch\.float32, but must hold integers below 2\.$"),
+        ({"fire": torch.full((4,), 2)}, r"^The action's fire has values outside of the allowed 0 to 1\.$"),
+        ({"fire": torch.zeros(4)}, r"^The action's fire has dtype torch\.float32, but must hold integers from 0 to 1\.$"),
         ({"rudder": [0, 0, 0, 0]}, r"^The action's rudder is a list, but must be a torch\.Tensor of shape \(4,\)\.$"),
     ],
 )
@@ -69,7 +69,7 @@ def test_an_action_that_is_no_dict_is_refused() -> None:
 
 def test_a_discrete_action_beyond_six_is_refused() -> None:
     env = make(2, action_form=ActionForm.discrete)
-    with pytest.raises(InputError, match=r"^The action has values outside \[0, 6\)\.$"):
+    with pytest.raises(InputError, match=r"^The action has values outside of the allowed 0 to 5\.$"):
         env.step(torch.tensor([0, 1, 6, 0]))
 
 
