@@ -45,12 +45,18 @@ def test_odd_rows_against_an_opponent_are_refused_by_the_env_that_flies_both_sid
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rudder": torch.tensor([0, 0, torch.nan, 0])}, r"^The action's rudder of env 2 is nan, but must be finite\.$"),
+        (
+            {"rudder": torch.tensor([0, 0, torch.nan, 0])},
+            r"^The action's rudder of env 2 is nan, but must be finite\.$",
+        ),
         ({"throttle": torch.full((4,), torch.inf)}, r"^The action's throttle of env 0 is inf, but must be finite\.$"),
         ({"rudder": torch.zeros(3)}, r"^The action's rudder has shape \(3,\), but must have \(4,\)\.$"),
         ({"rudder": torch.zeros(4, 1)}, r"^The action's rudder has shape \(4, 1\), but must have \(4,\)\.$"),
         ({"fire": torch.full((4,), 2)}, r"^The action's fire has values outside of the allowed 0 to 1\.$"),
-        ({"fire": torch.zeros(4)}, r"^The action's fire has dtype torch\.float32, but must hold integers from 0 to 1\.$"),
+        (
+            {"fire": torch.zeros(4)},
+            r"^The action's fire has dtype torch\.float32, but must hold integers from 0 to 1\.$",
+        ),
         ({"rudder": [0, 0, 0, 0]}, r"^The action's rudder is a list, but must be a torch\.Tensor of shape \(4,\)\.$"),
     ],
 )
@@ -92,7 +98,9 @@ def test_a_state_with_more_missiles_than_slots_is_refused_and_nothing_is_taken_o
 
 def test_a_state_of_another_rack_is_refused() -> None:
     saved = make(2, missile=MissileConfig(carried=8)).state_dict()
-    with pytest.raises(InputError, match=r"^The saved state has \(4, 8, 2\) for m_pos, this env needs \(4, 6, 2\)\.$"):
+    with pytest.raises(
+        InputError, match=r"^The saved state has \(4, 8, 2\) for m_pos, but this env needs shape \(4, 6, 2\)\.$"
+    ):
         make(2).load_state_dict(saved)
 
 
