@@ -131,6 +131,6 @@ def test_misuse_gets_a_sentence() -> None:
         env.step({"p1": hold()})
     with pytest.raises(InputError, match="are not dicts with the same keys"):
         env.step({"p1": hold(), "p2": 3})
-    with pytest.raises(InputError, match="rudder of env 1 is .*, but must be finite"):
+    with pytest.raises(InputError, match=r"rudder of env 1 is .*, but must be finite"):
         env.step({"p1": hold(), "p2": hold(rudder=float("nan"))})
     env.close()

@@ -69,7 +69,9 @@ def test_actions_that_are_none_are_refused_and_nothing_moves(given: dict[str, An
 
 
 def test_an_action_that_is_no_dict_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^The action is Tensor, but must be a dict with rudder, throttle, fire\.$"):
+    with pytest.raises(
+        InputError, match=r"^The action is Tensor, but must be a dict with the keys rudder, throttle, fire\.$"
+    ):
         make(2).step(torch.zeros(4, 3))
 
 
