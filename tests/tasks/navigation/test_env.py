@@ -288,10 +288,10 @@ def test_a_state_of_another_seed_size_or_bank_layout_is_refused_and_nothing_is_l
     before = env.state["pos"].clone()
     for other, sentence in (
         (make(seed=4), "seed=4"),
-        (make(num_envs=8), "total_envs 8"),
+        (make(num_envs=8), "total_envs=8"),
         (make(num_envs=8, total=16), "needs"),
         (make(num_maps=5), "maps"),
-        (make(offset=16, total=32), "offset 16"),
+        (make(offset=16, total=32), "offset=16"),
     ):
         other.reset()
         with pytest.raises(InputError, match=sentence):
