@@ -759,7 +759,7 @@ def test_compressed_batches_decode_by_transition(form: str) -> None:
     assert_same(batch.decode(transitions=asked), whole[index])
     with pytest.raises(InputError, match="transitions"):
         batch.decode(transitions=[T * N])
-    with pytest.raises(InputError, match="envs or transitions"):
+    with pytest.raises(InputError, match="both envs and transitions"):
         batch.decode(envs=[1], transitions=[1])
 
 
