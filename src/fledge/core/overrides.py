@@ -88,7 +88,9 @@ class _Config:
             hint = f"; settings are {key}.name=value" if is_section else ""
             raise ConfigError(f"{source}{key}={value}: {key} takes a preset ({names}){hint}.")
         if ours not in self.known:
-            raise ConfigError(source + unknown_key(ours, list(self.known)))
+            raise ConfigError(
+                source + unknown_key(ours, [*self.known, *(name for name, means in self.aliases.items() if means)])
+            )
         self.scaled.pop(ours, None)
         if factors:
             self.scaled[ours] = f"{source}{key}={value}", factors

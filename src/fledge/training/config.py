@@ -235,7 +235,7 @@ def chosen_algo(presets: Sequence[Preset], overrides: Sequence[str], task: Task,
 
 def aliases_of(task: Task) -> dict[str, str]:
     """Return other names of settings: earlier ones, and the task's."""
-    return {**RENAMED, **task.presets.aliases}
+    return {**RENAMED, "num_envs": "env.num_envs", **task.presets.aliases}
 
 
 def groups_of(task: Task) -> dict[str, dict[str, dict[str, Any]]]:

@@ -65,7 +65,7 @@ class MissileConfig:
     min_speed: float = setting(200.0, at_least=0)
     """Speed below which a missile with a burnt-out motor is spent, m/s."""
     carried: int = setting(6, at_least=1, at_most=MAX_MISSILES, resume="weights", shapes="missiles")
-    """Missiles of each side."""
+    """Number of missiles that each side carries."""
     interval_s: float = setting(0.5, at_least=0)
     """Shortest time between two shots of one side, s."""
 
@@ -80,7 +80,7 @@ class AircombatConfig:
     """head_on: 30 km, nose to nose. random: any geometry. defensive: a missile is in flight. chase: one behind the other.
     reference: midrangeRL's start positions. mixed: one of the first four, drawn for each fight."""
     action_form: ActionForm = setting(ActionForm.continuous, resume="weights")
-    """continuous: rudder, throttle, fire. discrete: one of six, rudder left, none or right times fire, at full throttle."""
+    """continuous: rudder, throttle, fire. discrete: rudder left, none or right, each with or without fire; full throttle."""
     dt_s: float = setting(0.1, above=0, at_most=0.2)
     """Physics step, s; results change by less than 2 % from 1/120 to 0.2."""
     decimation: int = setting(10, at_least=1, at_most=10000, resume="restart")
@@ -96,11 +96,11 @@ class AircombatConfig:
     start_speed: float = setting(300.0, above=0)
     """Speed at the start, m/s."""
     start_range_m: float = setting(30_000.0, above=0)
-    """Distance at the start of head_on, m."""
+    """Distance at the start of scenario head_on, m."""
     min_range_m: float = setting(15_000.0, above=0)
-    """Smallest distance at the start of random, m."""
+    """Smallest distance at the start of scenario random, m."""
     max_range_m: float = setting(60_000.0, above=0)
-    """Largest distance at the start of random, m."""
+    """Largest distance at the start of scenario random, m."""
     spacetime: bool = setting(True, resume="weights", shapes="spacetime")
     """Observe the ranges of both sides' missiles: the space-time graph."""
     reward: str = setting("win_loss", code=True)
@@ -120,12 +120,12 @@ class AircombatConfig:
             )
         if not self.opponent and self.num_envs % 2:
             raise ConfigError(
-                f"env.num_envs is {self.num_envs}, but in self-play two rows make a duel: take an even number, or name an "
+                f"env.num_envs is {self.num_envs}, but in self-play two rows make a duel: set an even number, or set "
                 "env.opponent."
             )
         if self.missile.carried and self.max_episode_s < self.decision_s:
             raise ConfigError(
-                f"env.max_episode_s is {self.max_episode_s:g}, but one decision lasts {self.decision_s:g} s: make it longer."
+                f"env.max_episode_s is {self.max_episode_s:g}, but one decision lasts {self.decision_s:g} s: set it higher."
             )
 
     @property
@@ -137,7 +137,7 @@ class AircombatConfig:
 @dataclass
 class AircombatPolicyConfig:
     hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
-    """Widths of the network's layers."""
+    """Widths of the network's hidden layers."""
     tokens: int = setting(32, at_least=1, at_most=1024, resume="weights")
     """Width of the encoding of a missile (ppo only)."""
     spacetime: bool = setting(True, resume="weights")
@@ -145,4 +145,4 @@ class AircombatPolicyConfig:
     pool: str = setting("max", choices=("max", "attention"), resume="weights")
     """Pooling over missiles (ppo only)."""
     within_r_max: bool = setting(False, resume="weights")
-    """Never fire from beyond R_max, where a target outlasts the missile by holding its course (ppo only)."""
+    """Never fire beyond R_max, the largest range at which a missile hits a target that holds its course (ppo only)."""

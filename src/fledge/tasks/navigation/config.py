@@ -80,11 +80,11 @@ class NavigationConfig(SensorConfig):
     moving_obstacles: int = setting(80, at_least=0, at_most=4000, resume="restart")
     """Number of moving obstacles on each map. NavRL's name: env_dyn.num_obstacles."""
     movers_cycle: list[float] = setting([1.0], at_least=0, at_most=1, items=(1, None))
-    """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without any."""
+    """Share of moving_obstacles on maps 0, 1, 2, ... in turn: [0, 1, 1, 1] leaves every fourth map without movers."""
     layout: Layout = setting(Layout.forest, resume="restart")
     """Layout of maps. forest: columns as in NavRL. arena: P2M's 13 x 35 m between walls, cylinders and swinging movers."""
     floating_boxes: bool = True
-    """Moving boxes float at any height, as NavRL publishes; false puts their centre at height 0."""
+    """Moving boxes float at any height, as in NavRL's paper; false puts their centre at height 0."""
     num_maps: int = setting(64, at_least=1, resume="restart")
     """Number of maps in use at once; a drone gets one of them at each reset."""
     map_refresh_steps: int = setting(0, at_least=0, resume="restart")
@@ -106,7 +106,7 @@ class NavigationConfig(SensorConfig):
     speed_limit: float = setting(2.0, above=0)
     """Largest commanded speed per axis, m/s."""
     starts: Starts = Starts.edges
-    """Starts and goals. edges: all four. rows: y = 24 to -24 m. mixed: some inside. crossing: opposite sides. lane: arena."""
+    """Starts, goals. edges: any edges. rows: y = 24 to -24 m. mixed: some inside. crossing: opposite sides. lane: in arena."""
     walls: bool = False
     """With starts=crossing: walls along the other two sides of the forest; leaving the map ends the episode."""
     inside_share: float = setting(0.5, at_least=0, at_most=1)
@@ -132,17 +132,25 @@ class NavigationConfig(SensorConfig):
     def validate(self) -> None:
         """Raise ConfigError for settings that contradict each other."""
         if self.fresh_maps and self.map_refresh_steps:
-            raise ConfigError("env.fresh_maps=true already makes a map per episode: leave env.map_refresh_steps at 0.")
+            raise ConfigError(
+                f"env.map_refresh_steps is {self.map_refresh_steps}, but env.fresh_maps=true already makes a map per "
+                "episode: set env.map_refresh_steps=0."
+            )
         if self.walls and self.starts is not Starts.crossing:
-            raise ConfigError(f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}.")
+            raise ConfigError(
+                f"env.walls=true needs env.starts=crossing, got env.starts={self.starts.value}: change one of them."
+            )
         if self.plan and self.action_form is not ActionForm.velocity:
             raise ConfigError("env.plan=true needs env.action_form=velocity, got headings: change one of them.")
         if (self.layout is Layout.arena) != (self.starts is Starts.lane):
-            raise ConfigError("env.layout=arena and env.starts=lane go together: set both or neither.")
+            raise ConfigError(
+                f"env.layout={self.layout.value} does not fit env.starts={self.starts.value}: layout=arena and starts=lane "
+                "need each other, so set both or neither."
+            )
 
     @property
     def longest_episode_steps(self) -> int:
-        """Physics steps after which any episode is truncated."""
+        """Physics steps of the longest possible episode."""
         if self.starts is not Starts.crossing:
             return self.max_episode_steps
         return math.ceil(self.max_episode_steps * math.hypot(2 * EDGE_M, 2 * CROSSING_HALF_M) / (2 * EDGE_M))
@@ -175,4 +183,4 @@ class CurriculumConfig:
     movers_start: float = setting(0.25, at_least=0, at_most=1)
     """Share of the moving obstacles at the start of training."""
     ramp: float = setting(0.25, at_least=0)
-    """Share of training over which the number of moving obstacles grows to all; 0: all from the start."""
+    """Share of training over which the number of moving obstacles grows to its full value; 0: full from the start."""

@@ -31,13 +31,13 @@ class PlannerConfig:
     step_s: float = setting(0.1, above=0, at_most=1)
     """Time step of the prediction, s."""
     skin_m: float = setting(0.07, at_least=0, at_most=0.5)
-    """Safety distance added to the drone's radius, m; to come nearer counts as a collision."""
+    """Safety distance added to the drone's radius, m; an obstacle within it counts as a collision."""
     margin_m: float = setting(0.43, above=0, at_most=0.5)
     """Desired clearance from static obstacles, m."""
     margin_cost: float = setting(0.6, at_least=0)
     """Cost per metre of clearance missing to static obstacles, at each prediction step."""
     mover_margin_m: float = setting(1.0, at_least=0)
-    """Desired clearance from moving obstacles, which may turn, m."""
+    """Desired clearance from moving obstacles, m; larger, since they may turn."""
     mover_cost: float = setting(1.5, at_least=0)
     """Cost per metre of clearance missing to moving obstacles, at each prediction step."""
     fading_s: float = setting(2.0, above=0)
@@ -51,11 +51,11 @@ class PlannerConfig:
     ways_every: int = setting(5, at_least=0)
     """Decisions between two searches for the shortest path on the remembered map; 0: distances are straight lines."""
     narrow: float = setting(1.0, at_least=0)
-    """Extra length, as a share, of path segments 0.3 to 0.4 m from a hit; half of it up to 0.5 m."""
+    """Extra length, as a share, of path segments 0.3 to 0.4 m from a LiDAR hit; half as much at 0.4 to 0.5 m."""
     alarm_s: float = setting(1.5, above=0)
     """As a shield: replace commands that lead to a collision within this time, s."""
     guard: bool = False
-    """Replace the chosen command by the nearest one outside all velocity obstacles, as the shield `orca` does."""
+    """Replace the chosen command by the nearest command outside all velocity obstacles, as the shield `orca` does."""
     memory: bool = True
     """Remember past LiDAR hits; false uses the last scan only."""
     standing: bool = True
@@ -67,5 +67,5 @@ class PlannerConfig:
         if not fewest <= steps <= most:
             raise ConfigError(
                 f"horizon_s={self.horizon_s:g} with step_s={self.step_s:g} gives {steps:,} prediction steps, but the "
-                f"planner needs {fewest} to {most:,}: change one of them."
+                f"planner needs {fewest} to {most:,}: change horizon_s or step_s."
             )
