@@ -38,8 +38,8 @@ def benchmark(
 
     NAME is crossing (a walled forest, 0 to 80 movers), navrl (the forest of NavRL, github.com/Zhefan-Xu/NavRL, 0 to 120
     movers), p2m (the arena of P2M, five settings) or density (columns only, sparse to dense). POLICY is as for
-    `fledge eval`; POLICY+SHIELD adds a safety filter: fledge-nav+planner. All policies fly with the same goal radius,
-    collision radius and time limit. Published figures come from their authors' simulators.
+    `fledge eval`; POLICY+SHIELD adds a safety filter, for example fledge-nav+planner. All policies fly with the same goal
+    radius, collision radius and time limit. Published figures come from their authors' simulators.
     """
     check_output(options["picture"])
     from fledge.core.terminal import make_console

@@ -37,7 +37,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
         written += " episodes" if "drawn" in done else f": {harmless(done['outcome'])}, {done['seconds']:.1f} s"
         return click.echo(json.dumps(done) if as_json else f"{target}: {written}, {done['bytes']:,} bytes.")
     if episode is not None or task is not None:
-        raise ConfigError(f"{source} is not a recording: leave out --episode and --task.")
+        raise ConfigError(f"--episode and --task are for recordings, but {source} is none: leave them out.")
     sizes = convert_checkpoint(source, target)
     text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
     text += f" {sizes['note']}" if "note" in sizes else ""

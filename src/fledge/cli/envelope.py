@@ -42,7 +42,7 @@ def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None
 
 
 def render_query(answer: dict[str, Any]) -> Any:
-    """Return the figures of one geometry as a table."""
+    """Return the missile ranges of one geometry as a text table."""
     from rich.table import Table
 
     title = (
@@ -69,7 +69,7 @@ def render_query(answer: dict[str, Any]) -> Any:
 
 
 def render_check(found: dict[str, Any]) -> Any:
-    """Return the errors of the table as a table."""
+    """Return a text table of the errors of the range table that policies observe."""
     from rich.table import Table
 
     shown = Table("", "R_max, hold", "R_tr, turn away", "R_ne", title=f"{found['geometries']:,} random geometries")

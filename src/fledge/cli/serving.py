@@ -52,7 +52,7 @@ def open_app(
     with_parent: int = 0,
     task: str | None = None,
 ) -> None:
-    """Serve the app until Ctrl-C, opened at the page whose path `page` returns."""
+    """Serve the app until Ctrl-C, and open the page whose path `page` returns."""
     from fledge.app.runs.file_index import FileIndex
     from fledge.app.server.server import AppConfig, bind, build, serve
 
@@ -68,7 +68,7 @@ def open_app(
 
 @contextmanager
 def serving_beside(port: int) -> Iterator[Callable[[Path], None]]:
-    """Yield a function that serves a run's folder in another process; that process ends with the block."""
+    """Yield a function that serves a run's folder in another process, which ends when the block ends."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path) -> None:

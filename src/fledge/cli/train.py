@@ -85,7 +85,7 @@ def train(
 
 @contextlib.contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process while large packages load, some of which would swallow a KeyboardInterrupt."""
+    """Make Ctrl-C end the process inside the block, in which packages load that would ignore a KeyboardInterrupt."""
 
     def stop(number: int, frame: Any) -> None:
         click.echo(f"fledge: {UNSAVED}", err=True)
@@ -103,7 +103,7 @@ def stopping_at_once() -> Iterator[None]:
 
 
 def read_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--name value` as `name=value`; refuse misspelt options of the command."""
+    """Return the arguments with `--name value` as `name=value`; raise an error for misspelt options of the command."""
     if not any(argument.startswith("-") for argument in arguments):
         return list(arguments)
     own = [name for option in click.get_current_context().command.params for name in option.opts]
