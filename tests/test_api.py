@@ -255,7 +255,7 @@ def test_a_training_inside_a_training_is_refused(tmp_path: Path) -> None:
     def nested(folder: Path) -> None:
         fledge.train("gym:CartPole-v1")
 
-    with pytest.raises(ConfigError, match="while a training runs in this process"):
+    with pytest.raises(ConfigError, match="while another training runs in this process"):
         fledge.train("gym:CartPole-v1", folder=tmp_path / "run", ranks=1, progress=False, on_start=nested, **GYM)
 
 

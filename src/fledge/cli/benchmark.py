@@ -26,9 +26,11 @@ from fledge.cli.task_options import TaskOptionsCommand, interop_file
 @click.argument("arguments", nargs=-1, metavar="[POLICY]... [KEY=VALUE]...")
 @click.option("--task", default="navigation", show_default=True, help="Task that has the benchmark.")
 @click.option("--only", is_flag=True, help="Evaluate the named policies only, without the reference agents.")
-@click.option("--episodes", type=click.IntRange(1), default=1024, show_default=True, help="Per policy and env config.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=1024, show_default=True, help="Episodes per policy and env config."
+)
 @click.option("--seed", default=7, show_default=True, help="Seed of the held-out episodes.")
-@click.option("--picture", type=PATH, help="Draw the table: PNG, SVG, PDF or JPG.")
+@click.option("--picture", type=PATH, help="Write a picture of the table: PNG, SVG, PDF or JPG.")
 @threads_option
 @as_json
 def benchmark(

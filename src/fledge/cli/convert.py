@@ -15,8 +15,12 @@ from fledge.core.terminal import harmless
 @main.command()
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
-@click.option("--episode", type=click.IntRange(0), help="Episode of a recording, counted from 0. [default: 0; all]")
-@click.option("--task", help="Task of a recording if it is code: a Python file or module:object.")
+@click.option(
+    "--episode",
+    type=click.IntRange(0),
+    help="Episode to convert, counted from 0. [default: all; 0 for .acmi, .mcap and .json]",
+)
+@click.option("--task", help="Task of the recording, if it is your own code: a Python file or module:object.")
 @as_json
 def convert(source: Path, target: Path, episode: int | None, task: str | None, as_json: bool) -> None:
     """Convert a checkpoint or a recording; the ending of TARGET chooses the format.
@@ -37,7 +41,7 @@ def convert(source: Path, target: Path, episode: int | None, task: str | None, a
         written += " episodes" if "drawn" in done else f": {harmless(done['outcome'])}, {done['seconds']:.1f} s"
         return click.echo(json.dumps(done) if as_json else f"{target}: {written}, {done['bytes']:,} bytes.")
     if episode is not None or task is not None:
-        raise ConfigError(f"--episode and --task are for recordings, but {source} is none: leave them out.")
+        raise ConfigError(f"{source} is not a recording, so --episode and --task do not apply: leave them out.")
     sizes = convert_checkpoint(source, target)
     text = f"{target}: {sizes['target_bytes']:,} bytes, from {sizes['source']}, which has {sizes['source_bytes']:,}."
     text += f" {sizes['note']}" if "note" in sizes else ""

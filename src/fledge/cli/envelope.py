@@ -13,9 +13,12 @@ from fledge.cli.group import PATH, as_json, check_output, main
 
 @main.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--picture", type=PATH, help="Draw the ranges around the target, and time over ground.")
+@click.option("--picture", type=PATH, help="Write a picture: the ranges around the target, and paths over time.")
 @click.option(
-    "--check", type=click.IntRange(1, 10_000_000), metavar="N", help="Measure the table's errors over N geometries."
+    "--check",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="Measure the errors of the range table over N random geometries.",
 )
 @as_json
 def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None, as_json: bool) -> None:

@@ -16,7 +16,9 @@ from fledge.cli.group import PATH, as_json, as_settings, main, task_option
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @task_option
 @click.option(
-    "--golden", type=PATH, help="Also write observations of a flight and the policy's actions on them (.npz)."
+    "--golden",
+    type=PATH,
+    help="Also write observations of a flight and the policy's actions, to test other programs (.npz).",
 )
 @as_json
 def export(

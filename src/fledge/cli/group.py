@@ -60,11 +60,14 @@ def main() -> None:
 
 
 help_config = click.option(
-    "--help-config", is_flag=True, help="List every setting with its value here, meaning and limits, and exit."
+    "--help-config",
+    is_flag=True,
+    help="List every setting with its value in this command, meaning and limits, and exit.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
 task_option = click.option(
-    "--task", help="Task of the policy if it is code: a Python file or module:object. [default: the file's own]"
+    "--task",
+    help="Task of the policy, if it is your own code: a Python file or module:object. [default: the file's own]",
 )
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="CPU threads. [default: OMP_NUM_THREADS, else all cores]"

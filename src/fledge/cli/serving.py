@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 END_S = 20.0  # for a server that `serving_beside` started to end
 
 OPTIONS = (
-    click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
+    ),
     click.option(
         "--host",
         default="127.0.0.1",
         show_default=True,
-        help="Address to bind to. Any other than this machine's own requires a token; the printed link contains it.",
+        help="Address to bind to. Addresses that other machines can reach need a token, which the printed link contains.",
     ),
     click.option(
         "--token", envvar="FLEDGE_TOKEN", help="Secret that visitors must present. [default: generated if required]"

@@ -29,7 +29,7 @@ def first_page(places: Sequence[Path]) -> str:
 @main.command()
 @click.argument("places", nargs=-1, type=PATH, metavar="[RUN]...")
 @click.option("--save", type=PATH, help="Write the training page as one HTML file, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that the training page shows as JSON, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print all data of the training page as JSON, and exit.")
 @click.option("--with-parent", type=int, default=0, hidden=True)  # the process to end with
 @server_options
 def watch(places: tuple[Path, ...], save: Path | None, as_json: bool, **options: Any) -> None:

@@ -110,7 +110,7 @@ class _Config:
             self._set(ours, value if is_verbatim else yaml.safe_load(value))
         except (OmegaConfBaseException, ValueError) as error:
             takes = self.known[ours].type_name
-            raise ConfigError(f"{source}{ours}={value} is not allowed: {ours} takes {takes}.") from error
+            raise ConfigError(f"{source}{ours}={value} does not fit: {ours} takes {takes}.") from error
         except Exception as error:  # YAML's scanner has its own error tree
             raise ConfigError(f"{source}{key}={value} cannot be read: {str(error).splitlines()[0]}.") from error
         return ours

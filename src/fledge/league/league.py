@@ -33,23 +33,23 @@ Weights = Mapping[str, Tensor]
 @dataclass
 class LeagueConfig:
     ladder: list[str] = setting([], resume="restart", code=True)
-    """Opponents to beat in turn: scripted policies, policy files, runs, file.py:Class; empty: env.opponent alone."""
+    """Opponents to beat one after the other: scripted policies, policy files, runs, file.py:Class; empty: env.opponent."""
     advance: bool = setting(True, resume="restart")
-    """Opponents join one after the other, each when the last is beaten; false: the whole ladder from the start."""
+    """Add the next opponent of the ladder when the last one is beaten; false: all opponents from the start."""
     promote_at: float = setting(0.8, above=0, at_most=1)
-    """Share of the decided fights that must be won before the next opponent joins."""
+    """Share of the decided fights that the learner must win before the next opponent is added."""
     window: int = setting(500, at_least=1)
-    """Recent fights against an opponent that its score averages over."""
+    """Number of recent fights against an opponent over which its score is averaged."""
     past_selves: int = setting(0, at_least=0, at_most=64)
-    """Newest copies of the learner that are kept as opponents."""
+    """Number of past selves (earlier copies of the learner) that are kept as opponents: the newest ones."""
     self_share: float = setting(0.5, at_least=0, at_most=1)
-    """Share of the fights that go to past selves, once there are any."""
+    """Share of the league's fights that are against past selves, once there are any."""
     self_beaten_at: float = setting(0.6, above=0, at_most=1)
-    """Share of the decided fights against the newest past self at which another one joins."""
+    """Share of the decided fights that the learner must win against its newest past self before another is added."""
     priority: float = setting(1.0, at_least=0)
-    """Exponent of (1 - score) in an opponent's weight: larger draws hard opponents more often; 0: all alike."""
+    """Exponent of (1 - score) in an opponent's weight: larger values choose hard opponents more often; 0: all equally."""
     self_play: float = setting(0.0, at_least=0, below=1, resume="restart")
-    """Share of episodes against the learner's own weights at the start of the rollout; the rest are the league's."""
+    """Share of episodes against the learner itself, as it was at the start of the rollout; the others are the league's."""
 
 
 class Retired(BaseAgent):

@@ -19,15 +19,15 @@ from fledge.learn.off_policy import Batch, OffPolicy, OffPolicyConfig, Replay, R
 @dataclass
 class TD3Config(OffPolicyConfig):
     noise_range: list[float] = setting([0.05, 0.4], at_least=0, items=(2, 2))
-    """Standard deviation of the exploration noise: in the first env and in the last, linear between."""
+    """Standard deviation of the exploration noise in the first and in the last env; it grows linearly between them."""
     target_noise: float = setting(0.2, at_least=0)
     """Standard deviation of the noise on target actions."""
     target_noise_clip: float = setting(0.5, at_least=0)
-    """Largest noise on target actions."""
+    """Largest absolute value of the noise on target actions."""
     delay: int = setting(2, at_least=1)
-    """Critic steps per actor step."""
+    """Gradient steps of the critics per gradient step of the actor."""
     critic_hidden: list[int] = setting([256, 128], at_least=1, items=(1, None), resume="weights")
-    """Widths of the critics' layers."""
+    """Widths of the critics' hidden layers."""
 
 
 class TD3(OffPolicy):

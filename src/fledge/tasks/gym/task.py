@@ -27,9 +27,9 @@ class GymConfig:
     """Settings of a Gymnasium env."""
 
     num_envs: int = setting(8, at_least=1, resume="restart")
-    """Copies of the env, over all ranks."""
+    """Number of copies of the env, over all ranks."""
     options: str = setting("", resume="weights")
-    """Arguments for gymnasium.make, as YAML: {gravity: 9.81}."""
+    """Keyword arguments for gymnasium.make, as YAML, for example {gravity: 9.81}."""
 
 
 class GymView(TaskView):
