@@ -41,9 +41,9 @@ def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
         raise ConfigError(f"device={wanted} is one GPU, but there are several ranks: set device=cuda, or ranks=1.")
     number = int(named or local_rank)
     if number >= gpus:
-        fix = f"choose device=cuda:0 to cuda:{gpus - 1}" if named else f"set ranks={gpus} or less"
+        fix = "choose a lower number" if named else f"set ranks={gpus}"
         raise ConfigError(
-            f"GPU {number} does not exist, as this machine has {gpus}, numbered from 0: {fix}, or device=cpu."
+            f"device={wanted} needs GPU {number} (counted from 0), but this machine has {gpus}: {fix}, or device=cpu."
         )
     return f"cuda:{number}"
 
