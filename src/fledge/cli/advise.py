@@ -19,7 +19,7 @@ from fledge.cli.group import OVERRIDES, PATH, as_json, help_config, main, show_t
 @help_config
 @as_json
 def advise(arguments: tuple[str, ...], preset: str | None, help_config: bool, as_json: bool, **options: Any) -> None:
-    """Decide whether to compress, archive or pipeline, and how often to save: measured here, with this config.
+    """Recommend whether to compress, archive or pipeline, and how often to save, from measurements with this config.
 
     Prints the decision tree with the measured figures, and the settings to use. Takes a few minutes.
     """

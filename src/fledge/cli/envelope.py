@@ -25,8 +25,9 @@ def envelope(overrides: tuple[str, ...], picture: Path | None, check: int | None
     """Compute the ranges of a missile in air combat: R_max, R_tr (turn and run), R_ne (no escape), and the time to decide.
 
     Keys are own_speed, target_speed, aspect_deg (0: nose-on), off_boresight_deg, range_m, load_limits, and any of the
-    duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. Without --check,
-    missile flights are simulated, and no table is needed.
+    duel's settings, for example: own_speed=300 target_speed=250 aspect_deg=30 env.missile.burn_s=8. The time to decide is how
+    long the target may wait before turning away no longer saves it. Without --check, missile flights are simulated, and no
+    table is needed.
     """
     check_output(picture)
     from fledge.core.terminal import counting, make_console

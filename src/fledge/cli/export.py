@@ -24,7 +24,7 @@ from fledge.cli.group import PATH, as_json, as_settings, main, task_option
 def export(
     policy: str, file: Path, overrides: tuple[str, ...], task: str | None, golden: Path | None, as_json: bool
 ) -> None:
-    """Write POLICY to FILE (.onnx or .ts for other programs, .fledge for the weights alone), and check that it acts alike.
+    """Write POLICY to FILE (.onnx or .ts for other programs, .fledge for the weights alone), and compare their actions.
 
     Inputs are the observations that the policy reads; the output is its deterministic action (for DQN, the value of every
     action). The file carries a contract: meaning, units and frames of inputs and outputs, and the decision rate; --json

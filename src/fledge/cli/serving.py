@@ -1,4 +1,4 @@
-"""Serving the browser app, for `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live`."""
+"""Serve the browser app, for `fledge watch`, `fledge replay`, `fledge play` and `fledge train --live`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that serves the app."""
+    """Add the options for serving the browser app to a command."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command

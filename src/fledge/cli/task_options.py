@@ -36,7 +36,7 @@ def read_vary(vary: str | None, given: dict[str, Any]) -> tuple[str, list[str]] 
     for option in eval_options():
         listed = given.pop(keyword(option), None) if option.vary else None
         if listed and vary:
-            raise click.BadParameter(f"give {option.flag} or --vary, not both.", param_hint=option.flag)
+            raise click.BadParameter(f"pass {option.flag} or --vary, not both.", param_hint=option.flag)
         if listed:
             vary = f"{option.vary}={listed}"
     if not vary:

@@ -25,7 +25,10 @@ def default_threads() -> int:
 
 
 def pick_device(wanted: str, gpus: int, local_rank: int = 0) -> str:
-    """Return the device of one rank: "cpu", or "cuda:N" with a GPU for each rank; raise ConfigError if there is none.
+    """Return the device of one rank: "cpu", or "cuda:N", with another GPU for each rank.
+
+    Raises:
+        ConfigError: That GPU does not exist.
 
     Args:
         wanted: "auto" (a GPU if there is one), "cpu", "cuda", or "cuda:N" (this GPU, which allows only one rank).

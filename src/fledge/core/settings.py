@@ -47,7 +47,7 @@ class Rule:
     code: bool = False  # may be a reference to code, module:object, which runs only if the user names it
 
     def limits(self) -> str:
-        """Describe the limits; "" if there are none."""
+        """Return the limits as text; "" if there are none."""
         bounds = {"at least": self.at_least, "at most": self.at_most}
         bounds |= {"greater than": self.above, "less than": self.below}
         shown = {k: str(v) if isinstance(v, int) else f"{v:g}" for k, v in bounds.items() if v is not None}
