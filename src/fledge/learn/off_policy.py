@@ -41,7 +41,7 @@ class ReplayConfig:
     n_step: int = setting(3, at_least=1, resume="restart")
     """Number of rewards that a target adds up before the target network's value estimate (n-step returns)."""
     layout: str = setting("chunk", choices=("frame", "chunk", "episode"), resume="restart")
-    """What the replay buffer compresses as one unit: a frame (one decision), a chunk of time, or an episode."""
+    """Unit that the replay buffer compresses: frame (one decision), chunk (some decisions) or episode."""
     segment: int = setting(64, at_least=1, resume="restart")
     """Running episodes are added to the replay buffer in pieces of this many decisions."""
     prioritized: bool = setting(False, resume="restart")
