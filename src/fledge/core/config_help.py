@@ -124,5 +124,5 @@ def _docstrings(kind: type) -> dict[str, str]:
         for line, below in itertools.pairwise(getattr(tree, "body", ())):
             match line, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                    docs[name] = str(text)
+                    docs[name] = " ".join(str(text).split())  # on one line
     return docs
